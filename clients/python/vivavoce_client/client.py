@@ -1,0 +1,182 @@
+"""AsyncClient and Client: one request each way, httpx underneath. `transport` is for tests and special networks."""
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import Self, Unpack
+
+import httpx
+
+from vivavoce_client.protocol import (
+    ConnectionFailed,
+    SpeechOptions,
+    StreamBroken,
+    Voice,
+    parse_error,
+    parse_voices,
+    speech_body,
+)
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+CONNECT_TIMEOUT_S = 5.0
+SILENCE_TIMEOUT_S = 120.0
+"""Longest wait for the next bytes: a queued request may wait long for its first."""
+SPEECH_PATH = "/v1/audio/speech"
+VOICES_PATH = "/v1/audio/voices"
+
+
+@contextmanager
+def _typed_errors() -> Iterator[None]:
+    """httpx's faults as the client's own, so that callers need not know httpx."""
+    try:
+        yield
+    except httpx.ConnectError as error:
+        raise ConnectionFailed(f"no server answers: {error}") from error
+    except httpx.TransportError as error:
+        raise StreamBroken(f"the connection broke: {error or type(error).__name__}") from error
+
+
+def _error_of(response: httpx.Response, body: bytes) -> Exception:
+    return parse_error(response.status_code, body, response.headers.get("retry-after"))
+
+
+def _headers(api_key: str | None) -> dict[str, str]:
+    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+
+
+class _SpeechFacts:
+    """What is known of running speech: its type and how long the first audio took."""
+
+    def __init__(self, response: httpx.Response, asked_s: float) -> None:
+        self._response = response
+        self._asked_s = asked_s
+        self.content_type: str = response.headers["content-type"]
+        self.first_audio_s: float | None = None
+        """Seconds from the request to the first audio bytes; None until they came."""
+
+    def _note(self) -> None:
+        if self.first_audio_s is None:
+            self.first_audio_s = time.monotonic() - self._asked_s
+
+
+class AsyncSpeech(_SpeechFacts):
+    """Speech as it comes: iterate over its bytes."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with _typed_errors():
+            async for piece in self._response.aiter_raw():
+                self._note()
+                yield piece
+
+
+class Speech(_SpeechFacts):
+    """Speech as it comes: iterate over its bytes."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        with _typed_errors():
+            for piece in self._response.iter_raw():
+                self._note()
+                yield piece
+
+
+class AsyncClient:
+    """Talks to one Vivavoce server."""
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        timeout = httpx.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        self._http = httpx.AsyncClient(
+            base_url=base_url, headers=_headers(api_key), timeout=timeout, transport=transport
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._http.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self._http.__aexit__(kind, error, tb)
+
+    @asynccontextmanager
+    async def stream(self, text: str, voice: str, **options: Unpack[SpeechOptions]) -> AsyncIterator[AsyncSpeech]:
+        """Speech while it is made. Leaving the block stops the server's work on it.
+
+        Raises:
+            ConnectionFailed, ApiError: on entering. StreamBroken: while iterating.
+        """
+        asked_s = time.monotonic()
+        request = self._http.build_request("POST", SPEECH_PATH, json=speech_body(text, voice, options))
+        with _typed_errors():
+            response = await self._http.send(request, stream=True)
+        try:
+            if response.is_error:
+                raise _error_of(response, await response.aread())
+            yield AsyncSpeech(response, asked_s)
+        finally:
+            await response.aclose()
+
+    async def speak(self, text: str, voice: str, **options: Unpack[SpeechOptions]) -> bytes:
+        """All of the speech: the join of `stream`."""
+        async with self.stream(text, voice, **options) as speech:
+            return b"".join([piece async for piece in speech])
+
+    async def voices(self) -> list[Voice]:
+        with _typed_errors():
+            response = await self._http.get(VOICES_PATH)
+        if response.is_error:
+            raise _error_of(response, response.content)
+        return parse_voices(response.content)
+
+
+class Client:
+    """AsyncClient's twin for code without asyncio."""
+
+    def __init__(
+        self, base_url: str = DEFAULT_URL, *, api_key: str | None = None, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        timeout = httpx.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+        self._http = httpx.Client(base_url=base_url, headers=_headers(api_key), timeout=timeout, transport=transport)
+
+    def __enter__(self) -> Self:
+        self._http.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._http.__exit__(kind, error, tb)
+
+    @contextmanager
+    def stream(self, text: str, voice: str, **options: Unpack[SpeechOptions]) -> Iterator[Speech]:
+        """Speech while it is made. Leaving the block stops the server's work on it.
+
+        Raises:
+            ConnectionFailed, ApiError: on entering. StreamBroken: while iterating.
+        """
+        asked_s = time.monotonic()
+        request = self._http.build_request("POST", SPEECH_PATH, json=speech_body(text, voice, options))
+        with _typed_errors():
+            response = self._http.send(request, stream=True)
+        try:
+            if response.is_error:
+                raise _error_of(response, response.read())
+            yield Speech(response, asked_s)
+        finally:
+            response.close()
+
+    def speak(self, text: str, voice: str, **options: Unpack[SpeechOptions]) -> bytes:
+        """All of the speech: the join of `stream`."""
+        with self.stream(text, voice, **options) as speech:
+            return b"".join(speech)
+
+    def voices(self) -> list[Voice]:
+        with _typed_errors():
+            response = self._http.get(VOICES_PATH)
+        if response.is_error:
+            raise _error_of(response, response.content)
+        return parse_voices(response.content)

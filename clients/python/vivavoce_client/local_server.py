@@ -1,0 +1,49 @@
+"""A server of one's own for as long as a command runs: another process, reached over HTTP like any other."""
+
+import importlib.util
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from vivavoce_client.protocol import VivavoceError
+
+SERVER_MODULE = "vivavoce_server"
+POLL_S = 0.05
+STOP_S = 10.0
+
+
+class NoLocalServer(VivavoceError):
+    """The server is not installed here, or did not come up."""
+
+
+@contextmanager
+def local_server(model: str | None) -> Iterator[str]:
+    """Starts a server on a free port and yields its URL once it is ready; stops it at the end."""
+    if importlib.util.find_spec(SERVER_MODULE) is None:
+        raise NoLocalServer(
+            "there is no server to talk to: give --url, or install one with: pip install 'vivavoce-speech[server]'"
+        )
+    with tempfile.TemporaryDirectory(prefix="vivavoce-") as folder:
+        address_file = Path(folder) / "address"
+        command = [sys.executable, "-m", SERVER_MODULE, "--port", "0", "--address-file", str(address_file)]
+        command += ["--log-level", "warning"]
+        command += [] if model is None else ["--model", model]
+        # Its ready message is for people who started it on purpose; progress and warnings still show.
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            while not address_file.exists():
+                if process.poll() is not None:
+                    raise NoLocalServer(f"the server ended with status {process.returncode} before it was ready")
+                time.sleep(POLL_S)
+            yield address_file.read_text(encoding="utf-8")
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

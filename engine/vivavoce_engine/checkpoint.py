@@ -1,0 +1,330 @@
+"""A Qwen3-TTS checkpoint folder on disk: where it is, and its JSON files as typed values. Torch-free.
+
+Layout (the same for every released model): config.json, generation_config.json, tokenizer files, model.safetensors,
+and speech_tokenizer/ with the codec. Field names are those of the files (reference: qwen-tts 0.1.1,
+core/models/configuration_qwen3_tts.py and core/tokenizer_12hz/configuration_qwen3_tts_tokenizer_v2.py).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_args
+
+from vivavoce_engine.errors import CheckpointError
+from vivavoce_engine.request import Sampling, SamplingParams, TaskType
+
+Json = Mapping[str, Any]
+T = TypeVar("T")
+REQUIRED_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "model.safetensors",
+    "speech_tokenizer/config.json",
+    "speech_tokenizer/model.safetensors",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary position embedding. The three axes of the talker's multimodal RoPE carry equal positions in speech
+    synthesis, so `mrope_section` and `interleaved` change nothing; a linear scaling factor does and is kept."""
+
+    theta: float
+    head_dim: int
+    factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerConfig:
+    """One decoder-only stack of Qwen3 blocks (talker, code predictor, or the codec decoder's transformer)."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    rms_norm_eps: float
+    rope: RopeConfig
+
+    @property
+    def head_dim(self) -> int:
+        return self.rope.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class TalkerConfig:
+    """talker_config of config.json, with its code predictor."""
+
+    transformer: TransformerConfig
+    predictor: TransformerConfig
+    predictor_vocab_size: int
+    num_code_groups: int
+    vocab_size: int
+    text_vocab_size: int
+    text_hidden_size: int
+    codec_pad_id: int
+    codec_bos_id: int
+    codec_eos_token_id: int
+    codec_think_id: int
+    codec_nothink_id: int
+    codec_think_bos_id: int
+    codec_think_eos_id: int
+    codec_language_id: Mapping[str, int]
+    spk_id: Mapping[str, int]
+    spk_is_dialect: Mapping[str, str | bool]
+
+    @property
+    def has_projection(self) -> bool:
+        """small_to_mtp_projection exists where talker and predictor differ in width (1.7B), and is absent in 0.6B."""
+        return self.transformer.hidden_size != self.predictor.hidden_size
+
+
+@dataclass(frozen=True, slots=True)
+class CodecDecoderConfig:
+    """decoder_config of speech_tokenizer/config.json."""
+
+    transformer: TransformerConfig
+    sliding_window: int
+    latent_dim: int
+    codebook_dim: int
+    codebook_size: int
+    num_quantizers: int
+    num_semantic_quantizers: int
+    decoder_dim: int
+    upsample_rates: tuple[int, ...]
+    upsampling_ratios: tuple[int, ...]
+    sample_rate: int
+    samples_per_frame: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Everything about a checkpoint except its weights."""
+
+    path: Path
+    task: TaskType
+    model_size: str
+    im_start_token_id: int
+    im_end_token_id: int
+    assistant_token_id: int
+    tts_pad_token_id: int
+    tts_bos_token_id: int
+    tts_eos_token_id: int
+    talker: TalkerConfig
+    codec: CodecDecoderConfig
+    sampling: Sampling
+    max_new_tokens: int
+
+    @property
+    def takes_instructions(self) -> bool:
+        """The reference drops instructions on the 0.6B CustomVoice model, which was not trained with them."""
+        return self.task == "voice_design" or (self.task == "custom_voice" and self.model_size != "0b6")
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Reads a checkpoint folder's JSON files.
+
+    Raises:
+        CheckpointError: names the missing file, or the file and key at fault.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is not a folder")
+    missing = [name for name in REQUIRED_FILES if not (path / name).is_file()]
+    if missing:
+        raise CheckpointError(f"{path} is no complete Qwen3-TTS checkpoint; missing: {', '.join(missing)}")
+    for partial in path.rglob("*.incomplete"):
+        raise CheckpointError(f"{path} is a half-finished download: {partial.name}")
+    main = _JsonFile(path / "config.json")
+    if main.value("model_type", str) != "qwen3_tts":
+        raise CheckpointError(f"{main.where('model_type')} is {main.value('model_type', str)!r}, not 'qwen3_tts'")
+    task = main.value("tts_model_type", str)
+    if task not in get_args(TaskType):
+        raise CheckpointError(f"{main.where('tts_model_type')} is {task!r}, not one of {get_args(TaskType)}")
+    generation = _JsonFile(path / "generation_config.json")
+    talker = _talker(main.section("talker_config"))
+    codec = _codec(_JsonFile(path / "speech_tokenizer/config.json"))
+    if codec.num_quantizers < talker.num_code_groups:
+        raise CheckpointError(
+            f"{path}: the talker makes {talker.num_code_groups} codes a frame, the codec knows {codec.num_quantizers}"
+        )
+    return Checkpoint(
+        path=path,
+        task=cast("TaskType", task),
+        model_size=main.value("tts_model_size", str),
+        im_start_token_id=main.value("im_start_token_id", int),
+        im_end_token_id=main.value("im_end_token_id", int),
+        assistant_token_id=main.value("assistant_token_id", int),
+        tts_pad_token_id=main.value("tts_pad_token_id", int),
+        tts_bos_token_id=main.value("tts_bos_token_id", int),
+        tts_eos_token_id=main.value("tts_eos_token_id", int),
+        talker=talker,
+        codec=codec,
+        sampling=_sampling(generation),
+        max_new_tokens=generation.value("max_new_tokens", int),
+    )
+
+
+class _JsonFile:
+    """Typed reads that name file and key when they fail."""
+
+    def __init__(self, path: Path, section: str = "", content: Json | None = None) -> None:
+        self._path = path
+        self._section = section
+        if content is None:
+            try:
+                content = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise CheckpointError(f"{path} is not readable JSON: {error}") from error
+            if not isinstance(content, dict):
+                raise CheckpointError(f"{path} holds no JSON object")
+        self._content = content
+
+    def where(self, key: str) -> str:
+        return f"{self._path}: {self._section}{key}"
+
+    def value(self, key: str, kind: type[T], default: T | None = None) -> T:
+        value = self._content.get(key, default)
+        if kind is float and type(value) is int:
+            value = float(value)
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise CheckpointError(f"{self.where(key)} must be {kind.__name__}, not {value!r}")
+        return value
+
+    def ints(self, key: str) -> tuple[int, ...]:
+        value = self.value(key, list)
+        if not all(type(item) is int and item > 0 for item in value):
+            raise CheckpointError(f"{self.where(key)} must be positive integers, not {value!r}")
+        return tuple(value)
+
+    def section(self, key: str) -> "_JsonFile":
+        return _JsonFile(self._path, f"{self._section}{key}.", self.value(key, dict))
+
+    def has(self, key: str) -> bool:
+        return self._content.get(key) is not None
+
+    def must_be(self, key: str, expected: object) -> None:
+        """Refuses a variant of the architecture that no released checkpoint has and this code does not compute."""
+        if self._content.get(key, expected) != expected:
+            raise CheckpointError(f"{self.where(key)} is {self._content[key]!r}; only {expected!r} is supported")
+
+
+def _transformer(file: _JsonFile) -> TransformerConfig:
+    file.must_be("hidden_act", "silu")
+    file.must_be("attention_bias", False)
+    return TransformerConfig(
+        hidden_size=file.value("hidden_size", int),
+        intermediate_size=file.value("intermediate_size", int),
+        num_hidden_layers=file.value("num_hidden_layers", int),
+        num_attention_heads=file.value("num_attention_heads", int),
+        num_key_value_heads=file.value("num_key_value_heads", int),
+        rms_norm_eps=file.value("rms_norm_eps", float),
+        rope=_rope(file),
+    )
+
+
+def _rope(file: _JsonFile) -> RopeConfig:
+    factor = 1.0
+    if file.has("rope_scaling"):
+        scaling = file.section("rope_scaling")
+        kind = scaling.value("rope_type", str, "default")
+        if kind == "linear":
+            factor = scaling.value("factor", float)
+        elif kind != "default":
+            raise CheckpointError(
+                f"{scaling.where('rope_type')} is {kind!r}; only 'default' and 'linear' are supported"
+            )
+    return RopeConfig(file.value("rope_theta", float), file.value("head_dim", int), factor)
+
+
+def _talker(file: _JsonFile) -> TalkerConfig:
+    file.must_be("use_sliding_window", False)
+    predictor = file.section("code_predictor_config")
+    predictor.must_be("use_sliding_window", False)
+    groups = file.value("num_code_groups", int)
+    predictor.must_be("num_code_groups", groups)
+    return TalkerConfig(
+        transformer=_transformer(file),
+        predictor=_transformer(predictor),
+        predictor_vocab_size=predictor.value("vocab_size", int),
+        num_code_groups=groups,
+        vocab_size=file.value("vocab_size", int),
+        text_vocab_size=file.value("text_vocab_size", int),
+        text_hidden_size=file.value("text_hidden_size", int),
+        codec_pad_id=file.value("codec_pad_id", int),
+        codec_bos_id=file.value("codec_bos_id", int),
+        codec_eos_token_id=file.value("codec_eos_token_id", int),
+        codec_think_id=file.value("codec_think_id", int),
+        codec_nothink_id=file.value("codec_nothink_id", int),
+        codec_think_bos_id=file.value("codec_think_bos_id", int),
+        codec_think_eos_id=file.value("codec_think_eos_id", int),
+        codec_language_id=file.value("codec_language_id", dict),
+        spk_id=file.value("spk_id", dict),
+        spk_is_dialect=file.value("spk_is_dialect", dict),
+    )
+
+
+def _codec(file: _JsonFile) -> CodecDecoderConfig:
+    if file.value("model_type", str) != "qwen3_tts_tokenizer_12hz":
+        raise CheckpointError(f"{file.where('model_type')} must be 'qwen3_tts_tokenizer_12hz'")
+    decoder = file.section("decoder_config")
+    rates = decoder.ints("upsample_rates")
+    ratios = decoder.ints("upsampling_ratios")
+    samples_per_frame = file.value("decode_upsample_rate", int)
+    total = 1
+    for rate in (*rates, *ratios):
+        total *= rate
+    if total != samples_per_frame:
+        raise CheckpointError(f"{file.where('decode_upsample_rate')} is {samples_per_frame}; the decoder makes {total}")
+    return CodecDecoderConfig(
+        transformer=_transformer(decoder),
+        sliding_window=decoder.value("sliding_window", int),
+        latent_dim=decoder.value("latent_dim", int),
+        codebook_dim=decoder.value("codebook_dim", int),
+        codebook_size=decoder.value("codebook_size", int),
+        num_quantizers=decoder.value("num_quantizers", int),
+        num_semantic_quantizers=decoder.value("num_semantic_quantizers", int),
+        decoder_dim=decoder.value("decoder_dim", int),
+        upsample_rates=rates,
+        upsampling_ratios=ratios,
+        sample_rate=file.value("output_sample_rate", int),
+        samples_per_frame=samples_per_frame,
+    )
+
+
+def _sampling(file: _JsonFile) -> Sampling:
+    """generation_config.json → default sampling; the code predictor's values are called subtalker_*."""
+
+    def params(prefix: str, switch: str, penalty: float) -> SamplingParams:
+        greedy = not file.value(switch, bool, True)
+        return SamplingParams(
+            temperature=0.0 if greedy else file.value(f"{prefix}temperature", float),
+            top_k=file.value(f"{prefix}top_k", int),
+            top_p=file.value(f"{prefix}top_p", float),
+            repetition_penalty=penalty,
+        )
+
+    penalty = file.value("repetition_penalty", float)
+    return Sampling(params("", "do_sample", penalty), params("subtalker_", "subtalker_dosample", 1.0))
+
+
+def locate_checkpoint(name: str) -> Path:
+    """A folder as it is; anything else as a model id of the Hugging Face hub, whose files are downloaded or reused.
+
+    Raises:
+        CheckpointError: neither a folder nor a model that the hub gives.
+    """
+    if Path(name).is_dir():
+        return Path(name)
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise CheckpointError(f"{name} is neither a folder nor a hub id of the form owner/model")
+    from huggingface_hub import snapshot_download  # a second to import, and most starts are from a folder
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise CheckpointError(f"{name} is no folder here, and the hub did not give it: {error}") from error

@@ -1,0 +1,31 @@
+"""Engine settings: each default is written once, here, with its unit."""
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """How one engine runs one checkpoint."""
+
+    max_streams: int = 8
+    """Utterances that run at the same time; each owns one row of every table."""
+    max_queue: int = 64
+    """Accepted requests that may wait for a row; the next one is refused as Overloaded."""
+    max_context: int = 8192
+    """Positions of talker KV cache a row: prompt tokens plus generated frames."""
+    max_prefills_per_step: int = 2
+    """New utterances started between two frames, so that a burst never stalls running streams."""
+    max_chunk_frames: int = 8
+    """Largest piece of audio decoded at once; the ramp from the first chunk ends here."""
+    max_unread_s: float = 30.0
+    """Seconds of audio that a reader may leave unread before its row rests."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, or `auto`: cuda where there is one."""
+    dtype: str = "auto"
+    """`float32`, `bfloat16`, `float16`, or `auto`: bfloat16 on cuda and float32 on cpu."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not value > 0:
+                raise ValueError(f"{field.name} must be above 0, not {value}")

@@ -1,0 +1,44 @@
+"""Everything that can go wrong, as one tree. The engine knows no HTTP; the server maps these in one table.
+
+EngineError
+├── CheckpointError   the folder is not a servable checkpoint (says which file, key or tensor)
+├── Rejected          this model cannot serve this request (names the field)
+├── Overloaded        the queue is full; try again after `retry_after_s`
+├── NotServing        the engine is starting, draining or stopped
+└── SynthesisFailed   this utterance broke while it was running
+"""
+
+
+class EngineError(Exception):
+    """Base of all errors that the engine raises on purpose."""
+
+
+class CheckpointError(EngineError):
+    """The checkpoint folder is missing, incomplete, or of another layout."""
+
+
+class Rejected(EngineError):
+    """The request asks for something that this model does not have.
+
+    `param` is the SynthesisRequest field at fault.
+    """
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class Overloaded(EngineError):
+    """The queue is full."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class NotServing(EngineError):
+    """The engine takes no requests now."""
+
+
+class SynthesisFailed(EngineError):
+    """An utterance failed after it had been accepted."""

@@ -1,0 +1,68 @@
+"""All that crosses the thread boundary of the engine. Reading this file is knowing the system.
+
+In:  Submit, Cancel, Shutdown (event loop → engine thread).
+Out: AudioChunk, Finished, Failed (engine thread → AudioStream).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from vivavoce_engine.errors import EngineError
+    from vivavoce_engine.sequence import Pending
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Queue this utterance."""
+
+    pending: "Pending"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """The listener is gone: free the utterance's row (or queue place) before the next frame."""
+
+    utterance_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Stop the thread. Whatever still waits or runs fails with NotServing."""
+
+
+Command = Submit | Cancel | Shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class AudioChunk:
+    """A piece of speech: its codec frames, `codes` [frames, code groups], and their audio, float32 mono in [-1, 1]."""
+
+    pcm: NDArray[np.float32]
+    codes: NDArray[np.int16]
+
+    @property
+    def frames(self) -> int:
+        return len(self.codes)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The utterance is complete. `reason` is `length` when the frame limit ended it, not the model."""
+
+    text_tokens: int
+    frames: int
+    reason: Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The utterance broke; nothing follows."""
+
+    error: "EngineError"
+
+
+StreamEvent = AudioChunk | Finished | Failed

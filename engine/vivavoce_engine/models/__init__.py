@@ -1,0 +1,1 @@
+"""The networks as plain PyTorch: arithmetic alone. Sampling, scheduling, devices and files are elsewhere."""

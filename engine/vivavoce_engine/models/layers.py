@@ -1,0 +1,202 @@
+"""Qwen3 transformer blocks with the reference's numerics (transformers 4.57.3, models/qwen3).
+
+RMSNorm takes its variance in float32 and casts before it multiplies by the weight; cos and sin are float32. Fusing or
+reordering these casts is audible after a few predictor steps. Packed projections compute the same sums.
+"""
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vivavoce_engine.checkpoint import RopeConfig, TransformerConfig
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm over the last axis (arXiv 1910.07467)."""
+
+    def __init__(self, shape: int | tuple[int, int], eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(shape))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.float()
+        variance = wide.square().mean(-1, keepdim=True)
+        return self.weight * (wide * torch.rsqrt(variance + self.eps)).to(x.dtype)
+
+
+class Rope(nn.Module):
+    """cos and sin of rotary position embedding, split-half pairing (RoFormer, arXiv 2104.09864)."""
+
+    inverse_frequency: Tensor
+
+    def __init__(self, config: RopeConfig) -> None:
+        super().__init__()
+        # On the CPU even where modules are built without storage: no checkpoint fills this buffer.
+        exponent = torch.arange(0, config.head_dim, 2, dtype=torch.int64, device="cpu").float() / config.head_dim
+        self.register_buffer("inverse_frequency", 1.0 / (config.theta**exponent) / config.factor, persistent=False)
+
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """positions [B, T] integers → cos, and sin with its first half negated, each [B, T, 1, head_dim] float32."""
+        angle = (positions[..., None].float() * self.inverse_frequency).unsqueeze(2)
+        cos, sin = angle.cos(), angle.sin()
+        return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+
+
+def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
+    """Rotates x [B, T, heads, head_dim] by what Rope gives; computed in float32, returned in x's dtype."""
+    return (x * cos + x.roll(x.shape[-1] // 2, dims=-1) * signed_sin).to(x.dtype)
+
+
+class KVCache:
+    """Keys and values of every row: two tensors [layers, rows, positions, kv_heads, head_dim].
+
+    Only positions below a row's length are ever read, so a row is reused without clearing it.
+    """
+
+    def __init__(self, config: TransformerConfig, rows: int, length: int, like: Tensor) -> None:
+        shape = (config.num_hidden_layers, rows, length, config.num_key_value_heads, config.head_dim)
+        self.k = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        self.v = torch.zeros_like(self.k)
+        self.group = config.num_attention_heads // config.num_key_value_heads
+
+
+class CacheView(Protocol):
+    """Where one forward pass writes its keys and values, and what its queries may see."""
+
+    positions: Tensor
+    """[B, T]"""
+    mask: Tensor | None
+    """[B or 1, 1, group * T, length] bool for grouped queries (see `attend`); None where all of `length` is seen."""
+
+    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Writes k and v [B, T, kv_heads, head_dim]; returns all keys and values [B, length, kv_heads, head_dim]."""
+        ...
+
+
+class RowView:
+    """Batch element b is row `rows[b]` of the cache, at positions of its own: the talker.
+
+    `length` is one more than the largest position. Consecutive rows are given as a slice, which makes reading a view
+    instead of a copy.
+    """
+
+    def __init__(self, cache: KVCache, rows: Tensor | slice, positions: Tensor, length: int) -> None:
+        self._cache = cache
+        self._rows = rows
+        device = positions.device
+        index = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows
+        self._write_rows = index[:, None]
+        self.positions = positions
+        self._length = length
+        visible = torch.arange(length, device=device) <= positions[..., None]
+        self.mask: Tensor | None = visible.repeat(1, cache.group, 1)[:, None]
+
+    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = self._cache.k[layer], self._cache.v[layer]
+        keys[self._write_rows, self.positions] = k
+        values[self._write_rows, self.positions] = v
+        return keys[self._rows, : self._length], values[self._rows, : self._length]
+
+
+class FrameView:
+    """All of the first `batch` rows are at the same positions [start, stop): the code predictor within a frame."""
+
+    def __init__(self, cache: KVCache, batch: int, start: int, stop: int) -> None:
+        self._k, self._v = cache.k[:, :batch, :stop], cache.v[:, :batch, :stop]
+        self._start = start
+        steps = torch.arange(start, stop, device=cache.k.device)
+        self.positions = steps.expand(batch, -1)
+        self.mask: Tensor | None = None
+        if stop - start > 1:
+            visible = torch.arange(stop, device=cache.k.device) <= steps[:, None]
+            self.mask = visible.repeat(cache.group, 1)[None, None]
+
+    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = self._k[layer], self._v[layer]
+        keys[:, self._start :] = k
+        values[:, self._start :] = v
+        return keys, values
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Grouped-query attention without repeating keys: the queries of a group stand in one sequence, group by group.
+
+    q [B, T, heads, D]; k, v [B, L, kv_heads, D]; mask [B or 1, 1, group * T, L] → [B, T, heads * D].
+    """
+    batch, steps, heads, head_dim = q.shape
+    kv_heads = k.shape[2]
+    group = heads // kv_heads
+    q = q.view(batch, steps, kv_heads, group, head_dim).permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, -1, head_dim)
+    out = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
+    return out.view(batch, kv_heads, group, steps, head_dim).permute(0, 3, 1, 2, 4).reshape(batch, steps, -1)
+
+
+class Attention(nn.Module):
+    """Self-attention with RMSNorm over each head of q and k before RoPE (Qwen3)."""
+
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        heads, kv_heads, self.head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        self.heads, self.qk_heads = heads, heads + kv_heads
+        self.qkv_proj = nn.Linear(config.hidden_size, (heads + 2 * kv_heads) * self.head_dim, bias=False)
+        self.o_proj = nn.Linear(heads * self.head_dim, config.hidden_size, bias=False)
+        self.qk_norm = RMSNorm((self.qk_heads, self.head_dim), config.rms_norm_eps)
+        """q_norm for the query heads and k_norm for the key heads, row by row."""
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, view: CacheView) -> Tensor:
+        batch, steps, _ = x.shape
+        qkv = self.qkv_proj(x).view(batch, steps, -1, self.head_dim)
+        qk = rotate(self.qk_norm(qkv[:, :, : self.qk_heads]), cos, sin)
+        keys, values = view.update(self.layer, qk[:, :, self.heads :], qkv[:, :, self.qk_heads :])
+        out: Tensor = self.o_proj(attend(qk[:, :, : self.heads], keys, values, view.mask))
+        return out
+
+
+class GatedMLP(nn.Module):
+    """SwiGLU (arXiv 2002.05202), gate and up in one matrix."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Linear(hidden_size, 2 * intermediate_size, bias=False)
+        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        out: Tensor = self.down_proj(F.silu(gate) * up)
+        return out
+
+
+class Block(nn.Module):
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config, layer)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, view: CacheView) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, view)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Transformer(nn.Module):
+    """A stack of blocks and the final norm, from embeddings to hidden states."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.rope = Rope(config.rope)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, x: Tensor, view: CacheView) -> Tensor:
+        """x [B, T, hidden] → [B, T, hidden]; writes keys and values through `view`."""
+        cos, sin = self.rope(view.positions)
+        for layer in self.layers:
+            x = layer(x, cos, sin, view)
+        out: Tensor = self.norm(x)
+        return out

@@ -1,0 +1,266 @@
+"""Weights: safetensors files → modules. Every tensor of the file is used, known to be unused, or an error.
+
+Modules hold some weights in another form than the file (packed, projected, exponentiated); each change is made here,
+once. Tensor names are those of the released checkpoints.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from vivavoce_engine.checkpoint import Checkpoint, CodecDecoderConfig, TalkerConfig, TransformerConfig
+from vivavoce_engine.errors import CheckpointError
+from vivavoce_engine.models.code_predictor import CodePredictor
+from vivavoce_engine.models.codec_decoder import CodecDecoder
+from vivavoce_engine.models.talker import Talker, TextProjection
+
+NAMED_IN_ERROR = 5
+SNAKE_EPS = 1e-9
+USAGE_MIN = 1e-5
+TEXT_ROWS_AT_ONCE = 8192
+ENCODING_TENSORS = (
+    "encoder.",
+    "decoder.quantizer.rvq_first.input_proj.",
+    "decoder.quantizer.rvq_rest.input_proj.",
+)
+"""The codec's encoder, and the decoder's projections into codebook space: not used to decode."""
+
+
+class Weights:
+    """The tensors of one safetensors file, with a record of which were asked for.
+
+    What is missing is gathered, and `check` reports all of it at once.
+    """
+
+    def __init__(self, path: Path, device: torch.device, dtype: torch.dtype) -> None:
+        try:
+            with safe_open(path, framework="pt", device=str(device)) as file:
+                self._tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path} is no complete safetensors file: {error}") from error
+        self._path = path
+        self.dtype = dtype
+        self._asked: set[str] = set()
+
+    def take(self, *names: str) -> Tensor:
+        """One tensor, or several joined along their first axis, in the engine's dtype."""
+        self._asked.update(names)
+        if any(name not in self._tensors for name in names):
+            return torch.empty(0)
+        parts = [self._tensors[name].to(self.dtype) for name in names]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def take_float32(self, name: str) -> Tensor:
+        """A tensor as it is before arithmetic that must not be rounded to the engine's dtype."""
+        self._asked.add(name)
+        return self._tensors[name].float() if name in self._tensors else torch.empty(0)
+
+    def check(self, unused: Iterable[str]) -> None:
+        """Raises CheckpointError unless all that was asked for exists, and all that exists was asked for or begins
+        with one of `unused`."""
+        missing = sorted(self._asked - self._tensors.keys())
+        unexpected = sorted(name for name in self._tensors.keys() - self._asked if not name.startswith(tuple(unused)))
+        for kind, names in (("lacks", missing), ("has unexpected", unexpected)):
+            if names:
+                more = f" and {len(names) - NAMED_IN_ERROR} more" if len(names) > NAMED_IN_ERROR else ""
+                raise CheckpointError(f"{self._path} {kind} tensors: {', '.join(names[:NAMED_IN_ERROR])}{more}")
+
+
+State = dict[str, Tensor]
+
+
+def load_models(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+) -> tuple[Talker, CodePredictor, CodecDecoder]:
+    """Loads all networks for inference.
+
+    Raises:
+        CheckpointError: a file is broken, a tensor is missing, unexpected or of another shape (names it).
+    """
+    main = Weights(checkpoint.path / "model.safetensors", device, dtype)
+    talker, predictor, text_projection = _main_state(main, checkpoint.talker)
+    main.check(unused=())
+    codec_file = Weights(checkpoint.path / "speech_tokenizer/model.safetensors", device, dtype)
+    codec = _codec_state(codec_file, checkpoint.codec)
+    # The codec's encoder, and the decoder's projections into codebook space, serve encoding.
+    codec_file.check(
+        unused=("encoder.", *(f"decoder.quantizer.{rvq}.input_proj." for rvq in ("rvq_first", "rvq_rest")))
+    )
+    path = checkpoint.path
+    with torch.no_grad():
+        _project_text(path, checkpoint.talker, talker, text_projection)
+        _project_codes(checkpoint.talker, talker, predictor)
+    return (
+        _build(path, lambda: Talker(checkpoint.talker), talker, device),
+        _build(path, lambda: CodePredictor(checkpoint.talker), predictor, device),
+        _build(path, lambda: CodecDecoder(checkpoint.codec), codec, device),
+    )
+
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def _build(path: Path, make: Callable[[], ModuleT], state: State, device: torch.device) -> ModuleT:
+    """Builds a module without storage, and gives it the loaded tensors."""
+    with torch.device("meta"):
+        module = make().requires_grad_(False)
+    try:
+        module.load_state_dict(state, strict=True, assign=True)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path}: the weights do not fit config.json: {error}") from error
+    return module.to(device).eval()
+
+
+def _main_state(file: Weights, config: TalkerConfig) -> tuple[State, State, State]:
+    """model.safetensors → states of talker, code predictor and text projection; embeddings as the file has them."""
+    talker = _transformer_state(file, "talker.model.", config.transformer)
+    for name in ("text_embedding", "codec_embedding"):
+        talker[f"{name}.weight"] = file.take(f"talker.model.{name}.weight")
+    talker["codec_head.weight"] = file.take("talker.codec_head.weight")
+    prefix = "talker.code_predictor."
+    predictor = _transformer_state(file, f"{prefix}model.", config.predictor)
+    for group in range(config.num_code_groups - 1):
+        predictor[f"codec_embedding.{group}.weight"] = file.take(f"{prefix}model.codec_embedding.{group}.weight")
+        predictor[f"lm_head.{group}.weight"] = file.take(f"{prefix}lm_head.{group}.weight")
+    if config.has_projection:
+        for kind in ("weight", "bias"):
+            predictor[f"projection.{kind}"] = file.take(f"{prefix}small_to_mtp_projection.{kind}")
+    text_projection = {
+        f"{layer}.{kind}": file.take(f"talker.text_projection.{layer}.{kind}")
+        for layer in ("linear_fc1", "linear_fc2")
+        for kind in ("weight", "bias")
+    }
+    return talker, predictor, text_projection
+
+
+def _transformer_state(file: Weights, prefix: str, config: TransformerConfig) -> State:
+    state = {"transformer.norm.weight": file.take(f"{prefix}norm.weight")}
+    for layer in range(config.num_hidden_layers):
+        source, target = f"{prefix}layers.{layer}.", f"transformer.layers.{layer}."
+        state |= _packed_state(file, source, target)
+        norms = [
+            file.take(f"{source}self_attn.{name}.weight").expand(heads, -1)
+            for name, heads in (("q_norm", config.num_attention_heads), ("k_norm", config.num_key_value_heads))
+        ]
+        state[f"{target}self_attn.qk_norm.weight"] = torch.cat(norms)
+    return state
+
+
+def _packed_state(file: Weights, source: str, target: str) -> State:
+    """A block's projections, q/k/v and gate/up each packed into one matrix."""
+    state = {
+        f"{target}self_attn.qkv_proj.weight": file.take(*(f"{source}self_attn.{x}_proj.weight" for x in "qkv")),
+        f"{target}mlp.gate_up_proj.weight": file.take(*(f"{source}mlp.{x}_proj.weight" for x in ("gate", "up"))),
+    }
+    for name in ("self_attn.o_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm"):
+        state[f"{target}{name}.weight"] = file.take(f"{source}{name}.weight")
+    return state
+
+
+def _project_text(path: Path, config: TalkerConfig, talker: State, projection: State) -> None:
+    """Replaces the wide text embedding by its projection: a token is one look-up from then on."""
+    embedding = talker["text_embedding.weight"]
+    hidden = config.transformer.hidden_size
+    module = _build(path, lambda: TextProjection(config.text_hidden_size, hidden), projection, embedding.device)
+    chunks = torch.split(embedding, TEXT_ROWS_AT_ONCE)
+    talker["text_embedding.weight"] = torch.cat([module(chunk) for chunk in chunks])
+
+
+def _project_codes(config: TalkerConfig, talker: State, predictor: State) -> None:
+    """The code predictor's inputs, projected to its width where that differs from the talker's."""
+    tables = [talker["codec_embedding.weight"]]
+    tables += [predictor[f"codec_embedding.{group}.weight"] for group in range(config.num_code_groups - 2)]
+    for group, table in enumerate(tables):
+        if config.has_projection:
+            table = F.linear(table, predictor["projection.weight"], predictor["projection.bias"])
+        predictor[f"input_embedding.{group}.weight"] = table
+
+
+def _codec_state(file: Weights, config: CodecDecoderConfig) -> State:
+    """The decoder.* half of speech_tokenizer/model.safetensors."""
+    state = _dequantizer_state(file, config)
+    _take_unfolded(file, state, "decoder.pre_conv.conv", "pre_conv.linear")
+    source, target = "decoder.pre_transformer.", "pre_transformer."
+    for name in ("input_proj", "output_proj"):
+        _take_layer(file, state, f"{source}{name}", f"{target}{name}")
+    state[f"{target}norm.weight"] = file.take(f"{source}norm.weight")
+    for layer in range(config.transformer.num_hidden_layers):
+        block = f"layers.{layer}."
+        state |= _packed_state(file, f"{source}{block}", f"{target}{block}")
+        for name in ("self_attn_layer_scale", "mlp_layer_scale"):
+            state[f"{target}{block}{name}"] = file.take(f"{source}{block}{name}.scale")
+    for stage in range(len(config.upsampling_ratios)):
+        source, target = f"decoder.upsample.{stage}.", f"upsample.{stage}."
+        _take_transposed(file, state, f"{source}0.conv", f"{target}conv", config.upsampling_ratios[stage])
+        for name in ("dwconv.conv", "norm", "pwconv1", "pwconv2"):
+            _take_layer(file, state, f"{source}1.{name}", f"{target}block.{name}")
+        state[f"{target}block.gamma"] = file.take(f"{source}1.gamma")
+    _take_waveform_stages(file, state, config.upsample_rates)
+    return state
+
+
+def _take_layer(file: Weights, state: State, source: str, target: str) -> None:
+    for kind in ("weight", "bias"):
+        state[f"{target}.{kind}"] = file.take(f"{source}.{kind}")
+
+
+def _take_unfolded(file: Weights, state: State, source: str, target: str) -> None:
+    """Conv1d weight [out, in, kernel] as a matrix [out, in * kernel]."""
+    weight = file.take(f"{source}.weight")
+    state[f"{target}.weight"] = weight.flatten(1) if weight.numel() else weight
+    state[f"{target}.bias"] = file.take(f"{source}.bias")
+
+
+def _take_transposed(file: Weights, state: State, source: str, target: str, stride: int) -> None:
+    """ConvTranspose1d weight [in, out, taps * stride] as a matrix [stride * out, in * taps], oldest input first."""
+    weight, bias = file.take(f"{source}.weight"), file.take(f"{source}.bias")
+    if weight.numel():
+        inputs, outputs, _ = weight.shape
+        taps = weight.view(inputs, outputs, -1, stride).flip(2)
+        weight = taps.permute(3, 1, 0, 2).reshape(stride * outputs, -1)
+    state[f"{target}.linear.weight"] = weight
+    state[f"{target}.linear.bias"] = bias.repeat(stride)
+
+
+def _take_waveform_stages(file: Weights, state: State, rates: tuple[int, ...]) -> None:
+    """decoder.decoder.0 .. stages + 2: first convolution, upsampling blocks, last activation and convolution."""
+    source, stages = "decoder.decoder.", len(rates)
+    _take_unfolded(file, state, f"{source}0.conv", "head.linear")
+    for stage in range(stages):
+        block, target = f"{source}{stage + 1}.block.", f"blocks.{stage}."
+        _take_snake(file, state, f"{block}0", f"{target}act")
+        _take_transposed(file, state, f"{block}1.conv", f"{target}upsample", rates[stage])
+        for unit in range(3):
+            for name in ("act1", "act2"):
+                _take_snake(file, state, f"{block}{unit + 2}.{name}", f"{target}units.{unit}.{name}")
+            for name in ("conv1.conv", "conv2.conv"):
+                _take_layer(file, state, f"{block}{unit + 2}.{name}", f"{target}units.{unit}.{name}")
+    _take_snake(file, state, f"{source}{stages + 1}", "final_act")
+    _take_layer(file, state, f"{source}{stages + 2}.conv", "final_conv.conv")
+
+
+def _take_snake(file: Weights, state: State, source: str, target: str) -> None:
+    frequency = file.take_float32(f"{source}.alpha").exp()
+    magnitude = 1.0 / (file.take_float32(f"{source}.beta").exp() + SNAKE_EPS)
+    state[f"{target}.frequency"] = frequency[:, None].to(file.dtype)
+    state[f"{target}.magnitude"] = magnitude[:, None].to(file.dtype)
+
+
+def _dequantizer_state(file: Weights, config: CodecDecoderConfig) -> State:
+    state: State = {}
+    semantic = config.num_semantic_quantizers
+    for group in range(config.num_quantizers):
+        rvq, layer = ("rvq_first", group) if group < semantic else ("rvq_rest", group - semantic)
+        prefix = f"decoder.quantizer.{rvq}.vq.layers.{layer}._codebook."
+        usage = file.take_float32(f"{prefix}cluster_usage").clamp(min=USAGE_MIN)
+        total = file.take_float32(f"{prefix}embedding_sum")
+        state[f"quantizer.codebooks.{group}"] = (total / usage[:, None]).to(file.dtype) if total.numel() else total
+    for rvq, name in (("rvq_first", "semantic_proj"), ("rvq_rest", "acoustic_proj")):
+        weight = file.take(f"decoder.quantizer.{rvq}.output_proj.weight")
+        state[f"quantizer.{name}.weight"] = weight.flatten(1) if weight.numel() else weight  # a 1x1 convolution
+    return state

@@ -1,0 +1,82 @@
+"""What a caller may ask for, and what a model can do. Frozen and torch-free: no tensors, tokens or HTTP here."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+TaskType = Literal["custom_voice", "voice_design", "base"]
+AUTO_LANGUAGE = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one codebook's next code is drawn. `temperature` 0 means greedy.
+
+    The order of operations is the reference's: repetition penalty, minimum length, suppression, temperature,
+    top-k (ties at the k-th logit stay), top-p.
+    """
+
+    temperature: float = 0.9
+    top_k: int = 50
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise ValueError(f"temperature must be at least 0, not {self.temperature}")
+        if self.top_k < 0:
+            raise ValueError(f"top_k must be at least 0 (0 keeps every code), not {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        if not self.repetition_penalty > 0:
+            raise ValueError(f"repetition_penalty must be above 0, not {self.repetition_penalty}")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """`talker` draws code 0 of a frame, `predictor` the others (the reference's subtalker_* values)."""
+
+    talker: SamplingParams = SamplingParams(repetition_penalty=1.05)
+    predictor: SamplingParams = SamplingParams()
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisRequest:
+    """One utterance.
+
+    `speaker` is empty for a VoiceDesign checkpoint, whose voice is described by `instructions`.
+    `streaming_text` feeds one text token a frame after the first instead of all text before the first frame
+    (the reference's non_streaming_mode=False); it is the mode that later accepts text as it arrives.
+    `seed` None draws one; the same seed gives the same audio in any batch.
+    `max_frames` None allows the checkpoint's own maximum; a frame is 80 ms.
+    `first_chunk_frames` is the size of the first piece of audio; later pieces grow from there.
+    """
+
+    text: str
+    speaker: str = ""
+    language: str = AUTO_LANGUAGE
+    instructions: str = ""
+    sampling: Sampling = Sampling()
+    seed: int | None = None
+    streaming_text: bool = False
+    max_frames: int | None = None
+    first_chunk_frames: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a loaded checkpoint can do; all that the server needs to know of it."""
+
+    name: str
+    task: TaskType
+    speakers: tuple[str, ...]
+    languages: tuple[str, ...]
+    takes_instructions: bool
+    sampling: Sampling
+    max_frames: int
+    sample_rate: int
+    samples_per_frame: int
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds of audio in one codec frame."""
+        return self.samples_per_frame / self.sample_rate

@@ -1,0 +1,98 @@
+"""Who runs next. Pure Python: no tensors, no threads, no clock."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.rows import Rows
+from vivavoce_engine.sequence import Pending, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One engine step: prefill `start`, make a frame for each of `step`, decode audio for `vocode`.
+
+    `start` rows are part of `step`, so a new utterance has its first frame, and usually its first audio, after one
+    engine step. `vocode` gives the number of frames, the step's own included.
+    """
+
+    start: tuple[Sequence, ...]
+    step: tuple[Sequence, ...]
+    vocode: tuple[tuple[Sequence, int], ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.step or self.vocode)
+
+
+class Scheduler:
+    """Owns the queue and the rows: admits, plans, releases."""
+
+    def __init__(self, config: EngineConfig, max_unread_frames: int) -> None:
+        self._config = config
+        self._max_unread_frames = max_unread_frames
+        self._rows = Rows(config.max_streams)
+        self._queue: OrderedDict[int, Pending] = OrderedDict()
+        self._running: dict[int, Sequence] = {}
+        self.left_queue = 0
+        """How many have left the queue so far, into a row or cancelled."""
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def enqueue(self, pending: Pending) -> None:
+        self._queue[pending.utterance_id] = pending
+
+    def cancel(self, utterance_id: int) -> None:
+        """Forgets an utterance wherever it is; one that has already ended is no error."""
+        if self._queue.pop(utterance_id, None) is not None:
+            self.left_queue += 1
+        elif utterance_id in self._running:
+            self.release(self._running[utterance_id])
+
+    def release(self, sequence: Sequence) -> None:
+        """Frees the row of an utterance that is complete, cancelled or failed."""
+        del self._running[sequence.utterance_id]
+        self._rows.release(sequence.row)
+
+    def running_sequences(self) -> list[Sequence]:
+        return list(self._running.values())
+
+    def plan(self) -> Plan:
+        """Starts what fits, then steps every row whose listener is not too far behind."""
+        start = tuple(self._admit())
+        step = tuple(
+            sequence
+            for sequence in self._running.values()
+            if not sequence.ended and sequence.stream.unread_frames <= self._max_unread_frames
+        )
+        stepping = {sequence.utterance_id for sequence in step}
+        vocode = []
+        for sequence in self._running.values():
+            frames = sequence.next_chunk(self._config.max_chunk_frames, sequence.utterance_id in stepping)
+            if frames:
+                vocode.append((sequence, frames))
+        return Plan(start, step, tuple(vocode))
+
+    def _admit(self) -> list[Sequence]:
+        started: list[Sequence] = []
+        while self._queue and self._rows.can_admit() and len(started) < self._config.max_prefills_per_step:
+            _, pending = self._queue.popitem(last=False)
+            self.left_queue += 1
+            sequence = Sequence(pending, self._rows.admit())
+            self._running[sequence.utterance_id] = sequence
+            started.append(sequence)
+        return started
+
+    def drop_all(self) -> list[Pending]:
+        """Empties queue and rows, and returns what was in them."""
+        dropped = [*self._queue.values(), *(sequence.pending for sequence in self._running.values())]
+        self.left_queue += len(self._queue)
+        self._queue.clear()
+        for sequence in list(self._running.values()):
+            self.release(sequence)
+        return dropped
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError if a row leaked."""
+        self._rows.check_integrity({sequence.row for sequence in self._running.values()})

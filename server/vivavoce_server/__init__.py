@@ -1,0 +1,9 @@
+"""Vivavoce's HTTP server. It knows FastAPI and audio containers; it knows no torch, no tokens, no models' insides.
+
+app = create_app(engine, ServerConfig())    # any ASGI server runs it; `vivavoce serve` uses uvicorn
+"""
+
+from vivavoce_server.app import create_app
+from vivavoce_server.config import ServerConfig
+
+__all__ = ["ServerConfig", "create_app"]

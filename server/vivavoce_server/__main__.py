@@ -1,0 +1,16 @@
+"""python -m vivavoce_server: the same as `vivavoce serve`."""
+
+import argparse
+import sys
+
+from vivavoce_server import cli
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m vivavoce_server", description=cli.__doc__)
+    cli.add_arguments(parser)
+    return cli.run(parser.parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""The engine's float32 audio → bytes of a file, as they are made: the only translation out."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from vivavoce_engine import AudioStream
+
+from vivavoce_server.containers import FORMATS, FormatName
+from vivavoce_server.effects import Effect, Resampler, Samples, TimeStretch
+
+
+@dataclass(frozen=True, slots=True)
+class AudioOptions:
+    """What a listener wants to receive. `sample_rate` None takes the format's own."""
+
+    format: FormatName = "mp3"
+    speed: float = 1.0
+    sample_rate: int | None = None
+
+    @property
+    def media_type(self) -> str:
+        return FORMATS[self.format].media_type
+
+    def rate_for(self, model_rate: int) -> int:
+        """Sample rate of the file."""
+        return self.sample_rate or FORMATS[self.format].sample_rate or model_rate
+
+
+class SpeechEncoder:
+    """samples → tempo → sample rate → container; what changes nothing is left out."""
+
+    def __init__(self, options: AudioOptions, model_rate: int) -> None:
+        rate = options.rate_for(model_rate)
+        self._effects: list[Effect] = []
+        if options.speed != 1.0:
+            self._effects.append(TimeStretch(options.speed, model_rate))
+        if rate != model_rate:
+            self._effects.append(Resampler(model_rate, rate))
+        self._encoder = FORMATS[options.format].encoder(rate)
+
+    def feed(self, pcm: Samples) -> bytes:
+        return self._feed(pcm, 0)
+
+    def flush(self) -> bytes:
+        """What every stage still holds, through the stages after it."""
+        tails = [self._feed(effect.flush(), after) for after, effect in enumerate(self._effects, start=1)]
+        return b"".join(tails) + self._encoder.flush()
+
+    def complete(self, body: bytes) -> bytes:
+        """The join of all pieces as a file that knows its length, where its format has a place for it."""
+        return self._encoder.complete(body)
+
+    def _feed(self, pcm: Samples, first_effect: int) -> bytes:
+        for effect in self._effects[first_effect:]:
+            if len(pcm):
+                pcm = effect.feed(pcm)
+        return self._encoder.feed(pcm) if len(pcm) else b""
+
+
+async def encode(stream: AudioStream, encoder: SpeechEncoder) -> AsyncIterator[bytes]:
+    """The bytes of the file, each piece as soon as the audio in it is made; none is empty."""
+    async for chunk in stream:
+        if piece := encoder.feed(chunk.pcm):
+            yield piece
+    if tail := encoder.flush():
+        yield tail

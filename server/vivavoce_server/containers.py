@@ -1,0 +1,212 @@
+"""Samples → the bytes of a file, as they come: each format, its media type, and its incremental encoder.
+
+Every encoder writes one header at the beginning, can leave the length open, and holds nothing back after `flush`.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+from vivavoce_engine import SynthesisFailed
+
+from vivavoce_server.effects import Samples, audio_frame
+
+FormatName = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+UNKNOWN_SIZE = 0xFFFFFFFF
+WAV_HEADER_BYTES = 44
+SAMPLE_BYTES = 2
+FULL_SCALE = 32767
+
+
+class Encoder(Protocol):
+    """Turns one utterance into one file, piece by piece. `feed` and `flush` may return nothing."""
+
+    def feed(self, pcm: Samples) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+    def complete(self, body: bytes) -> bytes:
+        """The join of all pieces, with its length filled in where the format has a place for it."""
+        ...
+
+
+def to_int16(pcm: Samples) -> NDArray[np.int16]:
+    """Float samples in [-1, 1] → little-endian 16 bit. Audio that is not a number is a fault, not silence."""
+    if not np.isfinite(pcm).all():
+        raise SynthesisFailed("the model made audio that is not a number")
+    samples: NDArray[np.int16] = np.rint(np.clip(pcm, -1.0, 1.0) * FULL_SCALE).astype("<i2")
+    return samples
+
+
+def wav_header(sample_rate: int, data_bytes: int | None) -> bytes:
+    """The 44 bytes before 16-bit mono samples; `data_bytes` None is a stream whose length is not known yet."""
+    riff_bytes = UNKNOWN_SIZE if data_bytes is None else data_bytes + WAV_HEADER_BYTES - 8
+    return struct.pack(
+        "<4sI4s4sIHHIIHH4sI",
+        *(b"RIFF", riff_bytes, b"WAVE"),
+        *(b"fmt ", 16, 1, 1, sample_rate, sample_rate * SAMPLE_BYTES, SAMPLE_BYTES, 8 * SAMPLE_BYTES),
+        *(b"data", UNKNOWN_SIZE if data_bytes is None else data_bytes),
+    )
+
+
+class PcmEncoder:
+    """16-bit little-endian mono samples and nothing else."""
+
+    def __init__(self, sample_rate: int) -> None:
+        self._sample_rate = sample_rate
+        self._head = b""
+
+    def feed(self, pcm: Samples) -> bytes:
+        return self._take_head() + to_int16(pcm).tobytes()
+
+    def flush(self) -> bytes:
+        return self._take_head()
+
+    def complete(self, body: bytes) -> bytes:
+        return body
+
+    def _take_head(self) -> bytes:
+        head, self._head = self._head, b""
+        return head
+
+
+class WavEncoder(PcmEncoder):
+    """The same behind one header that leaves the length open."""
+
+    def __init__(self, sample_rate: int) -> None:
+        super().__init__(sample_rate)
+        self._head = wav_header(sample_rate, None)
+
+    def complete(self, body: bytes) -> bytes:
+        return wav_header(self._sample_rate, len(body) - WAV_HEADER_BYTES) + body[WAV_HEADER_BYTES:]
+
+
+class _Written:
+    """What FFmpeg writes; it cannot seek, so that a muxer never counts on going back to its header."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def write(self, data: bytes) -> int:
+        self._bytes += data
+        return len(data)
+
+    def take(self) -> bytes:
+        taken = bytes(self._bytes)
+        self._bytes.clear()
+        return taken
+
+
+class FfmpegEncoder:
+    """A codec and a container of FFmpeg. Each packet leaves the muxer at once."""
+
+    muxer: ClassVar[str]
+    codec: ClassVar[str]
+    sample_format: ClassVar[str] = "fltp"
+    muxer_options: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, sample_rate: int) -> None:
+        self._sample_rate = sample_rate
+        self._samples = 0
+        self._written = _Written()
+        options = {"flush_packets": "1", **self.muxer_options}
+        self._container = av.open(self._written, "w", format=self.muxer, options=options)
+        stream = self._container.add_stream(self.codec, rate=sample_rate, options=self.codec_options())
+        assert isinstance(stream, av.AudioStream)
+        stream.layout = "mono"
+        self._stream = stream
+
+    def codec_options(self) -> dict[str, str]:
+        return {}
+
+    def feed(self, pcm: Samples) -> bytes:
+        samples = to_int16(pcm) if self.sample_format == "s16" else _checked(pcm)
+        frame = audio_frame(samples[np.newaxis, :], self.sample_format, self._sample_rate, self._samples)
+        self._samples += len(pcm)
+        self._container.mux(self._stream.encode(frame))
+        return self._written.take()
+
+    def flush(self) -> bytes:
+        self._container.mux(self._stream.encode(None))
+        self._container.close()
+        return self._written.take()
+
+    def complete(self, body: bytes) -> bytes:
+        return body
+
+
+def _checked(pcm: Samples) -> Samples:
+    if not np.isfinite(pcm).all():
+        raise SynthesisFailed("the model made audio that is not a number")
+    return np.clip(pcm, -1.0, 1.0)
+
+
+class Mp3Encoder(FfmpegEncoder):
+    """MPEG frames alone: no ID3 tag, no Xing frame, which would have to tell a length that nobody knows yet."""
+
+    muxer, codec = "mp3", "libmp3lame"
+    muxer_options: ClassVar[dict[str, str]] = {"write_xing": "0", "id3v2_version": "0"}
+
+    def codec_options(self) -> dict[str, str]:
+        return {"b": "64k" if self._sample_rate < 16000 else "128k", "compression_level": "7"}
+
+
+class OpusEncoder(FfmpegEncoder):
+    """Ogg Opus, one page for each packet of 20 ms."""
+
+    muxer, codec, sample_format = "ogg", "libopus", "flt"
+    muxer_options: ClassVar[dict[str, str]] = {"page_duration": "20000"}
+
+    def codec_options(self) -> dict[str, str]:
+        return {"b": "64k", "frame_duration": "20"}
+
+
+class AacEncoder(FfmpegEncoder):
+    """AAC-LC in ADTS frames, which need no header of the file."""
+
+    muxer, codec = "adts", "aac"
+
+    def codec_options(self) -> dict[str, str]:
+        return {"b": "48k" if self._sample_rate < 16000 else "96k"}
+
+
+class FlacEncoder(FfmpegEncoder):
+    """FLAC in short blocks: the usual 4096 samples would hold speech back for 170 ms."""
+
+    muxer, codec, sample_format = "flac", "flac", "s16"
+    blocks_per_s: ClassVar[int] = 25
+
+    def codec_options(self) -> dict[str, str]:
+        return {"frame_size": str(self._sample_rate // self.blocks_per_s)}
+
+    def complete(self, body: bytes) -> bytes:
+        # STREAMINFO follows "fLaC" and a block header; the number of samples is its 36 bits that end at byte 18.
+        # A streamed header holds 0 there: unknown.
+        end = 4 + 4 + 18
+        field = int.from_bytes(body[end - 5 : end]) | self._samples
+        return body[: end - 5] + field.to_bytes(5) + body[end:]
+
+
+@dataclass(frozen=True, slots=True)
+class AudioFormat:
+    """`sample_rate` None keeps the model's. Frames of mp3 and AAC are a fixed number of samples, of which an encoder
+    adds one or two at the beginning: at 48 kHz these are 24 to 47 ms of silence, at 24 kHz up to 85 ms.
+    """
+
+    media_type: str
+    encoder: Callable[[int], Encoder]
+    sample_rate: int | None = None
+
+
+FORMATS: dict[FormatName, AudioFormat] = {
+    "mp3": AudioFormat("audio/mpeg", Mp3Encoder, 48000),
+    "opus": AudioFormat("audio/ogg", OpusEncoder),
+    "aac": AudioFormat("audio/aac", AacEncoder, 48000),
+    "flac": AudioFormat("audio/flac", FlacEncoder),
+    "wav": AudioFormat("audio/wav", WavEncoder),
+    "pcm": AudioFormat("audio/pcm", PcmEncoder),
+}

@@ -1,0 +1,149 @@
+"""Everything that can go wrong → OpenAI's error JSON and an honest HTTP status, in one table.
+
+The four keys message, type, param and code are always there. OpenAI's SDKs retry 408, 409, 429 and 5xx.
+"""
+
+import logging
+import math
+from dataclasses import dataclass
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from vivavoce_engine import EngineError, NotServing, Overloaded, Rejected, SynthesisFailed
+
+log = logging.getLogger(__name__)
+
+NOT_SERVING_RETRY_S = 5.0
+INVALID_REQUEST = "invalid_request_error"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a class of faults looks like on the wire."""
+
+    status: int
+    type: str
+    code: str
+
+
+KINDS: dict[type[EngineError], Kind] = {
+    Rejected: Kind(400, INVALID_REQUEST, "invalid_value"),
+    Overloaded: Kind(429, "rate_limit_error", "queue_full"),
+    NotServing: Kind(503, "service_unavailable", "not_serving"),
+    SynthesisFailed: Kind(500, "server_error", "synthesis_failed"),
+    EngineError: Kind(500, "server_error", "engine_error"),
+}
+
+FIELD_OF_PARAM = {
+    "text": "input",
+    "speaker": "voice",
+    "max_frames": "max_new_tokens",
+    "first_chunk_frames": "initial_codec_chunk_frames",
+    "streaming_text": "non_streaming_mode",
+}
+"""SynthesisRequest's field → the wire's, where their names differ."""
+
+
+class ErrorDetail(BaseModel):
+    """OpenAI's error object."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """The body of every answer that is not a success."""
+
+    error: ErrorDetail
+
+
+class ApiError(Exception):
+    """A request that the server itself turns down."""
+
+    def __init__(self, status: int, message: str, param: str | None, code: str, kind: str = INVALID_REQUEST) -> None:
+        super().__init__(message)
+        self.status = status
+        self.detail = ErrorDetail(message=message, type=kind, param=param, code=code)
+
+
+def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
+    """A 400 that names the field at fault."""
+    return ApiError(400, message, param, code)
+
+
+def engine_error_detail(error: EngineError) -> tuple[int, ErrorDetail]:
+    """Status and error object of a fault that the engine reports."""
+    kind = next(KINDS[cls] for cls in type(error).__mro__ if cls in KINDS)
+    param = FIELD_OF_PARAM.get(error.param, error.param) if isinstance(error, Rejected) else None
+    return kind.status, ErrorDetail(message=str(error), type=kind.type, param=param, code=kind.code)
+
+
+def error_response(status: int, detail: ErrorDetail, retry_after_s: float | None = None) -> JSONResponse:
+    headers = {} if retry_after_s is None else {"Retry-After": str(math.ceil(retry_after_s))}
+    return JSONResponse(ErrorBody(error=detail).model_dump(), status, headers)
+
+
+async def _on_api_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ApiError)
+    return error_response(error.status, error.detail)
+
+
+async def _on_engine_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, EngineError)
+    match error:
+        case Overloaded(retry_after_s=seconds):
+            retry_after_s: float | None = seconds
+        case NotServing():
+            retry_after_s = NOT_SERVING_RETRY_S
+        case _:
+            retry_after_s = None
+    return error_response(*engine_error_detail(error), retry_after_s)
+
+
+async def _on_invalid_body(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    # Errors inside a union or a nested object carry a longer path; clients know the top-level field.
+    first = error.errors()[0]
+    param = next((str(part) for part in first["loc"][1:2] if isinstance(part, str)), None)
+    match first["type"]:
+        case "extra_forbidden":
+            message, code = f"Unknown field: {param}", "unknown_parameter"
+        case "missing":
+            message, code = f"Missing required field: {param or 'the body'}", "missing_required_parameter"
+        case "json_invalid":
+            message, code, param = f"The body is not JSON: {first['ctx']['error']}", "invalid_json", None
+        case _:
+            message, code = f"{param or 'The body'}: {first['msg']}", "invalid_value"
+    return error_response(400, ErrorDetail(message=message, type=INVALID_REQUEST, param=param, code=code))
+
+
+async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    messages = {
+        404: (f"There is nothing at {request.method} {request.url.path}", "not_found"),
+        405: (f"{request.url.path} does not take {request.method}", "method_not_allowed"),
+    }
+    message, code = messages.get(error.status_code, (str(error.detail), "http_error"))
+    detail = ErrorDetail(message=message, type=INVALID_REQUEST, param=None, code=code)
+    response = error_response(error.status_code, detail)
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def _on_bug(_: Request, error: Exception) -> JSONResponse:
+    # The message may hold anything, so it goes to the log alone (the ASGI server writes it, with the traceback).
+    detail = ErrorDetail(message="The server has a fault; see its log", type="server_error", param=None, code="bug")
+    return error_response(500, detail)
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(EngineError, _on_engine_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_body)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_bug)

@@ -1,0 +1,70 @@
+"""How the bytes of the file travel: as the body itself, or as server-sent events around base64."""
+
+import base64
+from typing import Protocol
+
+from sse_starlette import JSONServerSentEvent, ServerSentEvent
+from vivavoce_engine import EngineError, Finished
+
+from vivavoce_server.errors import engine_error_detail
+
+
+class Framing(Protocol):
+    """`heartbeat` is what keeps proxies awake while no audio comes; None where nothing may stand between audio.
+
+    `failure` None means that the transfer is to break off.
+    """
+
+    media_type: str
+    heartbeat: bytes | None
+
+    def piece(self, audio: bytes) -> bytes: ...
+
+    def end(self, finished: Finished) -> bytes: ...
+
+    def failure(self, error: EngineError) -> bytes | None: ...
+
+
+class AudioFraming:
+    """The file is the body."""
+
+    heartbeat: bytes | None = None
+
+    def __init__(self, media_type: str) -> None:
+        self.media_type = media_type
+
+    def piece(self, audio: bytes) -> bytes:
+        return audio
+
+    def end(self, finished: Finished) -> bytes:
+        return b""
+
+    def failure(self, error: EngineError) -> bytes | None:
+        return None
+
+
+class SseFraming:
+    """OpenAI's events: speech.audio.delta, then speech.audio.done or speech.audio.error."""
+
+    media_type = "text/event-stream"
+    heartbeat: bytes | None = ServerSentEvent(comment="keep-alive").encode()
+
+    def piece(self, audio: bytes) -> bytes:
+        return _event("speech.audio.delta", audio=base64.b64encode(audio).decode())
+
+    def end(self, finished: Finished) -> bytes:
+        usage = {
+            "input_tokens": finished.text_tokens,
+            "output_tokens": finished.frames,
+            "total_tokens": finished.text_tokens + finished.frames,
+        }
+        return _event("speech.audio.done", usage=usage)
+
+    def failure(self, error: EngineError) -> bytes | None:
+        _, detail = engine_error_detail(error)
+        return _event("speech.audio.error", error=detail.model_dump())
+
+
+def _event(kind: str, **fields: object) -> bytes:
+    # `type` repeats the event's name, as OpenAI's events do: many clients read the data lines alone.
+    return JSONServerSentEvent({"type": kind, **fields}, event=kind).encode()

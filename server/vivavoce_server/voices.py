@@ -1,0 +1,53 @@
+"""Voice names of a request → speakers of a checkpoint. The same name always means the same speaker."""
+
+from vivavoce_engine import ModelInfo
+
+from vivavoce_server.errors import invalid
+
+OPENAI_VOICES: dict[str, tuple[str, ...]] = {
+    "alloy": ("heart", "serena"),
+    "ash": ("michael", "ryan"),
+    "ballad": ("george", "eric"),
+    "coral": ("bella", "vivian"),
+    "echo": ("michael", "aiden"),
+    "fable": ("george", "dylan"),
+    "onyx": ("fenrir", "uncle_fu"),
+    "nova": ("bella", "sohee"),
+    "sage": ("emma", "serena"),
+    "shimmer": ("heart", "ono_anna"),
+    "verse": ("fenrir", "aiden"),
+    "marin": ("emma", "vivian"),
+    "cedar": ("michael", "ryan"),
+}
+"""OpenAI's names → like-sounding speakers of the shipped voice and of Qwen's CustomVoice, the first that is there."""
+
+
+def voice_aliases(info: ModelInfo) -> dict[str, str]:
+    """OpenAI's names → this checkpoint's speakers. Unlike any known checkpoint, names spread over its speakers.
+
+    A model that designs its voice has no speakers: there the names, which OpenAI's clients insist on sending, all
+    stand for the voice that `instructions` describe.
+    """
+    names = {speaker.casefold() for speaker in info.speakers}
+    aliases: dict[str, str] = {}
+    for index, (alias, preferred) in enumerate(OPENAI_VOICES.items()):
+        if alias not in names:
+            spread = info.speakers[index % len(info.speakers)] if info.speakers else ""
+            aliases[alias] = next((name for name in preferred if name in names), spread)
+    return aliases
+
+
+def resolve_voice(info: ModelInfo, voice: str | None) -> str:
+    """The speaker that a request's `voice` names, in any letter case; never a silent default."""
+    speakers = {speaker.casefold(): speaker for speaker in info.speakers}
+    if voice is None:
+        if not speakers:
+            return ""
+        raise invalid(
+            "voice", f"Missing required field: voice; there are {', '.join(speakers)}", "missing_required_parameter"
+        )
+    known = voice_aliases(info) | speakers
+    name = voice.casefold()
+    if name not in known:
+        raise invalid("voice", f"There is no voice {voice!r}; there are {', '.join(known)}", "voice_not_found")
+    return known[name]

@@ -1,0 +1,139 @@
+"""The client over a mock transport: what it sends, and what it makes of each answer."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import httpx
+import pytest
+from vivavoce_client import ApiError, AsyncClient, Client, ConnectionFailed, StreamBroken, Voice
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+class Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body in pieces that breaks off, if told so."""
+
+    def __init__(self, *pieces: bytes, broken: bool = False) -> None:
+        self._pieces = pieces
+        self._broken = broken
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._pieces
+        if self._broken:
+            raise httpx.RemoteProtocolError("incomplete chunked read")
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self:
+            yield piece
+
+
+def sync_client(handler: Handler, api_key: str | None = None) -> Client:
+    return Client("http://server", api_key=api_key, transport=httpx.MockTransport(handler))
+
+
+def async_client(handler: Handler) -> AsyncClient:
+    return AsyncClient("http://server", transport=httpx.MockTransport(handler))
+
+
+def speech(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, headers={"content-type": "audio/pcm"}, stream=Pieces(b"ab", b"cd"))
+
+
+def test_the_request_is_openais() -> None:
+    seen: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return speech(request)
+
+    with sync_client(handler, api_key="k") as client:
+        client.speak("Hello.", voice="heart", seed=5, model="m")
+    (request,) = seen
+    assert (request.method, request.url.path) == ("POST", "/v1/audio/speech")
+    assert request.headers["authorization"] == "Bearer k"
+    assert json.loads(request.content) == {
+        "input": "Hello.",
+        "voice": "heart",
+        "response_format": "pcm",
+        "seed": 5,
+        "model": "m",
+    }
+
+
+def test_stream_gives_the_pieces() -> None:
+    with sync_client(speech) as client, client.stream("Hello.", voice="heart") as running:
+        assert running.first_audio_s is None
+        assert list(running) == [b"ab", b"cd"]
+        assert running.first_audio_s is not None
+        assert running.content_type == "audio/pcm"
+
+
+async def test_async_stream_gives_the_pieces() -> None:
+    async with async_client(speech) as client, client.stream("Hello.", voice="heart") as running:
+        assert [piece async for piece in running] == [b"ab", b"cd"]
+
+
+async def test_async_speak_is_the_join() -> None:
+    async with async_client(speech) as client:
+        assert await client.speak("Hello.", voice="heart") == b"abcd"
+
+
+def refuse(request: httpx.Request) -> httpx.Response:
+    error = {"message": "full", "type": "rate_limit_error", "param": None, "code": "queue_full"}
+    return httpx.Response(429, json={"error": error}, headers={"retry-after": "3"})
+
+
+def test_a_refusal_is_typed() -> None:
+    with sync_client(refuse) as client, pytest.raises(ApiError, match="full") as caught:
+        client.speak("Hello.", voice="heart")
+    error = caught.value
+    assert (error.status, error.param, error.code, error.retry_after_s) == (429, None, "queue_full", 3.0)
+
+
+async def test_an_async_refusal_is_typed() -> None:
+    async with async_client(refuse) as client:
+        with pytest.raises(ApiError, match="full"):
+            await client.speak("Hello.", voice="heart")
+        with pytest.raises(ApiError, match="full"):
+            await client.voices()
+
+
+def test_a_proxys_page_is_the_message() -> None:
+    with (
+        sync_client(lambda _: httpx.Response(502, text="Bad gateway")) as client,
+        pytest.raises(ApiError, match="Bad gateway") as caught,
+    ):
+        client.voices()
+    assert (caught.value.status, caught.value.code) == (502, None)
+
+
+def broken(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200, headers={"content-type": "audio/pcm"}, stream=Pieces(b"ab", broken=True))
+
+
+def test_broken_speech_is_not_taken_for_whole() -> None:
+    with sync_client(broken) as client, pytest.raises(StreamBroken):
+        client.speak("Hello.", voice="heart")
+
+
+async def test_broken_async_speech_is_not_taken_for_whole() -> None:
+    async with async_client(broken) as client:
+        with pytest.raises(StreamBroken):
+            await client.speak("Hello.", voice="heart")
+
+
+def test_no_server_is_told() -> None:
+    def refuse_connection(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    with sync_client(refuse_connection) as client, pytest.raises(ConnectionFailed):
+        client.voices()
+
+
+async def test_voices() -> None:
+    listed = {"voices": [{"id": "a", "name": "A", "model": "m", "aliases": ["alloy"], "object": "audio.voice"}]}
+    expected = [Voice("a", "A", "m", ("alloy",))]
+    with sync_client(lambda _: httpx.Response(200, json=listed)) as client:
+        assert client.voices() == expected
+    async with async_client(lambda _: httpx.Response(200, json=listed)) as async_one:
+        assert await async_one.voices() == expected

@@ -1,0 +1,30 @@
+"""Checkpoints that several tests read, each written once a session."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.tiny_checkpoints import Kind, ShapeName, write_checkpoint
+
+Checkpoints = Callable[[ShapeName, Kind], Path]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Tiny matrices are slower on several threads."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+    """(shape, kind) → a folder to read and not to change."""
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    @cache
+    def folder(shape: ShapeName, kind: Kind) -> Path:
+        return write_checkpoint(root / f"{kind}-{shape}", shape, kind)
+
+    return folder

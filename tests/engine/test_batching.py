@@ -1,0 +1,242 @@
+"""An utterance sounds the same whoever speaks beside it, wherever it sits, and however its audio is cut."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from vivavoce_engine import AudioStream, Engine, EngineConfig, Rejected, Sampling, SamplingParams, SynthesisRequest, collect
+from vivavoce_engine.checkpoint import read_checkpoint
+from vivavoce_engine.chunking import chunk_frames
+from vivavoce_engine.scheduler import Plan
+from vivavoce_engine.torch_runner import TorchRunner
+
+from tests.engine.conftest import Checkpoints
+from tests.engine.stepping import HUNG_S, Step, WatchedRunner, step_of
+from tests.support.speaking import GREEDY, Speech, join, running, speak
+from tests.support.tiny_checkpoints import ShapeName
+
+PCM_TOLERANCE = 1e-5
+HOT = Sampling(
+    SamplingParams(temperature=1.2, top_k=0, top_p=0.9, repetition_penalty=1.2), SamplingParams(temperature=1.1)
+)
+REQUESTS = {
+    "full": SynthesisRequest("Hello, world! The quick brown fox.", "ryan", "english", seed=1, max_frames=16),
+    "streaming": SynthesisRequest("你好，今天天气很好。", "eric", seed=2, max_frames=12, streaming_text=True),
+    "one_word": SynthesisRequest("Hello", "serena", "german", seed=2**63 - 1, max_frames=9, first_chunk_frames=3),
+    "hot": SynthesisRequest(
+        "It's 7:45, isn't it?", "vivian", "auto", sampling=HOT, seed=0, max_frames=14, streaming_text=True
+    ),
+    "greedy": SynthesisRequest("The lazy dog jumps over.", "dylan", "chinese", sampling=GREEDY, max_frames=11),
+}
+"""Sampled with seeds, both text modes, every mix of settings: what an engine meets."""
+SHAPES_HERE: tuple[ShapeName, ...] = ("tiny", "tiny_32")
+Speeches = dict[str, Speech]
+
+
+@pytest.fixture(scope="module")
+def runners(checkpoints: Checkpoints) -> Callable[..., TorchRunner]:
+    def make(shape: ShapeName, **settings: int) -> TorchRunner:
+        return TorchRunner(shape, read_checkpoint(checkpoints(shape, "custom_voice")), config_of(**settings))
+
+    return make
+
+
+def config_of(**settings: int) -> EngineConfig:
+    return EngineConfig(**{"max_context": 128, "max_streams": 4, **settings}, device="cpu", dtype="float32")  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def alone(runners: Callable[..., TorchRunner]) -> dict[ShapeName, Speeches]:
+    """What each request says when it is the only one, one after the other in one row."""
+    speeches: dict[ShapeName, Speeches] = {}
+    for shape in SHAPES_HERE:
+        with running(Engine(runners(shape, max_streams=1), config_of(max_streams=1))) as engine:
+            speeches[shape] = {name: speak(engine, request)[0] for name, request in REQUESTS.items()}
+    return speeches
+
+
+@pytest.fixture(scope="module")
+def engine(runners: Callable[..., TorchRunner]) -> Iterator[Engine]:
+    with running(Engine(runners("tiny"), config_of())) as engine:
+        yield engine
+
+
+def assert_same(name: str, actual: Speech, expected: Speech) -> None:
+    assert np.array_equal(actual.codes, expected.codes), name
+    assert actual.finished == expected.finished, name
+    assert actual.pcm.shape == expected.pcm.shape == (1920 * len(actual.codes),), name
+    assert np.abs(actual.pcm - expected.pcm).max() < PCM_TOLERANCE, name
+
+
+# ---- who else speaks
+
+
+@pytest.mark.parametrize("shape", SHAPES_HERE)
+def test_all_at_once_say_what_each_says_alone(
+    shape: ShapeName, runners: Callable[..., TorchRunner], alone: dict[ShapeName, Speeches]
+) -> None:
+    with running(Engine(runners(shape), config_of())) as engine:
+        together = speak(engine, *REQUESTS.values())
+        steps = engine.stats().steps
+    for name, speech in zip(REQUESTS, together, strict=True):
+        assert_same(name, speech, alone[shape][name])
+    assert steps < sum(len(speech.codes) for speech in together) / 2, "they were not batched"
+
+
+def test_rows_that_other_utterances_have_used_are_as_good_as_new(
+    engine: Engine, alone: dict[ShapeName, Speeches]
+) -> None:
+    """Three rounds in four rows, in another order each time."""
+    names = list(REQUESTS)
+    for turn in range(3):
+        order = names[turn:] + names[:turn]
+        for name, speech in zip(order, speak(engine, *(REQUESTS[name] for name in order)), strict=True):
+            assert_same(name, speech, alone["tiny"][name])
+
+
+class Conductor:
+    """Says when who enters and leaves: `cues[n]` is called before engine step n, and the engine waits for it."""
+
+    def __init__(self, cues: dict[int, Callable[[], None]]) -> None:
+        self.steps: list[Step] = []
+        self._cues = cues
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self, plan: Plan) -> None:
+        cue = self._cues.get(len(self.steps))
+        self.steps.append(step_of(plan))
+        if cue is not None:
+            asyncio.run_coroutine_threadsafe(self._give(cue), self._loop).result(HUNG_S)
+
+    async def _give(self, cue: Callable[[], None]) -> None:
+        cue()
+
+
+async def test_neighbours_that_join_leave_and_are_cancelled_change_nothing(
+    runners: Callable[..., TorchRunner], alone: dict[ShapeName, Speeches]
+) -> None:
+    """One speaks from the start to its end, while others come and go, one of them in a cancelled one's row."""
+    streams: dict[str, AudioStream] = {}
+    assert len(alone["tiny"]["greedy"].codes) > 6, "it ends before it is cancelled"
+
+    def enter(name: str) -> Callable[[], None]:
+        return lambda: streams.update({name: engine.submit(REQUESTS[name])})
+
+    cues = {
+        0: enter("greedy"),
+        2: enter("streaming"),
+        4: lambda: streams["greedy"].cancel(),
+        5: enter("hot"),
+        7: enter("one_word"),
+    }
+    conductor = Conductor(cues)
+    with running(Engine(WatchedRunner(runners("tiny"), conductor), config_of())) as engine:
+        enter("full")()
+        speeches = {name: join(*await collect(streams[name])) for name in ("full", "streaming", "hot", "one_word")}
+    for name, speech in speeches.items():
+        assert_same(name, speech, alone["tiny"][name])
+    steps = conductor.steps
+    assert [step.step for step in steps[:6]] == [(1,), (1, 2), (1, 2), (1, 2, 3), (1, 2, 3), (1, 3)]
+    assert (steps[6].start, steps[6].step, steps[6].rows) == ((4,), (1, 3, 4), (0, 2, 1))
+    assert steps[8].start == (5,)
+
+
+# ---- how its audio is cut
+
+
+@pytest.mark.parametrize("max_chunk_frames", [1, 3, 8])
+def test_sizes_of_pieces_change_nothing(
+    max_chunk_frames: int, runners: Callable[..., TorchRunner], alone: dict[ShapeName, Speeches]
+) -> None:
+    config = config_of(max_chunk_frames=max_chunk_frames)
+    with running(Engine(runners("tiny", max_chunk_frames=max_chunk_frames), config)) as engine:
+        for first_chunk_frames in (1, 2, 5, 20):
+            names = ("full", "streaming")
+            requests = [replace(REQUESTS[name], first_chunk_frames=first_chunk_frames) for name in names]
+            for name, speech in zip(names, speak(engine, *requests), strict=True):
+                assert_same(name, speech, alone["tiny"][name])
+                assert speech.chunk_frames == ramp(len(speech.codes), first_chunk_frames, max_chunk_frames)
+
+
+def ramp(frames: int, first_frames: int, max_frames: int) -> tuple[int, ...]:
+    pieces: list[int] = []
+    while sum(pieces) < frames:
+        pieces.append(min(chunk_frames(sum(pieces), first_frames, max_frames), frames - sum(pieces)))
+    return tuple(pieces)
+
+
+def test_a_smaller_frame_limit_is_a_prefix(engine: Engine, alone: dict[ShapeName, Speeches]) -> None:
+    whole = alone["tiny"]["full"]
+    for limit in (1, 2, 7):
+        (speech,) = speak(engine, replace(REQUESTS["full"], max_frames=limit))
+        assert np.array_equal(speech.codes, whole.codes[:limit])
+        assert np.abs(speech.pcm - whole.pcm[: 1920 * limit]).max() < PCM_TOLERANCE
+        assert speech.finished.reason == "length"
+
+
+# ---- seeds
+
+
+def test_a_seed_decides_what_is_said(engine: Engine) -> None:
+    request = replace(REQUESTS["full"], max_frames=6)
+    seeds = [0, 1, 2, 2**32, 2**62, 2**63 - 1]
+    speeches = speak(engine, *(replace(request, seed=seed) for seed in seeds))
+    again = speak(engine, *(replace(request, seed=seed) for seed in reversed(seeds)))
+    for seed, speech, repeated in zip(seeds, speeches, reversed(again), strict=True):
+        assert_same(str(seed), repeated, speech)
+    assert len({speech.codes.tobytes() for speech in speeches}) == len(seeds)
+
+
+def test_without_a_seed_each_time_is_another(engine: Engine) -> None:
+    request = replace(REQUESTS["full"], seed=None, max_frames=3)
+    assert len({speech.codes.tobytes() for speech in speak(engine, request, request, request)}) == 3
+
+
+def test_a_greedy_utterance_needs_no_seed(engine: Engine, alone: dict[ShapeName, Speeches]) -> None:
+    (speech,) = speak(engine, replace(REQUESTS["greedy"], seed=12345))
+    assert_same("greedy", speech, alone["tiny"]["greedy"])
+
+
+def test_the_talker_and_the_predictor_have_settings_of_their_own(engine: Engine) -> None:
+    request = replace(REQUESTS["full"], max_frames=6)
+    both, talker, predictor, none = (
+        speak(engine, replace(request, sampling=Sampling(first, others)))[0].codes
+        for first in (SamplingParams(), GREEDY.talker)
+        for others in (SamplingParams(), GREEDY.predictor)
+    )
+    assert both[0, 0] == talker[0, 0] != none[0, 0] == predictor[0, 0]
+    assert not np.array_equal(both[0, 1:], talker[0, 1:])
+    assert not np.array_equal(predictor[0, 1:], none[0, 1:])
+
+
+# ---- the context
+
+
+@pytest.mark.parametrize("streaming_text", [False, True])
+def test_a_text_longer_than_the_context_is_rejected_and_the_others_go_on(
+    streaming_text: bool, engine: Engine, alone: dict[ShapeName, Speeches]
+) -> None:
+    too_long = replace(REQUESTS["full"], text="Hello, world! " * 100, streaming_text=streaming_text, max_frames=None)
+
+    async def together() -> Speech:
+        stream = engine.submit(REQUESTS["full"])
+        with pytest.raises(Rejected) as rejected:
+            engine.submit(too_long)
+        assert rejected.value.param == "text"
+        return join(*await collect(stream))
+
+    assert_same("full", asyncio.run(together()), alone["tiny"]["full"])
+
+
+def test_an_utterance_fills_the_context_to_its_last_position(
+    runners: Callable[..., TorchRunner], alone: dict[ShapeName, Speeches]
+) -> None:
+    runner = runners("tiny", max_context=128)
+    prefill = runner.text.prompt(REQUESTS["full"]).prefill_tokens
+    config = config_of(max_context=prefill + 5)
+    with running(Engine(runners("tiny", max_context=prefill + 5), config)) as engine:
+        (speech,) = speak(engine, replace(REQUESTS["full"], max_frames=None))
+    assert np.array_equal(speech.codes, alone["tiny"]["full"].codes[:5])
+    assert speech.finished.reason == "length"

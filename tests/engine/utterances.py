@@ -1,0 +1,46 @@
+"""Utterances without a model, an engine or an event loop: for tests of what is pure Python."""
+
+from vivavoce_engine import SynthesisRequest
+from vivavoce_engine.messages import Finished
+from vivavoce_engine.scheduler import Plan, Scheduler
+from vivavoce_engine.sequence import Pending, Sequence
+from vivavoce_engine.stream import AudioStream
+from vivavoce_engine.text import NO_ID, Prompt
+
+
+class Listener(AudioStream):
+    """A stream whose reader is the test; it has no event loop."""
+
+    def __init__(self, utterance_id: int) -> None:
+        self.utterance_id = utterance_id
+        self._frames_sent = self._frames_read = 0
+
+    def read(self, frames: int) -> None:
+        assert frames <= self.unread_frames
+        self._frames_read += frames
+
+
+def pending(utterance_id: int, max_frames: int = 100, first_chunk_frames: int = 1) -> Pending:
+    request = SynthesisRequest("text", first_chunk_frames=first_chunk_frames)
+    prompt = Prompt((NO_ID,), (NO_ID,), (), text_tokens=3)
+    return Pending(utterance_id, request, prompt, 0, max_frames, Listener(utterance_id))
+
+
+def listener(sequence: Sequence | Pending) -> Listener:
+    assert isinstance(sequence.stream, Listener)
+    return sequence.stream
+
+
+def commit(scheduler: Scheduler, plan: Plan, ending: frozenset[int] = frozenset()) -> dict[int, Finished]:
+    """Does what the engine does with a plan that ran: `ending` speak their last frame in it. Gives the finished."""
+    for sequence in plan.step:
+        sequence.add_frame(sequence.utterance_id in ending)
+    for sequence, frames in plan.vocode:
+        sequence.add_vocoded(frames)
+        sequence.stream.count_sent(frames)
+    finished = {}
+    for sequence in scheduler.running_sequences():
+        if sequence.complete:
+            finished[sequence.utterance_id] = sequence.finished()
+            scheduler.release(sequence)
+    return finished

@@ -1,0 +1,80 @@
+"""A real server on a real socket, in a thread of the test's process, over an engine that the test can look into."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import uvicorn
+from vivavoce_engine import Engine, EngineConfig
+from vivavoce_engine.fake_runner import FakeRunner
+from vivavoce_engine.scheduler import Plan
+from vivavoce_server import ServerConfig, create_app
+
+DEADLINE_S = 20.0
+
+
+@dataclass
+class LiveServer:
+    url: str
+    engine: Engine
+
+
+def fake_engine(
+    config: EngineConfig | None = None, before_step: Callable[[Plan], None] | None = None, step_s: float = 0.0
+) -> Engine:
+    return Engine(FakeRunner(before_step=before_step, step_s=step_s), config or EngineConfig())
+
+
+@contextmanager
+def live_server(
+    engines: Engine | Mapping[str, Engine] | None = None, config: ServerConfig | None = None
+) -> Iterator[LiveServer]:
+    """Starts the engines and a server over them; stops both."""
+    engines = fake_engine() if engines is None else engines
+    all_engines = [engines] if isinstance(engines, Engine) else list(engines.values())
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    app = create_app(engines, config or ServerConfig())
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    for engine in all_engines:
+        engine.start()
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        yield LiveServer(f"http://127.0.0.1:{listener.getsockname()[1]}", all_engines[0])
+    finally:
+        server.should_exit = True
+        thread.join()
+        for engine in all_engines:
+            engine.stop()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Waits for what another thread is about to do; the deadline is only there to end a test that would hang."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.005)
+
+
+class Gate:
+    """Holds the engine's thread before a step until the test lets it go: order without clocks."""
+
+    def __init__(self, hold_from_step: int = 0) -> None:
+        self._hold_from_step = hold_from_step
+        self._steps = 0
+        self._open = threading.Event()
+        self.batches: list[int] = []
+
+    def __call__(self, plan: Plan) -> None:
+        self.batches.append(len(plan.step))
+        self._steps += 1
+        if self._steps > self._hold_from_step:
+            assert self._open.wait(DEADLINE_S), "the test never opened the gate"
+
+    def open(self) -> None:
+        self._open.set()

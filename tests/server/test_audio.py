@@ -1,0 +1,155 @@
+"""Samples → files, apart from HTTP: every format, rate and speed, however the audio is cut."""
+
+import io
+
+import av
+import av.logging
+import numpy as np
+import pytest
+import soundfile  # type: ignore[import-untyped]
+from vivavoce_engine import SynthesisFailed
+from vivavoce_server.audio import AudioOptions, SpeechEncoder
+from vivavoce_server.containers import FORMATS, FULL_SCALE, FormatName, to_int16, wav_header
+from vivavoce_server.effects import Samples, tempo_steps
+
+MODEL_RATE, FRAME_SAMPLES = 24000, 1920
+TONE_HZ = 440.0
+
+GOLDEN_HEADER = bytes.fromhex(
+    "52494646 28000000 57415645 666d7420 10000000 0100 0100 c05d0000 80bb0000 0200 1000 64617461 04000000"
+)
+
+
+def test_wav_header_is_the_golden_one() -> None:
+    assert wav_header(24000, 4) == GOLDEN_HEADER
+
+
+def test_int16_is_rounded_and_clipped() -> None:
+    pcm = np.array([0.0, 1.0, -1.0, 2.0, -2.0, 0.5 / 32767, 1.5 / 32767, -0.6 / 32767], np.float32)
+    assert np.frombuffer(to_int16(pcm), "<i2").tolist() == [0, 32767, -32767, 32767, -32767, 0, 2, -1]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_no_number_is_a_fault(value: float) -> None:
+    with pytest.raises(SynthesisFailed, match="not a number"):
+        to_int16(np.array([0.0, value], np.float32))
+
+
+def tone(sample_rate: int, seconds: float = 2.0) -> Samples:
+    times_s = np.arange(int(sample_rate * seconds)) / sample_rate
+    return (0.5 * np.sin(2 * np.pi * TONE_HZ * times_s)).astype(np.float32)
+
+
+def encoded(options: AudioOptions, pcm: Samples, piece_samples: int) -> tuple[SpeechEncoder, list[bytes]]:
+    encoder = SpeechEncoder(options, MODEL_RATE)
+    pieces = [encoder.feed(pcm[at : at + piece_samples]) for at in range(0, len(pcm), piece_samples)]
+    return encoder, [*pieces, encoder.flush()]
+
+
+def decoded(data: bytes, options: AudioOptions) -> tuple[Samples, int]:
+    """What FFmpeg makes of a file, and its rate; any complaint is an error."""
+    if options.format == "pcm":
+        pcm = np.frombuffer(data, "<i2").astype(np.float32) / np.float32(FULL_SCALE)
+        return pcm, options.rate_for(MODEL_RATE)
+    with av.logging.Capture() as complaints, av.open(io.BytesIO(data), "r") as container:
+        resampler = av.AudioResampler(format="flt", layout="mono")
+        frames = [out for frame in container.decode(audio=0) for out in resampler.resample(frame)]
+    assert [text for level, _, text in complaints if level <= av.logging.ERROR] == []
+    return np.concatenate([frame.to_ndarray()[0] for frame in frames]), frames[0].sample_rate
+
+
+def worst_jump(pcm: Samples, sample_rate: int) -> float:
+    """Largest second difference, over what a pure tone of this height and rate has at most: 1 where nothing jumps."""
+    height = 0.5 * (2 * np.pi * TONE_HZ / sample_rate) ** 2
+    return float(np.abs(np.diff(pcm, 2)).max() / height)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_decodes_to_the_same_sound(name: FormatName) -> None:
+    options = AudioOptions(name)
+    pcm = tone(MODEL_RATE)
+    _, pieces = encoded(options, pcm, FRAME_SAMPLES)
+    sound, rate = decoded(b"".join(pieces), options)
+    assert rate == {"opus": 48000, "mp3": 48000, "aac": 48000}.get(name, MODEL_RATE)
+    assert 0 <= len(sound) / rate - len(pcm) / MODEL_RATE < 0.06
+    middle = sound[rate // 4 : -rate // 4]
+    assert np.sqrt(np.mean(middle**2)) == pytest.approx(0.5 / np.sqrt(2), rel=0.06)  # LAME scales by 0.95
+    spectrum = np.abs(np.fft.rfft(middle * np.hanning(len(middle))))
+    assert np.argmax(spectrum) * rate / len(middle) == pytest.approx(TONE_HZ, abs=1)
+    # Everything beside the tone: clicks and gaps would stand out here.
+    distance = np.abs(np.arange(len(spectrum)) * rate / len(middle) - TONE_HZ)
+    assert spectrum[distance > 20].max() < 0.01 * spectrum.max()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_pieces_leave_the_encoder_while_more_are_fed(name: FormatName) -> None:
+    _, pieces = encoded(AudioOptions(name), tone(MODEL_RATE), FRAME_SAMPLES)
+    assert pieces[0] or pieces[1]
+    assert all(pieces[2:-1])
+
+
+@pytest.mark.parametrize("sample_rate", [8000, 16000, 24000, 48000])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_sample_rate(name: FormatName, sample_rate: int) -> None:
+    options = AudioOptions(name, sample_rate=sample_rate)
+    pcm = tone(MODEL_RATE)
+    _, pieces = encoded(options, pcm, FRAME_SAMPLES)
+    sound, rate = decoded(b"".join(pieces), options)
+    assert rate == (48000 if name == "opus" else sample_rate)
+    # Two frames of a codec, which are long at a low rate, are the most that encoders add.
+    assert (
+        0 <= len(sound) / rate - len(pcm) / MODEL_RATE < max(0.06, 2304 / sample_rate if name in ("mp3", "aac") else 0)
+    )
+
+
+@pytest.mark.parametrize("speed", [0.25, 0.5, 0.8, 1.0, 1.25, 2.0, 3.0, 4.0])
+def test_speed_changes_the_length_and_keeps_the_pitch(speed: float) -> None:
+    options = AudioOptions("pcm", speed=speed)
+    pcm = tone(MODEL_RATE, 4.0)
+    _, pieces = encoded(options, pcm, FRAME_SAMPLES)
+    sound, _ = decoded(b"".join(pieces), options)
+    assert len(sound) == pytest.approx(len(pcm) / speed, abs=0.1 * MODEL_RATE)
+    spectrum = np.abs(np.fft.rfft(sound * np.hanning(len(sound))))
+    assert np.argmax(spectrum) * MODEL_RATE / len(sound) == pytest.approx(TONE_HZ, abs=1.5)
+    assert worst_jump(sound[FRAME_SAMPLES:-FRAME_SAMPLES], MODEL_RATE) < 1.1
+
+
+@pytest.mark.parametrize("sample_rate", [8000, 16000, 48000])
+@pytest.mark.parametrize("speed", [1.0, 1.5])
+def test_seams_are_nowhere(sample_rate: int, speed: float) -> None:
+    options = AudioOptions("pcm", speed, sample_rate)
+    pcm = tone(MODEL_RATE)
+    wholes = {b"".join(encoded(options, pcm, size)[1]) for size in (FRAME_SAMPLES, 777, len(pcm))}
+    assert len(wholes) == 1, "however it is cut, the sound is the same"
+    sound, _ = decoded(wholes.pop(), options)
+    assert worst_jump(sound[sample_rate // 10 : -sample_rate // 10], sample_rate) < 1.1
+
+
+@pytest.mark.parametrize("name", ["wav", "flac"])
+def test_a_complete_file_knows_its_length(name: FormatName) -> None:
+    pcm = tone(MODEL_RATE)
+    encoder, pieces = encoded(AudioOptions(name), pcm, FRAME_SAMPLES)
+    samples, rate = soundfile.read(io.BytesIO(encoder.complete(b"".join(pieces))), dtype="int16")
+    assert rate == MODEL_RATE
+    np.testing.assert_array_equal(samples, to_int16(pcm))
+
+
+@pytest.mark.parametrize("name", ["mp3", "opus"])
+def test_other_readers_agree(name: FormatName) -> None:
+    pcm = tone(MODEL_RATE)
+    encoder, pieces = encoded(AudioOptions(name), pcm, FRAME_SAMPLES)
+    samples, rate = soundfile.read(io.BytesIO(encoder.complete(b"".join(pieces))))
+    assert 0 <= len(samples) / rate - len(pcm) / MODEL_RATE < 0.06
+
+
+@pytest.mark.parametrize("name", ["wav", "pcm", "flac", "mp3", "opus", "aac"])
+def test_no_audio_is_still_a_file(name: FormatName) -> None:
+    encoder = SpeechEncoder(AudioOptions(name, speed=2.0, sample_rate=16000), MODEL_RATE)
+    encoder.complete(encoder.flush())
+
+
+@pytest.mark.parametrize("speed", [0.25, 0.3, 0.5, 1.7, 2.0, 3.9, 4.0])
+def test_tempo_steps_are_within_the_filters_range(speed: float) -> None:
+    steps = tempo_steps(speed)
+    assert np.prod(steps) == pytest.approx(speed)
+    assert all(0.5 <= step <= 2 for step in steps)

@@ -1,0 +1,137 @@
+"""The server as a process: start, announce, drain, stop, and clear words when it cannot."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from vivavoce_server.cli import warn_if_not_intelligible
+
+from tests.server.live import wait_until
+
+SERVE = [sys.executable, "-m", "vivavoce_server"]
+SPEECH_BODY = {"input": "a" * 4000, "voice": "heart", "response_format": "pcm"}
+"""15 MB of audio: more than sockets and the engine buffer for a client that does not read."""
+
+
+@contextmanager
+def serving(tmp_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    address_file = tmp_path / "address"
+    command = [*SERVE, "--model", "fake", "--port", "0", "--address-file", str(address_file), *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until(lambda: address_file.exists() or process.poll() is not None)
+            yield process, address_file.read_text(encoding="utf-8")
+        finally:
+            process.kill()
+
+
+def test_it_announces_an_address_and_a_curl_line_that_works(tmp_path: Path) -> None:
+    with serving(tmp_path) as (process, url):
+        assert httpx.get(f"{url}/ready").status_code == 200
+        assert process.stdout is not None
+        announced = [process.stdout.readline() for _ in range(2)]
+        assert url in announced[0]
+        output = tmp_path / "hello.wav"
+        command = announced[1].replace("hello.wav", str(output))
+        subprocess.run(["/bin/sh", "-c", command], check=True)
+        assert output.read_bytes()[:4] == b"RIFF"
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "warming up" in stderr
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_running_speech_is_finished_before_the_process_ends(tmp_path: Path, signum: signal.Signals) -> None:
+    # A client that does not read yet holds its response open for as long as the test needs.
+    with serving(tmp_path) as (process, url), socket.create_connection(address_of(url)) as reader:
+        reader.sendall(raw_request(SPEECH_BODY))
+        head = reader.recv(4096)
+        process.send_signal(signum)
+        wait_until(lambda: httpx.get(f"{url}/ready").status_code == 503)
+        refused = httpx.post(f"{url}/v1/audio/speech", json=SPEECH_BODY)
+        assert refused.status_code == 503
+        received = head + read_all(reader)
+        process.wait(timeout=20)
+    assert process.returncode == 0
+    assert received.endswith(b"0\r\n\r\n"), "the chunked body has its end"
+
+
+def test_speech_beyond_the_grace_time_is_cut_and_noticed(tmp_path: Path) -> None:
+    with serving(tmp_path, "--grace-s", "0.1") as (process, url), socket.create_connection(address_of(url)) as reader:
+        reader.sendall(raw_request(SPEECH_BODY))
+        head = reader.recv(4096)
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=20)
+        received = head + read_all(reader)
+    assert not received.endswith(b"0\r\n\r\n")
+
+
+def address_of(url: str) -> tuple[str, int]:
+    parsed = httpx.URL(url)
+    assert parsed.port is not None
+    return parsed.host, parsed.port
+
+
+def raw_request(body: Mapping[str, object]) -> bytes:
+    content = json.dumps(body).encode()
+    head = "POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
+
+
+def read_all(reader: socket.socket) -> bytes:
+    received = b""
+    try:
+        while piece := reader.recv(1 << 20):
+            received += piece
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def test_a_taken_port_is_told_before_the_model_loads() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        command = [*SERVE, "--model", "fake", "--port", str(taken.getsockname()[1])]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert ended.returncode == 1
+    assert "cannot listen on 127.0.0.1" in ended.stderr
+    assert "loading" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "words"),
+    [
+        (["--port", "many"], {}, "port"),
+        ([], {"VIVAVOCE_PROT": "1"}, "VIVAVOCE_PROT"),
+    ],
+)
+def test_bad_settings_are_named(flags: list[str], environment: dict[str, str], words: str) -> None:
+    command = [*SERVE, "--model", "fake", *flags]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=20, check=False, env={**os.environ, **environment}
+    )
+    assert ended.returncode == 2
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("card", "warned"), [("It is NOT intelligible.", True), ("It speaks clearly.", False), (None, False)]
+)
+def test_an_unintelligible_checkpoint_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], card: str | None, warned: bool
+) -> None:
+    if card is not None:
+        (tmp_path / "MODEL_CARD.md").write_text(card, encoding="utf-8")
+    warn_if_not_intelligible(tmp_path)
+    assert ("understandable" in capsys.readouterr().err) == warned

@@ -1,0 +1,107 @@
+"""Models, voices, health, readiness."""
+
+from dataclasses import replace
+
+import httpx
+import pytest
+from vivavoce_engine import Engine, EngineConfig, ModelInfo
+from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
+from vivavoce_server import ServerConfig, create_app
+from vivavoce_server.errors import ApiError
+from vivavoce_server.voices import OPENAI_VOICES, resolve_voice
+
+from tests.server.live import LiveServer, live_server
+
+SHIPPED = replace(FAKE_INFO, speakers=("heart", "bella", "michael", "fenrir", "emma", "george"))
+QWEN = replace(
+    FAKE_INFO,
+    speakers=("serena", "vivian", "uncle_fu", "ryan", "aiden", "ono_anna", "sohee", "eric", "dylan"),
+)
+UNKNOWN = replace(FAKE_INFO, speakers=("x", "y"))
+DESIGN = replace(FAKE_INFO, task="voice_design", speakers=())
+
+
+def test_models(server: LiveServer) -> None:
+    listed = httpx.get(f"{server.url}/v1/models").json()
+    assert listed["object"] == "list"
+    (model,) = listed["data"]
+    assert (model["id"], model["object"], model["owned_by"]) == ("fake", "model", "vivavoce")
+    assert isinstance(model["created"], int)
+    assert httpx.get(f"{server.url}/v1/models/fake").json() == model
+    assert httpx.get(f"{server.url}/v1/models/tts-1").json() == model
+
+
+def test_a_model_may_be_served_under_another_name() -> None:
+    with live_server(config=ServerConfig(model_name="org/name")) as server:
+        assert httpx.get(f"{server.url}/v1/models/org/name").json()["id"] == "org/name"
+
+
+def test_voices(server: LiveServer) -> None:
+    voices = httpx.get(f"{server.url}/v1/audio/voices").json()["voices"]
+    assert [(voice["id"], voice["name"], voice["model"]) for voice in voices] == [
+        ("heart", "heart", "fake"),
+        ("michael", "michael", "fake"),
+    ]
+    assert sorted(alias for voice in voices for alias in voice["aliases"]) == sorted(OPENAI_VOICES)
+
+
+def test_health_and_readiness_follow_the_engine(server: LiveServer) -> None:
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert httpx.get(f"{server.url}/ready").json() == {"status": "ready"}
+    server.engine.drain()
+    response = httpx.get(f"{server.url}/ready")
+    assert (response.status_code, response.json()) == (503, {"status": "not ready"})
+    assert response.headers["retry-after"] == "5"
+    assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+async def test_not_ready_before_the_engine_runs() -> None:
+    app = create_app(Engine(FakeRunner(), EngineConfig()), ServerConfig())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        assert (await client.get("/ready")).status_code == 503
+        assert (await client.get("/health")).status_code == 200
+        body = {"input": "Hello.", "voice": "heart"}
+        assert (await client.post("/v1/audio/speech", json=body)).status_code == 503
+
+
+def test_an_app_needs_an_engine() -> None:
+    with pytest.raises(ValueError, match="at least one engine"):
+        create_app({}, ServerConfig())
+
+
+@pytest.mark.parametrize(
+    ("info", "voice", "speaker"),
+    [
+        (SHIPPED, "Bella", "bella"),
+        (SHIPPED, "alloy", "heart"),
+        (SHIPPED, "onyx", "fenrir"),
+        (SHIPPED, "fable", "george"),
+        (SHIPPED, "sage", "emma"),
+        (QWEN, "ONYX", "uncle_fu"),
+        (QWEN, "alloy", "serena"),
+        (UNKNOWN, "alloy", "x"),
+        (UNKNOWN, "ash", "y"),
+        (DESIGN, "alloy", ""),
+        (DESIGN, None, ""),
+    ],
+)
+def test_resolve_voice(info: ModelInfo, voice: str | None, speaker: str) -> None:
+    assert resolve_voice(info, voice) == speaker
+
+
+@pytest.mark.parametrize("info", [SHIPPED, QWEN, UNKNOWN])
+def test_every_openai_voice_is_a_speaker(info: ModelInfo) -> None:
+    assert {resolve_voice(info, voice) for voice in OPENAI_VOICES} <= set(info.speakers)
+
+
+def test_a_speaker_comes_before_an_alias() -> None:
+    assert resolve_voice(replace(FAKE_INFO, speakers=("heart", "alloy")), "alloy") == "alloy"
+
+
+@pytest.mark.parametrize(
+    ("info", "voice"), [(SHIPPED, "vivian"), (DESIGN, "heart"), (SHIPPED, "a(2)+b(1)"), (SHIPPED, None)]
+)
+def test_an_unknown_voice_is_refused(info: ModelInfo, voice: str | None) -> None:
+    with pytest.raises(ApiError) as caught:
+        resolve_voice(info, voice)
+    assert (caught.value.status, caught.value.detail.param) == (400, "voice")

@@ -1,0 +1,47 @@
+"""Flags and environment → typed settings."""
+
+import pytest
+from vivavoce_engine import EngineConfig
+from vivavoce_server import ServerConfig
+from vivavoce_server.config import load_settings, setting_help
+
+
+def test_defaults_are_those_of_the_two_classes() -> None:
+    assert load_settings({}) == (ServerConfig(), EngineConfig())
+
+
+def test_flags_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIVAVOCE_PORT", "9000")
+    monkeypatch.setenv("VIVAVOCE_MAX_STREAMS", "3")
+    monkeypatch.setenv("VIVAVOCE_URL", "http://elsewhere")
+    server, engine = load_settings({"port": "9001", "grace_s": "1.5"})
+    assert (server.port, server.grace_s, engine.max_streams) == (9001, 1.5, 3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"port": "many"}, "port"),
+        ({"port": "70000"}, "port"),
+        ({"max_streams": "0"}, "max_streams"),
+        ({"max_streams": "1.5"}, "max_streams"),
+        ({"colour": "red"}, "colour"),
+        ({"log_level": "loud"}, "log_level"),
+    ],
+)
+def test_bad_flags_are_named(flags: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_settings(flags)
+
+
+def test_an_unknown_variable_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIVAVOCE_MAX_STREMS", "3")
+    with pytest.raises(ValueError, match="VIVAVOCE_MAX_STREMS"):
+        load_settings({})
+
+
+def test_every_setting_explains_itself() -> None:
+    settings = setting_help()
+    assert "Port to listen on" in settings["port"]
+    assert settings["port"].endswith("[8000]")
+    assert settings["max_queue"].endswith("[64]")

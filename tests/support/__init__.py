@@ -1,0 +1,1 @@
+"""Helpers of the tests: random checkpoints, reference audio, and the stored reference outputs."""
