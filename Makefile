@@ -1,0 +1,52 @@
+# The verbs of this project; CI runs the same ones. `make run` and `make test` need nothing but Python and a network.
+PYTHON ?= python3
+HOST ?= 127.0.0.1
+PORT ?= 8000
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
+SOURCES := engine server clients voice tests
+
+.PHONY: run install lint types test test-quality bench voice clean
+
+run: $(VENV)/.server
+	$(BIN)/vivavoce serve --host $(HOST) --port $(PORT)
+
+install: $(VENV)/.dev
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+test: lint types
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/.server
+	$(BIN)/vivavoce bench engine
+
+clean:
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache
+
+$(VENV)/.torch: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Vivavoce needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
+	$(PYTHON) -m venv $(VENV)
+# Without an NVIDIA card the CPU build saves gigabytes; where its index cannot be reached, PyPI's build is taken.
+	@if command -v nvidia-smi > /dev/null; then \
+	  echo "NVIDIA card found: installing $(TORCH) for CUDA"; $(PIP) $(TORCH); \
+	else \
+	  echo "no NVIDIA card: installing $(TORCH) for the CPU"; \
+	  $(PIP) --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu $(TORCH); \
+	fi
+	@touch $@
+
+$(VENV)/.server: $(VENV)/.torch pyproject.toml
+	$(PIP) -e '.[server]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	$(PIP) -e '.[dev]'
+	@touch $@
