@@ -9,20 +9,25 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.engine import Engine, EngineStats
 from vivavoce_engine.errors import (
     CheckpointError,
+    EndlessSpeech,
     EngineError,
     NotServing,
     Overloaded,
     Rejected,
+    StoreFull,
     SynthesisFailed,
 )
 from vivavoce_engine.messages import AudioChunk, Finished
-from vivavoce_engine.request import ModelInfo, Sampling, SamplingParams, SynthesisRequest
+from vivavoce_engine.request import ModelInfo, Sampling, SamplingParams, SynthesisRequest, VoiceReference
 from vivavoce_engine.stream import AudioStream, collect
+from vivavoce_engine.voice_store import StoredVoice, VoiceStore
+from vivavoce_engine.voices import Voices
 
 __all__ = [
     "AudioChunk",
     "AudioStream",
     "CheckpointError",
+    "EndlessSpeech",
     "Engine",
     "EngineConfig",
     "EngineError",
@@ -34,7 +39,12 @@ __all__ = [
     "Rejected",
     "Sampling",
     "SamplingParams",
+    "StoreFull",
+    "StoredVoice",
     "SynthesisFailed",
     "SynthesisRequest",
+    "VoiceReference",
+    "VoiceStore",
+    "Voices",
     "collect",
 ]

@@ -16,6 +16,8 @@ from vivavoce_engine.request import Sampling, SamplingParams, TaskType
 
 Json = Mapping[str, Any]
 T = TypeVar("T")
+REFERENCE_SAMPLE_RATE = 24000
+"""Of the audio that both encoders read; the speaker encoder's mel bins are defined for it."""
 REQUIRED_FILES = (
     "config.json",
     "generation_config.json",
@@ -102,6 +104,36 @@ class CodecDecoderConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeakerEncoderConfig:
+    """speaker_encoder_config of config.json. What the released files leave out are the reference class's defaults."""
+
+    embedding_size: int
+    mel_bins: int
+    channels: tuple[int, ...]
+    kernel_sizes: tuple[int, ...]
+    dilations: tuple[int, ...]
+    attention_channels: int
+    res2net_scale: int
+    se_channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodecEncoderConfig:
+    """The encoding half of speech_tokenizer/config.json: `mimi` is its encoder_config, arguments of MimiConfig."""
+
+    mimi: Mapping[str, Any]
+    num_quantizers: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderConfig:
+    """What turns reference audio into a voice; Base checkpoints alone have it."""
+
+    speaker: SpeakerEncoderConfig
+    codec: CodecEncoderConfig
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """Everything about a checkpoint except its weights."""
 
@@ -118,6 +150,7 @@ class Checkpoint:
     codec: CodecDecoderConfig
     sampling: Sampling
     max_new_tokens: int
+    encoder: EncoderConfig | None = None
 
     @property
     def takes_instructions(self) -> bool:
@@ -146,7 +179,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{main.where('tts_model_type')} is {task!r}, not one of {get_args(TaskType)}")
     generation = _JsonFile(path / "generation_config.json")
     talker = _talker(main.section("talker_config"))
-    codec = _codec(_JsonFile(path / "speech_tokenizer/config.json"))
+    codec_file = _JsonFile(path / "speech_tokenizer/config.json")
+    codec = _codec(codec_file)
     if codec.num_quantizers < talker.num_code_groups:
         raise CheckpointError(
             f"{path}: the talker makes {talker.num_code_groups} codes a frame, the codec knows {codec.num_quantizers}"
@@ -165,6 +199,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         codec=codec,
         sampling=_sampling(generation),
         max_new_tokens=generation.value("max_new_tokens", int),
+        encoder=_encoder(main, codec_file, talker) if task == "base" else None,
     )
 
 
@@ -194,11 +229,19 @@ class _JsonFile:
             raise CheckpointError(f"{self.where(key)} must be {kind.__name__}, not {value!r}")
         return value
 
-    def ints(self, key: str) -> tuple[int, ...]:
-        value = self.value(key, list)
+    def ints(self, key: str, default: list[int] | None = None) -> tuple[int, ...]:
+        value = self.value(key, list, default)
         if not all(type(item) is int and item > 0 for item in value):
             raise CheckpointError(f"{self.where(key)} must be positive integers, not {value!r}")
         return tuple(value)
+
+    def ids(self, key: str, below: int) -> dict[str, int]:
+        """A map from names to ids."""
+        value = self.value(key, dict)
+        for name, number in value.items():
+            if type(number) is not int or not 0 <= number < below:
+                raise CheckpointError(f"{self.where(key)}.{name} must be an id below {below}, not {number!r}")
+        return value
 
     def section(self, key: str) -> "_JsonFile":
         return _JsonFile(self._path, f"{self._section}{key}.", self.value(key, dict))
@@ -230,7 +273,7 @@ def _rope(file: _JsonFile) -> RopeConfig:
     factor = 1.0
     if file.has("rope_scaling"):
         scaling = file.section("rope_scaling")
-        kind = scaling.value("rope_type", str, "default")
+        kind = scaling.value("rope_type", str, scaling.value("type", str, "default"))
         if kind == "linear":
             factor = scaling.value("factor", float)
         elif kind != "default":
@@ -261,8 +304,8 @@ def _talker(file: _JsonFile) -> TalkerConfig:
         codec_nothink_id=file.value("codec_nothink_id", int),
         codec_think_bos_id=file.value("codec_think_bos_id", int),
         codec_think_eos_id=file.value("codec_think_eos_id", int),
-        codec_language_id=file.value("codec_language_id", dict),
-        spk_id=file.value("spk_id", dict),
+        codec_language_id=file.ids("codec_language_id", file.value("vocab_size", int)),
+        spk_id=file.ids("spk_id", file.value("vocab_size", int)),
         spk_is_dialect=file.value("spk_is_dialect", dict),
     )
 
@@ -295,17 +338,42 @@ def _codec(file: _JsonFile) -> CodecDecoderConfig:
     )
 
 
+def _encoder(main: _JsonFile, codec: _JsonFile, talker: TalkerConfig) -> EncoderConfig:
+    """Both encoders of reference audio, which must fit the talker that reads what they make."""
+    file = main.section("speaker_encoder_config")
+    file.must_be("sample_rate", REFERENCE_SAMPLE_RATE)
+    codec.must_be("input_sample_rate", REFERENCE_SAMPLE_RATE)
+    codec.must_be("encoder_valid_num_quantizers", talker.num_code_groups)
+    speaker = SpeakerEncoderConfig(
+        embedding_size=file.value("enc_dim", int),
+        mel_bins=file.value("mel_dim", int, 128),
+        channels=file.ints("enc_channels", [512, 512, 512, 512, 1536]),
+        kernel_sizes=file.ints("enc_kernel_sizes", [5, 3, 3, 3, 1]),
+        dilations=file.ints("enc_dilations", [1, 2, 3, 4, 1]),
+        attention_channels=file.value("enc_attention_channels", int, 128),
+        res2net_scale=file.value("enc_res2net_scale", int, 8),
+        se_channels=file.value("enc_se_channels", int, 128),
+    )
+    if speaker.embedding_size != talker.transformer.hidden_size:
+        raise CheckpointError(
+            f"{file.where('enc_dim')} is {speaker.embedding_size}; the talker takes {talker.transformer.hidden_size}"
+        )
+    if not len(speaker.channels) == len(speaker.kernel_sizes) == len(speaker.dilations):
+        raise CheckpointError(f"{file.where('enc_channels')}, enc_kernel_sizes and enc_dilations differ in length")
+    return EncoderConfig(speaker, CodecEncoderConfig(codec.value("encoder_config", dict), talker.num_code_groups))
+
+
 def _sampling(file: _JsonFile) -> Sampling:
     """generation_config.json → default sampling; the code predictor's values are called subtalker_*."""
 
     def params(prefix: str, switch: str, penalty: float) -> SamplingParams:
         greedy = not file.value(switch, bool, True)
-        return SamplingParams(
-            temperature=0.0 if greedy else file.value(f"{prefix}temperature", float),
-            top_k=file.value(f"{prefix}top_k", int),
-            top_p=file.value(f"{prefix}top_p", float),
-            repetition_penalty=penalty,
-        )
+        temperature = 0.0 if greedy else file.value(f"{prefix}temperature", float)
+        top_k, top_p = file.value(f"{prefix}top_k", int), file.value(f"{prefix}top_p", float)
+        try:
+            return SamplingParams(temperature, top_k, top_p, penalty)
+        except ValueError as error:
+            raise CheckpointError(f"{file.where(prefix)}{error}") from error
 
     penalty = file.value("repetition_penalty", float)
     return Sampling(params("", "do_sample", penalty), params("subtalker_", "subtalker_dosample", 1.0))
@@ -322,9 +390,11 @@ def locate_checkpoint(name: str) -> Path:
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise CheckpointError(f"{name} is neither a folder nor a hub id of the form owner/model")
     from huggingface_hub import snapshot_download  # a second to import, and most starts are from a folder
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(name))
+    except HFValidationError as error:
+        raise CheckpointError(f"{name} is neither a folder nor a hub id: {error}") from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise CheckpointError(f"{name} is no folder here, and the hub did not give it: {error}") from error

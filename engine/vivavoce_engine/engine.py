@@ -6,16 +6,19 @@ import logging
 import secrets
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.errors import EngineError, NotServing, Overloaded, Rejected, SynthesisFailed
-from vivavoce_engine.messages import Cancel, Command, Failed, Shutdown, Submit
+from vivavoce_engine.errors import EndlessSpeech, EngineError, NotServing, Overloaded, Rejected, SynthesisFailed
+from vivavoce_engine.live import LiveUtterance
+from vivavoce_engine.messages import AppendText, Cancel, Command, Failed, Finished, Shutdown, Submit
 from vivavoce_engine.request import ModelInfo, SynthesisRequest
 from vivavoce_engine.runner import Outcome, Runner
 from vivavoce_engine.scheduler import Scheduler
-from vivavoce_engine.sequence import Pending
+from vivavoce_engine.sequence import Pending, Sequence, TrailingText
 from vivavoce_engine.stream import AudioStream, Delivery, deliver
+from vivavoce_engine.text import Prompt
+from vivavoce_engine.voices import Voices
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +44,18 @@ class Engine:
         drain commands → schedule → run → commit → deliver
     """
 
-    def __init__(self, runner: Runner, config: EngineConfig) -> None:
+    def __init__(self, runner: Runner, config: EngineConfig, voices: Voices | None = None) -> None:
         self.config = config
+        self.voices = voices or Voices(runner.info)
+        """Names, mixes and clones → what a request's `speaker` and `reference` are to be."""
         self._runner = runner
         self._scheduler = Scheduler(config, int(config.max_unread_s / runner.info.frame_s))
         self._inbox: deque[Command] = deque()
         self._wake = threading.Event()
         self._ids = itertools.count(1)
         self._accepting = False
+        self._admission = threading.Lock()
+        """Held while a request is sent and when the thread ends: none is sent to a thread that has ended."""
         self._accepted = 0
         self._steps = 0
         self._frames = 0
@@ -100,20 +107,50 @@ class Engine:
         """
         if not self.ready:
             raise NotServing("the engine is not serving")
-        prompt = self._runner.text.prompt(request)
-        max_frames = self._frame_limit(request, prompt.prefill_tokens)
+        return self.enqueue(request, self._runner.text.prompt(request), self.new_stream())
+
+    def open(self, request: SynthesisRequest) -> LiveUtterance:
+        """An utterance whose text arrives later, in fragments; `request.text` is not used. Call it as `submit`.
+
+        Raises:
+            Rejected: the model cannot serve this request (names the field).
+            NotServing: the engine is not running.
+        """
+        if not self.ready:
+            raise NotServing("the engine is not serving")
+        request = replace(request, streaming_text=True, end_after_text=True)
+        return LiveUtterance(self, self._runner.text, request)
+
+    def new_stream(self) -> AudioStream:
+        """For an utterance that is not queued yet."""
+        return AudioStream(next(self._ids), asyncio.get_running_loop(), self._cancel, self._wake.set)
+
+    def enqueue(
+        self, request: SynthesisRequest, prompt: Prompt, stream: AudioStream, complete: bool = True
+    ) -> AudioStream:
+        """Queues an utterance; more text may follow by `append_text` unless `complete`. Raises as `submit`."""
+        max_frames = self._frame_limit(request, prompt)
         if self._accepted - self._scheduler.left_queue >= self.config.max_queue:
             raise Overloaded(f"{self.config.max_queue} requests are waiting already", RETRY_AFTER_S)
-        stream = AudioStream(next(self._ids), asyncio.get_running_loop(), self._cancel, self._wake.set)
+        trailing = TrailingText(prompt.trailing_ids, complete, prompt.text_tokens)
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-        self._accepted += 1
-        self._send(Submit(Pending(stream.utterance_id, request, prompt, seed, max_frames, stream)))
+        pending = Pending(stream.utterance_id, request, prompt, seed, max_frames, stream, trailing)
+        with self._admission:
+            if not self._accepting:
+                raise NotServing("the engine has stopped")
+            self._accepted += 1
+            self._send(Submit(pending))
         return stream
 
-    def _frame_limit(self, request: SynthesisRequest, prefill_tokens: int) -> int:
-        room = self.config.max_context - prefill_tokens
-        if room <= 0:
-            raise Rejected("text", f"the text takes {prefill_tokens} of {self.config.max_context} positions")
+    def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
+        """More text of a live utterance that has been queued."""
+        self._send(AppendText(utterance_id, ids, complete))
+
+    def _frame_limit(self, request: SynthesisRequest, prompt: Prompt) -> int:
+        room = self.config.max_context - prompt.prefill_tokens
+        if room <= len(prompt.trailing_ids):
+            tokens = prompt.prefill_tokens + len(prompt.trailing_ids)
+            raise Rejected("text", f"the text takes {tokens} of {self.config.max_context} positions")
         return min(room, request.max_frames or self.info.max_frames)
 
     def _cancel(self, utterance_id: int) -> None:
@@ -126,6 +163,7 @@ class Engine:
     # ---- engine thread ----------------------------------------------------------------------------------------
 
     def _loop(self) -> None:
+        failure: EngineError = NotServing("the engine was stopped")
         try:
             while self._drain_commands():
                 if not self.step():
@@ -135,11 +173,12 @@ class Engine:
         except Exception as error:
             self._failed = True
             log.exception("the engine stopped")
-            self._fail_all(SynthesisFailed(f"the engine stopped: {error}"))
-        else:
-            self._fail_all(NotServing("the engine was stopped"))
-        finally:
+            failure = SynthesisFailed(f"the engine stopped: {error}")
+        with self._admission:
             self._accepting = False
+        while self._inbox:  # what arrived since the last step
+            self._drain_commands()
+        deliver([(pending.stream, Failed(failure)) for pending in self._scheduler.drop_all()])
 
     def step(self) -> bool:
         """One turn: schedule → run → commit → deliver. False when there is nothing to do."""
@@ -158,6 +197,8 @@ class Engine:
             match self._inbox.popleft():
                 case Submit(pending=pending):
                     self._scheduler.enqueue(pending)
+                case AppendText(utterance_id=utterance_id, ids=ids, complete=complete):
+                    self._scheduler.append_text(utterance_id, ids, complete)
                 case Cancel(utterance_id=utterance_id):
                     self._scheduler.cancel(utterance_id)
                 case Shutdown():
@@ -168,15 +209,28 @@ class Engine:
         """Moves the host state on by what the runner did; returns what listeners are to hear."""
         deliveries: list[Delivery] = []
         for sequence in outcome.plan.step:
-            sequence.add_frame(outcome.ended[sequence.utterance_id])
+            if sequence.utterance_id not in outcome.failed:
+                sequence.add_frame(outcome.ended[sequence.utterance_id])
         for sequence, frames in outcome.plan.vocode:
-            sequence.add_vocoded(frames)
-            deliveries.append((sequence.stream, outcome.audio[sequence.utterance_id]))
+            if sequence.utterance_id not in outcome.failed:
+                chunk = outcome.audio[sequence.utterance_id]
+                sequence.add_vocoded(frames)
+                sequence.watch(chunk.codes)
+                deliveries.append((sequence.stream, chunk))
         for sequence in self._scheduler.running_sequences():
-            if sequence.complete:
-                deliveries.append((sequence.stream, sequence.finished()))
+            last = self._last_event(sequence, outcome)
+            if last is not None:
+                deliveries.append((sequence.stream, last))
                 self._scheduler.release(sequence)
         return deliveries
 
-    def _fail_all(self, error: EngineError) -> None:
-        deliver([(pending.stream, Failed(error)) for pending in self._scheduler.drop_all()])
+    @staticmethod
+    def _last_event(sequence: Sequence, outcome: Outcome) -> Finished | Failed | None:
+        """What ends the utterance now, if anything does."""
+        if sequence.utterance_id in outcome.failed:
+            return Failed(outcome.failed[sequence.utterance_id])
+        if sequence.complete:
+            return sequence.finished()
+        if sequence.runs_away:
+            return Failed(EndlessSpeech(f"the speech did not end by itself in {sequence.frames_made} frames"))
+        return None

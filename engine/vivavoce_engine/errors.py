@@ -4,8 +4,10 @@ EngineError
 ├── CheckpointError   the folder is not a servable checkpoint (says which file, key or tensor)
 ├── Rejected          this model cannot serve this request (names the field)
 ├── Overloaded        the queue is full; try again after `retry_after_s`
+├── StoreFull         no room for another stored voice
 ├── NotServing        the engine is starting, draining or stopped
 └── SynthesisFailed   this utterance broke while it was running
+    └── EndlessSpeech the model would not stop
 """
 
 
@@ -36,9 +38,17 @@ class Overloaded(EngineError):
         self.retry_after_s = retry_after_s
 
 
+class StoreFull(EngineError):
+    """The folder of stored voices holds as many as it may; delete one first."""
+
+
 class NotServing(EngineError):
     """The engine takes no requests now."""
 
 
 class SynthesisFailed(EngineError):
     """An utterance failed after it had been accepted."""
+
+
+class EndlessSpeech(SynthesisFailed):
+    """The model went on past what the text can need, or repeated itself: another seed most likely ends."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,14 +10,17 @@ from numpy.typing import NDArray
 
 from vivavoce_engine.errors import Rejected
 from vivavoce_engine.messages import AudioChunk
-from vivavoce_engine.request import ModelInfo, Sampling, SynthesisRequest
+from vivavoce_engine.request import ModelInfo, Sampling, SynthesisRequest, VoiceReference
 from vivavoce_engine.runner import Outcome
 from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.sequence import Sequence
 from vivavoce_engine.text import NO_ID, Prompt
+from vivavoce_engine.voice_store import VoiceStore
+from vivavoce_engine.voices import Voices
 
 SAMPLE_RATE = 24000
 SAMPLES_PER_FRAME = 1920
+EMBEDDING_SIZE = 8
 FAKE_INFO = ModelInfo(
     name="fake",
     task="custom_voice",
@@ -27,6 +31,8 @@ FAKE_INFO = ModelInfo(
     max_frames=8192,
     sample_rate=SAMPLE_RATE,
     samples_per_frame=SAMPLES_PER_FRAME,
+    embedding_size=EMBEDDING_SIZE,
+    clones=True,
 )
 
 
@@ -47,11 +53,48 @@ class FakeText:
     def prompt(self, request: SynthesisRequest) -> Prompt:
         if not request.text.strip():
             raise Rejected("text", "the text is blank")
+        if request.reference is None and request.speaker not in self.info.speakers:
+            raise Rejected("speaker", f"there is no speaker {request.speaker!r}")
+        if request.language.lower() not in self.info.languages:
+            raise Rejected("language", f"there is no language {request.language!r}")
+        return self.build(request, [ord(character) for character in request.text], complete=True)
+
+    end_of_text_id = 0
+
+    def live_text(self) -> "FakeText":
+        return self
+
+    def append(self, text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    def close(self) -> list[int]:
+        return []
+
+    def tokens_to_start(self, request: SynthesisRequest) -> int:
+        return 1
+
+    def build(self, request: SynthesisRequest, text: SequenceOf[int], complete: bool) -> Prompt:
         if request.speaker not in self.info.speakers:
             raise Rejected("speaker", f"there is no speaker {request.speaker!r}")
         if request.language.lower() not in self.info.languages:
             raise Rejected("language", f"there is no language {request.language!r}")
-        return Prompt((NO_ID,), (NO_ID,), (), len(request.text))
+        trailing = (*text[1:], *([self.end_of_text_id] if complete else [])) if request.streaming_text else ()
+        return Prompt((NO_ID,), (NO_ID,), trailing, len(text))
+
+
+class FakeEncoder:
+    """A recording's embedding is its loudness in eight equal parts; a code per frame says nothing."""
+
+    def encode(self, audio: NDArray[np.float32]) -> VoiceReference:
+        parts = np.array_split(np.abs(audio), EMBEDDING_SIZE)
+        embedding = np.array([part.mean() for part in parts], np.float32)
+        return VoiceReference(embedding, np.zeros((-(-len(audio) // SAMPLES_PER_FRAME), 1), np.int16))
+
+
+def fake_voices(store: VoiceStore | None = None, info: ModelInfo = FAKE_INFO) -> Voices:
+    """Voices of a fake engine that mix, clone and are stored as real ones are."""
+    presets = {name: np.full(EMBEDDING_SIZE, number, np.float32) for number, name in enumerate(info.speakers, 1)}
+    return Voices(info, presets, FakeEncoder(), store)
 
 
 class FakeRunner:
@@ -78,12 +121,13 @@ class FakeRunner:
         ended = {sequence.utterance_id: self._ends(sequence) for sequence in plan.step}
         audio = {
             sequence.utterance_id: AudioChunk(
-                tone(sequence.pending.seed, sequence.frames_vocoded, frames), np.zeros((frames, 1), np.int16)
+                tone(sequence.pending.seed, sequence.frames_vocoded, frames),
+                np.arange(sequence.frames_vocoded, sequence.frames_vocoded + frames, dtype=np.int16)[:, None],
             )
             for sequence, frames in plan.vocode
         }
-        return Outcome(plan, ended, audio)
+        return Outcome(plan, ended, audio, {})
 
     def _ends(self, sequence: Sequence) -> bool:
-        length = max(2, round(self._frames_per_character * len(sequence.pending.request.text)))
-        return sequence.frames_made + 1 >= length
+        length = max(2, round(self._frames_per_character * sequence.trailing.text_tokens))
+        return sequence.trailing.complete and sequence.frames_made + 1 >= length

@@ -1,6 +1,6 @@
 """All that crosses the thread boundary of the engine. Reading this file is knowing the system.
 
-In:  Submit, Cancel, Shutdown (event loop → engine thread).
+In:  Submit, AppendText, Cancel, Shutdown (event loop → engine thread).
 Out: AudioChunk, Finished, Failed (engine thread → AudioStream).
 """
 
@@ -23,6 +23,15 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True)
+class AppendText:
+    """More text ids of a live utterance; `complete` with the last of them."""
+
+    utterance_id: int
+    ids: tuple[int, ...]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """The listener is gone: free the utterance's row (or queue place) before the next frame."""
 
@@ -34,7 +43,7 @@ class Shutdown:
     """Stop the thread. Whatever still waits or runs fails with NotServing."""
 
 
-Command = Submit | Cancel | Shutdown
+Command = Submit | AppendText | Cancel | Shutdown
 
 
 @dataclass(frozen=True, slots=True)

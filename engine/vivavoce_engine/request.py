@@ -3,8 +3,12 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 TaskType = Literal["custom_voice", "voice_design", "base"]
 AUTO_LANGUAGE = "auto"
+SEED_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +43,37 @@ class Sampling:
     predictor: SamplingParams = SamplingParams()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class VoiceReference:
+    """A voice given by example instead of by name.
+
+    `embedding` [hidden] float32 is the speaker embedding; alone it is the voice (x-vector only). `codes` [frames,
+    code groups] int16 are the recording itself and `text` what is said in it: the model then goes on from there
+    (in-context). Arrays are not to be changed: references are cached and shared.
+    """
+
+    embedding: NDArray[np.float32]
+    codes: NDArray[np.int16] | None = None
+    text: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        return self.embedding.nbytes + (0 if self.codes is None else self.codes.nbytes) + len(self.text.encode())
+
+
 @dataclass(frozen=True, slots=True)
 class SynthesisRequest:
     """One utterance.
 
-    `speaker` is empty for a VoiceDesign checkpoint, whose voice is described by `instructions`.
+    The voice is a `speaker` of the checkpoint or a `reference`, never both; neither for a VoiceDesign checkpoint,
+    whose voice is described by `instructions`.
     `streaming_text` feeds one text token a frame after the first instead of all text before the first frame
     (the reference's non_streaming_mode=False); it is the mode that later accepts text as it arrives.
     `seed` None draws one; the same seed gives the same audio in any batch.
     `max_frames` None allows the checkpoint's own maximum; a frame is 80 ms.
     `first_chunk_frames` is the size of the first piece of audio; later pieces grow from there.
+    `end_after_text` forbids the end of speech before the text has been read to its end; live text always does (while
+    its end is unknown the model must not end), and the reference never.
     """
 
     text: str
@@ -60,11 +85,24 @@ class SynthesisRequest:
     streaming_text: bool = False
     max_frames: int | None = None
     first_chunk_frames: int = 1
+    end_after_text: bool = False
+    reference: VoiceReference | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
+            raise ValueError(f"seed must be from 0 to {SEED_MAX}, not {self.seed}")
+        for name, value in (("max_frames", self.max_frames), ("first_chunk_frames", self.first_chunk_frames)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a loaded checkpoint can do; all that the server needs to know of it."""
+    """What a loaded checkpoint can do; all that the server needs to know of it.
+
+    `embedding_size` is that of a VoiceReference's embedding, 0 where the checkpoint takes no reference. `clones`
+    tells whether it takes reference audio.
+    """
 
     name: str
     task: TaskType
@@ -75,6 +113,8 @@ class ModelInfo:
     max_frames: int
     sample_rate: int
     samples_per_frame: int
+    embedding_size: int = 0
+    clones: bool = False
 
     @property
     def frame_s(self) -> float:

@@ -1,9 +1,10 @@
 """The seam between scheduling and computing: what an engine step asks of the models."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from vivavoce_engine.errors import EngineError
 from vivavoce_engine.messages import AudioChunk
 from vivavoce_engine.request import ModelInfo, SynthesisRequest
 from vivavoce_engine.scheduler import Plan
@@ -16,11 +17,21 @@ class Outcome:
 
     `ended`: utterance id → whether the model ended its speech after this step's frame, for each of `plan.step`.
     `audio`: utterance id → the piece of speech, for each of `plan.vocode`.
+    `failed`: utterance id → why it cannot go on; it may be missing from the other two.
     """
 
     plan: Plan
-    ended: Mapping[int, bool]
-    audio: Mapping[int, AudioChunk]
+    ended: dict[int, bool]
+    audio: dict[int, AudioChunk]
+    failed: dict[int, EngineError]
+
+
+class TextCommitter(Protocol):
+    """Fragments of text → ids that later text cannot change."""
+
+    def append(self, text: str) -> list[int]: ...
+
+    def close(self) -> list[int]: ...
 
 
 class PromptBuilder(Protocol):
@@ -28,6 +39,23 @@ class PromptBuilder(Protocol):
 
     def prompt(self, request: SynthesisRequest) -> Prompt:
         """Raises Rejected, naming the request's field, if the model cannot speak it."""
+        ...
+
+    def live_text(self) -> TextCommitter:
+        """For one text that arrives in fragments."""
+        ...
+
+    def tokens_to_start(self, request: SynthesisRequest) -> int:
+        """Text tokens that `build` needs of a text that is not complete."""
+        ...
+
+    def build(self, request: SynthesisRequest, text: Sequence[int], complete: bool) -> Prompt:
+        """The prompt for text ids of which more follow unless `complete`. Raises Rejected as `prompt` does."""
+        ...
+
+    @property
+    def end_of_text_id(self) -> int:
+        """The trailing id that ends a live text."""
         ...
 
 

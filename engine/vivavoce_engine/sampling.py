@@ -121,7 +121,6 @@ class BatchSampling:
         ascending, order = logits.sort(dim=-1)
         drop = ascending.softmax(-1).cumsum(-1) <= 1 - self._top_p
         drop[..., -1] = False
-        drop = drop & (self._top_p < 1)
         return logits.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), -torch.inf)
 
 

@@ -43,6 +43,13 @@ class Scheduler:
     def enqueue(self, pending: Pending) -> None:
         self._queue[pending.utterance_id] = pending
 
+    def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
+        """More text for an utterance that waits or runs; one that has ended needs no more."""
+        if utterance_id in self._queue:
+            self._queue[utterance_id].trailing.append(ids, complete)
+        elif utterance_id in self._running:
+            self._running[utterance_id].trailing.append(ids, complete)
+
     def cancel(self, utterance_id: int) -> None:
         """Forgets an utterance wherever it is; one that has already ended is no error."""
         if self._queue.pop(utterance_id, None) is not None:
@@ -59,12 +66,12 @@ class Scheduler:
         return list(self._running.values())
 
     def plan(self) -> Plan:
-        """Starts what fits, then steps every row whose listener is not too far behind."""
+        """Starts what fits, then steps every row that has text and whose listener is not too far behind."""
         start = tuple(self._admit())
         step = tuple(
             sequence
             for sequence in self._running.values()
-            if not sequence.ended and sequence.stream.unread_frames <= self._max_unread_frames
+            if sequence.can_step and sequence.stream.unread_frames <= self._max_unread_frames
         )
         stepping = {sequence.utterance_id for sequence in step}
         vocode = []

@@ -3,7 +3,11 @@
 An utterance is `Pending` until it owns a row and a `Sequence` from then on; the two never mix.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vivavoce_engine.chunking import chunk_frames
 from vivavoce_engine.messages import Finished
@@ -11,10 +15,41 @@ from vivavoce_engine.request import SynthesisRequest
 from vivavoce_engine.stream import AudioStream
 from vivavoce_engine.text import Prompt
 
+ENDLESS_FRAMES = 250
+ENDLESS_FRAMES_PER_TOKEN = 25
+"""Speech is endless past 20 s plus 2 s for each text token; a token usually takes 0.1 to 0.4 s."""
+SAME_FRAMES = 75
+"""Speech is endless when 6 s of it are one and the same frame."""
+
+
+class TrailingText:
+    """The text ids that go with the frames: number k with frame k, then tts_pad for ever.
+
+    While `complete` is false more may come, and a frame whose text is not there yet must wait. The last id of a
+    complete text is tts_eos (or it was part of the prompt, and there are none).
+    """
+
+    def __init__(self, ids: Iterable[int], complete: bool, text_tokens: int) -> None:
+        self.ids = list(ids)
+        self.complete = complete
+        self.text_tokens = text_tokens
+        """Tokens of the whole text so far, those in the prompt included."""
+
+    def append(self, ids: tuple[int, ...], complete: bool) -> None:
+        """Adds text ids; the last of a complete text is tts_eos."""
+        assert not self.complete, "nothing follows a complete text"
+        self.ids += ids
+        self.complete = complete
+        self.text_tokens += len(ids) - complete
+
+    def covers(self, frame: int) -> bool:
+        """Whether it is known what goes with this frame."""
+        return self.complete or frame < len(self.ids)
+
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An accepted utterance that waits for a row."""
+    """An accepted utterance that waits for a row. `trailing` alone changes, while text arrives."""
 
     utterance_id: int
     request: SynthesisRequest
@@ -22,6 +57,7 @@ class Pending:
     seed: int
     max_frames: int
     stream: AudioStream
+    trailing: TrailingText
 
 
 class Sequence:
@@ -39,6 +75,8 @@ class Sequence:
         self.ended = False
         """No further frame will be made: the model ended its speech, or the frame limit is reached."""
         self._hit_limit = False
+        self._last_frame: list[int] = []
+        self._same_frames = 0
 
     @property
     def utterance_id(self) -> int:
@@ -47,6 +85,15 @@ class Sequence:
     @property
     def stream(self) -> AudioStream:
         return self.pending.stream
+
+    @property
+    def trailing(self) -> TrailingText:
+        return self.pending.trailing
+
+    @property
+    def can_step(self) -> bool:
+        """Whether another frame can be made now; a live text may have run dry."""
+        return not self.ended and self.trailing.covers(self.frames_made)
 
     @property
     def frames_waiting(self) -> int:
@@ -65,18 +112,36 @@ class Sequence:
         self.ended = end_of_speech or self._hit_limit
 
     def next_chunk(self, max_chunk_frames: int, frames_coming: int) -> int:
-        """Frames to decode in a step that makes `frames_coming` more frames (0 or 1): 0 while the piece is short."""
+        """Frames to decode in a step that makes `frames_coming` more frames (0 or 1): 0 while the piece is short.
+
+        What waits is not held back when no frame is coming: the speech has ended, or its text has run dry.
+        """
         want = chunk_frames(self.frames_vocoded, self.pending.request.first_chunk_frames, max_chunk_frames)
         have = self.frames_waiting + frames_coming
         if have >= want:
             return want
-        return have if self.ended else 0
+        return have if self.ended or not self.trailing.covers(self.frames_made) else 0
 
     def add_vocoded(self, frames: int) -> None:
         assert 0 < frames <= self.frames_waiting
         self.frames_vocoded += frames
 
+    def watch(self, codes: NDArray[np.int16]) -> None:
+        """Counts how many frames in a row are the same; `codes` [frames, code groups]."""
+        for frame in codes.tolist():
+            self._same_frames = self._same_frames + 1 if frame == self._last_frame else 1
+            self._last_frame = frame
+
+    @property
+    def runs_away(self) -> bool:
+        """Whether the model has lost its way: real models never end 0.3 to 0.5 % of their utterances.
+
+        The ceiling is generous, since a short text may be long in speech (a number, an acronym, a pause).
+        """
+        ceiling = ENDLESS_FRAMES + ENDLESS_FRAMES_PER_TOKEN * self.trailing.text_tokens
+        return self.trailing.complete and (self.frames_made > ceiling or self._same_frames >= SAME_FRAMES)
+
     def finished(self) -> Finished:
         """What the listener hears last."""
         assert self.complete
-        return Finished(self.pending.prompt.text_tokens, self.frames_made, "length" if self._hit_limit else "stop")
+        return Finished(self.trailing.text_tokens, self.frames_made, "length" if self._hit_limit else "stop")

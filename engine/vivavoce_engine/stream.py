@@ -50,8 +50,13 @@ class AudioStream:
     def cancel(self) -> None:
         """Ends the utterance unless it has ended; its row is free before the next frame."""
         if not self._ended:
-            self._ended = True
-            self._cancel(self.utterance_id)
+            self.abandon()
+            self._arrived.set()  # a reader may wait in another task
+
+    def abandon(self) -> None:
+        """Engine thread only: cancels a stream whose event loop has closed, so that no reader waits for it."""
+        self._ended = True
+        self._cancel(self.utterance_id)
 
     def _put(self, event: StreamEvent) -> None:
         self._events.append(event)
@@ -107,7 +112,7 @@ def deliver(deliveries: Iterable[Delivery]) -> None:
             if not loop.is_closed():
                 raise
             for stream, _ in batch:
-                stream.cancel()
+                stream.abandon()
 
 
 def _put_all(batch: list[Delivery]) -> None:

@@ -6,15 +6,37 @@ text id, then tts_pad for ever. Layouts from the reference package (qwen-tts 0.1
 newline shifts its slices; here the text is tokenised on its own, where the role's newline cannot merge with it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vivavoce_engine.checkpoint import Checkpoint
 from vivavoce_engine.errors import CheckpointError, Rejected
-from vivavoce_engine.request import AUTO_LANGUAGE, SynthesisRequest
+from vivavoce_engine.live_text import StableText
+from vivavoce_engine.request import AUTO_LANGUAGE, SynthesisRequest, VoiceReference
 
 NO_ID = -1
 """Marks a prefill position without a text id or without a codec id."""
+EMBEDDING_MAX = 1000
+"""Speaker embeddings are small numbers; values that could overflow on the way are no voice."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conditioning:
+    """The codec side of the prefill positions that no id names.
+
+    `embedding` [hidden] float32 stands at position `embedding_at`. The frames of `codes` [frames, code groups], the
+    sums of their code embeddings, stand from `codes_at` on; they are also what the utterance's audio goes on from.
+    """
+
+    embedding: NDArray[np.float32]
+    embedding_at: int
+    codes: NDArray[np.int16] | None = None
+    codes_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +51,7 @@ class Prompt:
     codec_ids: tuple[int, ...]
     trailing_ids: tuple[int, ...]
     text_tokens: int
+    conditioning: Conditioning | None = None
 
     def __post_init__(self) -> None:
         assert len(self.text_ids) == len(self.codec_ids)
@@ -46,17 +69,33 @@ class Tokenizer:
     """
 
     def __init__(self, path: Path) -> None:
-        from transformers import Qwen2Tokenizer  # it imports torch, which host-only users of this module don't need
+        # transformers imports torch, which host-only users of this module don't need.
+        from tokenizers import Tokenizer as BytePairEncoder
+        from transformers import Qwen2Tokenizer
 
         try:
-            self._tokenizer = Qwen2Tokenizer.from_pretrained(path)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            backend = Qwen2Tokenizer.from_pretrained(path).backend_tokenizer
+        except Exception as error:  # the tokenizers package raises no narrower type
             raise CheckpointError(f"{path}: the tokenizer files cannot be read: {error}") from error
+        # Without the added tokens: a control token's name inside a text is text as any other.
+        self._encoder = BytePairEncoder(backend.model)
+        self._encoder.normalizer = backend.normalizer
+        self._encoder.pre_tokenizer = backend.pre_tokenizer
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text: names of special tokens inside it are text as any other."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        """Ids of plain text; control tokens never come out."""
+        ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
         return ids
+
+    def normalize(self, text: str) -> str:
+        """The text as `encode` sees it (Unicode NFC)."""
+        normalized: str = self._encoder.normalizer.normalize_str(text)
+        return normalized
+
+    def pieces(self, normalized: str) -> list[str]:
+        """The pieces of normalised text; merges happen inside them only."""
+        spans = self._encoder.pre_tokenizer.pre_tokenize_str(normalized)
+        return [normalized[start:end] for _, (start, end) in spans]
 
 
 class TextFrontend:
@@ -83,27 +122,64 @@ class TextFrontend:
 
     def prompt(self, request: SynthesisRequest) -> Prompt:
         """Raises Rejected, naming the request's field, if this checkpoint cannot speak it."""
-        checkpoint, talker = self._checkpoint, self._checkpoint.talker
-        text = self._tokenizer.encode(request.text)
-        if not request.text.strip() or not text:
+        if not request.text.strip():
             raise Rejected("text", "the text is blank")
+        check_characters("text", request.text)
+        return self.build(request, self._tokenizer.encode(request.text), complete=True)
+
+    @property
+    def end_of_text_id(self) -> int:
+        return self._checkpoint.tts_eos_token_id
+
+    def live_text(self) -> StableText:
+        """For a text that arrives in fragments."""
+        return StableText(self._tokenizer)
+
+    def tokens_to_start(self, request: SynthesisRequest) -> int:
+        """Text tokens that `build` needs of a text that is not complete."""
+        reference = request.reference
+        frames = 0 if reference is None or reference.codes is None else len(reference.codes)
+        return max(1, 1 + frames - len(self._reference_text(reference)))
+
+    def build(self, request: SynthesisRequest, text: Sequence[int], complete: bool) -> Prompt:
+        """The prompt for text ids of which more will follow unless `complete`: they then go on as trailing ids.
+
+        Raises:
+            Rejected: as `prompt`.
+        """
+        assert complete or (request.streaming_text and len(text) >= self.tokens_to_start(request))
+        checkpoint, talker = self._checkpoint, self._checkpoint.talker
         pad, bos, eos = checkpoint.tts_pad_token_id, checkpoint.tts_bos_token_id, checkpoint.tts_eos_token_id
-        instruct = self._instruct(request)
-        role = [checkpoint.im_start_token_id, checkpoint.assistant_token_id, self._newline]
-        head = [*self._language_head(request), *self._speaker(request), talker.codec_pad_id]
-        positions = [(text_id, NO_ID) for text_id in [*instruct, *role]]
+        language, speaker = self._language_head(request), self._speaker(request)
+        role = [*self._instruct(request), checkpoint.im_start_token_id, checkpoint.assistant_token_id, self._newline]
+        head = [*language, *speaker, talker.codec_pad_id]
+        positions = [(text_id, NO_ID) for text_id in role]
         positions += zip([pad] * (len(head) - 1) + [bos], head, strict=True)
-        if request.streaming_text:
-            positions.append((text[0], talker.codec_bos_id))
-            trailing = [*text[1:], eos]
-        else:
-            positions += [(text_id, talker.codec_pad_id) for text_id in [*text, eos]]
-            positions.append((pad, talker.codec_bos_id))
-            trailing = []
+        # Two tracks: the text, after the reference's own; and the start of speech, then the reference's frames.
+        reference = request.reference
+        codes = None if reference is None else reference.codes
+        text_track = [*self._reference_text(reference), *text, *([eos] if complete else [])]
+        speech_track = [talker.codec_bos_id] + [NO_ID] * (0 if codes is None else len(codes))
+        if not request.streaming_text:  # one track after the other; both side by side otherwise
+            positions += [(text_id, talker.codec_pad_id) for text_id in text_track]
+            text_track = []
+        spoken_at = len(positions)
+        positions += zip_longest(text_track[: len(speech_track)], speech_track, fillvalue=pad)
         text_ids, codec_ids = zip(*positions, strict=True)
-        return Prompt(text_ids, codec_ids, tuple(trailing), len(text))
+        conditioning = None
+        if reference is not None:
+            conditioning = Conditioning(reference.embedding, len(role) + len(language), codes, spoken_at + 1)
+        return Prompt(text_ids, codec_ids, tuple(text_track[len(speech_track) :]), len(text), conditioning)
+
+    def _reference_text(self, reference: VoiceReference | None) -> list[int]:
+        if reference is None or reference.codes is None:
+            return []
+        if not reference.text.strip():
+            raise Rejected("reference", "going on from a recording takes the text that is spoken in it")
+        return self._tokenizer.encode(reference.text)
 
     def _instruct(self, request: SynthesisRequest) -> list[int]:
+        check_characters("instructions", request.instructions)
         if not request.instructions.strip():
             if self._checkpoint.task == "voice_design":
                 raise Rejected("instructions", "this model designs the voice from `instructions`, which are missing")
@@ -116,10 +192,17 @@ class TextFrontend:
 
     def _speaker(self, request: SynthesisRequest) -> list[int]:
         name = request.speaker.lower()
+        if request.reference is not None:
+            if name:
+                raise Rejected("reference", "a voice is named or given by example, not both")
+            check_reference(request.reference, self._checkpoint)
+            return [NO_ID]
         if self._checkpoint.task == "voice_design":
             if name:
                 raise Rejected("speaker", "this model has no preset speakers; describe the voice in `instructions`")
             return []
+        if self._checkpoint.task == "base" and not name and not self._speakers:
+            raise Rejected("speaker", "this model has no preset speakers; give it a voice to clone")
         if name not in self._speakers:
             raise Rejected("speaker", f"there is no speaker {request.speaker!r}; there are {', '.join(self._speakers)}")
         return [self._speakers[name]]
@@ -138,3 +221,31 @@ class TextFrontend:
             return [talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id]
         language_id = talker.codec_language_id[language]
         return [talker.codec_think_id, talker.codec_think_bos_id, language_id, talker.codec_think_eos_id]
+
+
+def check_characters(field: str, text: str) -> None:
+    """Raises Rejected for half a surrogate pair, which JSON can spell and no tokenizer can read."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise Rejected(field, "half of a surrogate pair is no character")
+
+
+def check_reference(reference: VoiceReference, checkpoint: Checkpoint) -> None:
+    """Raises Rejected unless the checkpoint can speak with the voice. Embeddings are as good as preset speakers, which
+    are embeddings too; only a Base model goes on from a recording."""
+    talker, embedding, codes = checkpoint.talker, reference.embedding, reference.codes
+    if checkpoint.task == "voice_design":
+        raise Rejected("reference", "this model designs voices from `instructions`; a Base model clones them")
+    size = talker.transformer.hidden_size
+    if embedding.shape != (size,):
+        raise Rejected("reference", f"this model's speaker embeddings have {size} values, not {embedding.size}")
+    if not (np.abs(embedding) <= EMBEDDING_MAX).all():  # false for NaN too
+        raise Rejected("reference", f"a speaker embedding's values lie between -{EMBEDDING_MAX} and {EMBEDDING_MAX}")
+    if codes is None:
+        return
+    if checkpoint.task != "base":
+        raise Rejected("reference", "this model cannot go on from a recording; a Base model can")
+    if codes.ndim != 2 or codes.shape[1] != talker.num_code_groups or not len(codes):
+        groups = talker.num_code_groups
+        raise Rejected("reference", f"this model's frames have {groups} codes; the reference's size is {codes.shape}")
+    if codes.min() < 0 or codes.max() >= talker.predictor_vocab_size:
+        raise Rejected("reference", f"this model's codes are below {talker.predictor_vocab_size}")

@@ -4,19 +4,26 @@ A frame: code predictor (codes 1..G-1) → sum of the frame's code embeddings + 
 code 0 of the next frame, or end of speech. Reference: qwen-tts 0.1.1, Qwen3TTSTalkerForConditionalGeneration.
 """
 
+import logging
+import os
 from collections import defaultdict
+from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
+from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from vivavoce_engine.checkpoint import Checkpoint
 from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.errors import SynthesisFailed
 from vivavoce_engine.messages import AudioChunk
 from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.models.layers import KVCache, RowView
 from vivavoce_engine.models.loader import load_models
+from vivavoce_engine.prompts import embed_prompts
 from vivavoce_engine.request import ModelInfo
 from vivavoce_engine.runner import Outcome
 from vivavoce_engine.sampling import SamplingTable, uniform
@@ -24,8 +31,13 @@ from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.sequence import Sequence
 from vivavoce_engine.text import TextFrontend, Tokenizer
 
+log = logging.getLogger(__name__)
+
+Stage = Callable[[SequenceOf[Sequence], Outcome], None]
 MIN_FRAMES = 2
 """The reference draws no end of speech before two codes exist (min_new_tokens=2)."""
+NEVER = 1 << 62
+SMALL_HIDDEN_SIZE = 1024
 CONTROL_CODES = 1024
 """The talker's last 1024 codes steer the prompt; of them only the end of speech may be drawn."""
 
@@ -34,10 +46,12 @@ class TorchRunner:
     """One checkpoint on one device, eager."""
 
     def __init__(self, name: str, checkpoint: Checkpoint, config: EngineConfig) -> None:
-        self._device = torch.device(resolve_device(config.device))
-        dtype = resolve_dtype(config.dtype, self._device)
+        self.device = torch.device(resolve_device(config.device))
+        dtype = resolve_dtype(config.dtype, self.device)
+        if self.device.type == "cpu":
+            use_cpu_threads(checkpoint.talker.transformer.hidden_size)
         self._checkpoint = checkpoint
-        self._talker, self._predictor, decoder = load_models(checkpoint, self._device, dtype)
+        self._talker, self._predictor, decoder = load_models(checkpoint, self.device, dtype)
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = self._model_info(name)
         rows, talker = config.max_streams, checkpoint.talker
@@ -45,26 +59,64 @@ class TorchRunner:
         self._cache = KVCache(talker.transformer, rows, config.max_context, like)
         self._frame_cache = self._predictor.frame_cache(talker, rows)
         self._codec_rows = CodecRows(decoder, rows, like)
+        self.models: dict[str, nn.Module] = {
+            "talker": self._talker,
+            "code predictor": self._predictor,
+            "Code2Wav": decoder,
+        }
         self._hidden = like.new_zeros(rows, talker.transformer.hidden_size)
         self._code_0 = self._ints(rows)
-        self._position = self._ints(rows)
         self._seed = self._ints(rows)
         self._trailing = self._ints(rows, config.max_context)
         self._trailing_count = self._ints(rows)
-        self._seen = torch.zeros(rows, talker.vocab_size, dtype=torch.bool, device=self._device)
+        self._trailing_sent = [0] * rows
+        self._min_frames = self._ints(rows)
+        """The first frame in whose place the speech may end."""
+        self._seen = torch.zeros(rows, talker.vocab_size, dtype=torch.bool, device=self.device)
         self._codes = self._ints(rows, config.max_chunk_frames, talker.num_code_groups)
         """Ring of frames that wait for the decoder: frame f is at f modulo its length."""
-        self._talker_sampling = SamplingTable(rows, self._device)
-        self._predictor_sampling = SamplingTable(rows, self._device)
+        self._talker_sampling = SamplingTable(rows, self.device)
+        self._predictor_sampling = SamplingTable(rows, self.device)
         self._suppressed = self._suppression(talker.vocab_size, talker.codec_eos_token_id)
 
     def run(self, plan: Plan) -> Outcome:
         """Prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
+        outcome = Outcome(plan, {}, {}, {})
+        by_length: defaultdict[int, list[Sequence]] = defaultdict(list)
+        for sequence, frames in plan.vocode:
+            by_length[frames].append(sequence)
         with torch.inference_mode():
-            if plan.start:
-                self._start(plan.start)
-            ended = self._step(plan.step) if plan.step else {}
-            return Outcome(plan, ended, self._vocode(plan))
+            self._isolated(self._start, plan.start, outcome)
+            self._isolated(self._step, plan.step, outcome)
+            for frames, sequences in by_length.items():
+                self._isolated(partial(self._vocode, frames), sequences, outcome)
+        return outcome
+
+    def _isolated(self, stage: Stage, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
+        """Runs a stage for all at once; if that fails, for one after the other, so that a fault takes down its own
+        row alone. That is possible because a stage changes a row's state last, when nothing can fail any more.
+
+        Raises what cannot be one row's fault: an error of the CUDA context.
+        """
+        alive = [sequence for sequence in sequences if sequence.utterance_id not in outcome.failed]
+        if not alive:
+            return
+        try:
+            stage(alive, outcome)
+        except Exception as error:
+            if "CUDA error" in str(error):
+                raise
+            if len(alive) == 1:
+                log.exception("utterance %d failed", alive[0].utterance_id)
+                outcome.failed[alive[0].utterance_id] = SynthesisFailed(f"the utterance failed: {error}")
+                return
+            for sequence in alive:
+                self._isolated(stage, [sequence], outcome)
+
+    def synchronize(self) -> None:
+        """Waits until the device has done all that was asked of it."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     # ---- set-up -----------------------------------------------------------------------------------------------
 
@@ -80,58 +132,74 @@ class TorchRunner:
             max_frames=checkpoint.max_new_tokens,
             sample_rate=checkpoint.codec.sample_rate,
             samples_per_frame=checkpoint.codec.samples_per_frame,
+            embedding_size=0 if checkpoint.task == "voice_design" else checkpoint.talker.transformer.hidden_size,
+            clones=checkpoint.encoder is not None,
         )
 
+    def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
+        """Of the preset speakers, each [hidden]: what a mix of them is made of."""
+        table = self._talker.codec_embedding.weight
+        ids = {name.lower(): codec_id for name, codec_id in self._checkpoint.talker.spk_id.items()}
+        return {name: table[codec_id].detach().float().cpu().numpy() for name, codec_id in ids.items()}
+
     def _ints(self, *shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=torch.int64, device=self._device)
+        return torch.zeros(shape, dtype=torch.int64, device=self.device)
 
     def _suppression(self, vocab_size: int, end_of_speech: int) -> Tensor:
-        suppressed = torch.zeros(vocab_size, dtype=torch.bool, device=self._device)
+        suppressed = torch.zeros(vocab_size, dtype=torch.bool, device=self.device)
         suppressed[vocab_size - CONTROL_CODES :] = True
         suppressed[end_of_speech] = False
         return suppressed
 
     # ---- a step -----------------------------------------------------------------------------------------------
 
-    def _start(self, sequences: SequenceOf[Sequence]) -> None:
+    def _start(self, sequences: SequenceOf[Sequence], _: Outcome) -> None:
         """Sets the rows up and runs their prompts, padded at the right: what padding writes into the cache lies
         beyond the row's length, where it is overwritten before it is ever seen."""
         for sequence in sequences:
             self._set_row(sequence)
         prompts = [sequence.pending.prompt for sequence in sequences]
         lengths = [prompt.prefill_tokens for prompt in prompts]
-        text_ids, codec_ids = self._ints(len(prompts), max(lengths)), self._ints(len(prompts), max(lengths))
-        for number, prompt in enumerate(prompts):
-            text_ids[number, : lengths[number]] = torch.tensor(prompt.text_ids)
-            codec_ids[number, : lengths[number]] = torch.tensor(prompt.codec_ids)
         rows = [sequence.row for sequence in sequences]
-        index = torch.tensor(rows, device=self._device)
-        positions = torch.arange(max(lengths), device=self._device).expand(len(rows), -1)
+        index = torch.tensor(rows, device=self.device)
+        positions = torch.arange(max(lengths), device=self.device).expand(len(rows), -1)
         view = RowView(self._cache, _span(rows, index), positions, max(lengths))
-        hidden = self._talker(self._talker.embed(text_ids, codec_ids), view)
-        last = torch.tensor(lengths, device=self._device) - 1
-        self._draw_code_0(
-            rows, index, hidden[torch.arange(len(rows), device=self._device), last], self._ints(len(rows))
-        )
+        hidden = self._talker(embed_prompts(prompts, self._talker, self._predictor), view)
+        last = torch.tensor(lengths, device=self.device) - 1
+        self._draw_code_0(rows, index, hidden[torch.arange(len(rows), device=self.device), last], self._ints(len(rows)))
         self._codec_rows.reset(index)
+        for row, prompt in zip(rows, prompts, strict=True):
+            if prompt.conditioning is not None and prompt.conditioning.codes is not None:
+                self._codec_rows.prime(row, torch.tensor(prompt.conditioning.codes, device=self.device).long())
 
     def _set_row(self, sequence: Sequence) -> None:
         row, pending = sequence.row, sequence.pending
-        trailing = pending.prompt.trailing_ids
-        self._position[row] = pending.prompt.prefill_tokens
         self._seed[row] = pending.seed
-        self._trailing[row, : len(trailing)] = torch.tensor(trailing, dtype=torch.int64)
-        self._trailing_count[row] = len(trailing)
+        self._trailing_sent[row] = 0
+        self._trailing_count[row] = 0
+        self._min_frames[row] = MIN_FRAMES
         self._seen[row] = False
         self._talker_sampling.set(row, pending.request.sampling.talker)
         self._predictor_sampling.set(row, pending.request.sampling.predictor)
 
-    def _step(self, sequences: SequenceOf[Sequence]) -> dict[int, bool]:
+    def _send_text(self, sequence: Sequence) -> None:
+        """Copies text ids that have arrived since the last step into the row."""
+        row, trailing, sent = sequence.row, sequence.trailing, self._trailing_sent[sequence.row]
+        count = len(trailing.ids)
+        if sent < count:
+            self._trailing[row, sent:count] = torch.tensor(trailing.ids[sent:], dtype=torch.int64)
+            self._trailing_count[row] = self._trailing_sent[row] = count
+        if sequence.pending.request.end_after_text:
+            self._min_frames[row] = max(MIN_FRAMES, count) if trailing.complete else NEVER
+
+    def _step(self, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
         """Completes one frame of each row; tells which rows then end their speech."""
+        for sequence in sequences:
+            self._send_text(sequence)
         sequences = sorted(sequences, key=lambda sequence: sequence.row)
         rows = [sequence.row for sequence in sequences]
         made = [sequence.frames_made for sequence in sequences]
-        index, frame = (torch.tensor(values, device=self._device) for values in (rows, made))
+        index, frame = (torch.tensor(values, device=self.device) for values in (rows, made))
         seed, sampling = self._seed[index], self._predictor_sampling.select(rows, index)
         codes = self._predictor(
             self._hidden[index],
@@ -142,14 +210,12 @@ class TorchRunner:
         self._codes[index, frame % self._codes.shape[1]] = codes
         x = self._predictor.embed_frame(codes, self._talker.codec_embedding(codes[:, 0]))
         x = x + self._talker.text_embedding(self._next_text(index, frame))
-        position = self._position[index]
-        length = max(s.pending.prompt.prefill_tokens + s.frames_made for s in sequences) + 1
-        view = RowView(self._cache, _span(rows, index), position[:, None], length)
-        hidden = self._talker(x[:, None], view)[:, 0]
-        self._position[index] = position + 1
+        positions = [sequence.pending.prompt.prefill_tokens + sequence.frames_made for sequence in sequences]
+        at = torch.tensor(positions, device=self.device)[:, None]
+        hidden = self._talker(x[:, None], RowView(self._cache, _span(rows, index), at, max(positions) + 1))[:, 0]
         code_0 = self._draw_code_0(rows, index, hidden, frame + 1)
         ended = (code_0 == self._checkpoint.talker.codec_eos_token_id).tolist()
-        return {sequence.utterance_id: end for sequence, end in zip(sequences, ended, strict=True)}
+        outcome.ended.update({sequence.utterance_id: end for sequence, end in zip(sequences, ended, strict=True)})
 
     def _next_text(self, index: Tensor, frame: Tensor) -> Tensor:
         """The text id that goes with each row's frame: its trailing text, then tts_pad."""
@@ -161,7 +227,7 @@ class TorchRunner:
         sampling = self._talker_sampling.select(rows, index)
         logits = sampling.penalise(self._talker.logits(hidden), self._seen[index])
         forbidden = self._suppressed.expand(len(rows), -1).clone()
-        forbidden[:, self._checkpoint.talker.codec_eos_token_id] = frame < MIN_FRAMES
+        forbidden[:, self._checkpoint.talker.codec_eos_token_id] = frame < self._min_frames[index]
         logits = logits.masked_fill(forbidden, -torch.inf)
         code_0 = sampling.draw(logits, uniform(self._seed[index], frame, 0))
         self._hidden[index] = hidden
@@ -169,22 +235,16 @@ class TorchRunner:
         self._seen[index, code_0] = True
         return code_0
 
-    def _vocode(self, plan: Plan) -> dict[int, AudioChunk]:
-        """Decodes waiting frames; rows with the same number of frames share a call."""
-        by_length: defaultdict[int, list[Sequence]] = defaultdict(list)
-        for sequence, frames in plan.vocode:
-            by_length[frames].append(sequence)
-        audio = {}
-        for frames, sequences in by_length.items():
-            index = torch.tensor([sequence.row for sequence in sequences], device=self._device)
-            first = torch.tensor([sequence.frames_vocoded for sequence in sequences], device=self._device)
-            ring = (first[:, None] + torch.arange(frames, device=self._device)) % self._codes.shape[1]
-            codes = self._codes[index[:, None], ring]
-            pcm = self._codec_rows.decode(index, codes).float().cpu().numpy()
-            codes_host = codes.cpu().numpy().astype(np.int16)
-            for position, sequence in enumerate(sequences):
-                audio[sequence.utterance_id] = AudioChunk(pcm[position], codes_host[position])
-        return audio
+    def _vocode(self, frames: int, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
+        """Decodes the next `frames` waiting frames of each row."""
+        index = torch.tensor([sequence.row for sequence in sequences], device=self.device)
+        first = torch.tensor([sequence.frames_vocoded for sequence in sequences], device=self.device)
+        ring = (first[:, None] + torch.arange(frames, device=self.device)) % self._codes.shape[1]
+        codes = self._codes[index[:, None], ring]
+        pcm = self._codec_rows.decode(index, codes).float().cpu().numpy()
+        codes_host = codes.cpu().numpy().astype(np.int16)
+        for number, sequence in enumerate(sequences):
+            outcome.audio[sequence.utterance_id] = AudioChunk(pcm[number], codes_host[number])
 
 
 def resolve_device(name: str) -> str:
@@ -200,6 +260,13 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in dtypes:
         raise ValueError(f"dtype must be auto, {', '.join(dtypes)}; not {name!r}")
     return dtypes[name]
+
+
+def use_cpu_threads(hidden_size: int) -> None:
+    """One thread for a small model, whose matrices are too small to share: waiting for a second thread made the
+    shipped voice slower (LOG.md), and the server has use for the other core. OMP_NUM_THREADS overrides."""
+    if hidden_size < SMALL_HIDDEN_SIZE and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
 
 
 def _span(rows: list[int], index: Tensor) -> Tensor | slice:

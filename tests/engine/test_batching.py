@@ -6,9 +6,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from vivavoce_engine import AudioStream, Engine, EngineConfig, Rejected, Sampling, SamplingParams, SynthesisRequest, collect
+from torch import Tensor
+from vivavoce_engine import (
+    AudioStream,
+    Engine,
+    EngineConfig,
+    Rejected,
+    Sampling,
+    SamplingParams,
+    SynthesisRequest,
+    collect,
+    torch_runner,
+)
 from vivavoce_engine.checkpoint import read_checkpoint
 from vivavoce_engine.chunking import chunk_frames
+from vivavoce_engine.sampling import uniform
 from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.torch_runner import TorchRunner
 
@@ -23,12 +35,12 @@ HOT = Sampling(
 )
 REQUESTS = {
     "full": SynthesisRequest("Hello, world! The quick brown fox.", "ryan", "english", seed=1, max_frames=16),
-    "streaming": SynthesisRequest("你好，今天天气很好。", "eric", seed=2, max_frames=12, streaming_text=True),
+    "streaming": SynthesisRequest("你好。今天天气很好。", "eric", seed=2, max_frames=12, streaming_text=True),
     "one_word": SynthesisRequest("Hello", "serena", "german", seed=2**63 - 1, max_frames=9, first_chunk_frames=3),
     "hot": SynthesisRequest(
         "It's 7:45, isn't it?", "vivian", "auto", sampling=HOT, seed=0, max_frames=14, streaming_text=True
     ),
-    "greedy": SynthesisRequest("The lazy dog jumps over.", "dylan", "chinese", sampling=GREEDY, max_frames=11),
+    "greedy": SynthesisRequest("The lazy dog jumps over.", "ryan", "chinese", sampling=GREEDY, max_frames=11),
 }
 """Sampled with seeds, both text modes, every mix of settings: what an engine meets."""
 SHAPES_HERE: tuple[ShapeName, ...] = ("tiny", "tiny_32")
@@ -44,7 +56,7 @@ def runners(checkpoints: Checkpoints) -> Callable[..., TorchRunner]:
 
 
 def config_of(**settings: int) -> EngineConfig:
-    return EngineConfig(**{"max_context": 128, "max_streams": 4, **settings}, device="cpu", dtype="float32")  # type: ignore[arg-type]
+    return EngineConfig(**{"max_context": 128, "max_streams": 4, **settings}, device="cpu", dtype="float32")
 
 
 @pytest.fixture(scope="module")
@@ -121,18 +133,21 @@ async def test_neighbours_that_join_leave_and_are_cancelled_change_nothing(
     streams: dict[str, AudioStream] = {}
     assert len(alone["tiny"]["greedy"].codes) > 6, "it ends before it is cancelled"
 
-    def enter(name: str) -> Callable[[], None]:
-        return lambda: streams.update({name: engine.submit(REQUESTS[name])})
+    cues: dict[int, Callable[[], None]] = {}
+    conductor = Conductor(cues)
+    conducted = Engine(WatchedRunner(runners("tiny"), conductor), config_of())
 
-    cues = {
+    def enter(name: str) -> Callable[[], None]:
+        return lambda: streams.update({name: conducted.submit(REQUESTS[name])})
+
+    cues |= {
         0: enter("greedy"),
         2: enter("streaming"),
         4: lambda: streams["greedy"].cancel(),
         5: enter("hot"),
         7: enter("one_word"),
     }
-    conductor = Conductor(cues)
-    with running(Engine(WatchedRunner(runners("tiny"), conductor), config_of())) as engine:
+    with running(conducted):
         enter("full")()
         speeches = {name: join(*await collect(streams[name])) for name in ("full", "streaming", "hot", "one_word")}
     for name, speech in speeches.items():
@@ -141,6 +156,18 @@ async def test_neighbours_that_join_leave_and_are_cancelled_change_nothing(
     assert [step.step for step in steps[:6]] == [(1,), (1, 2), (1, 2), (1, 2, 3), (1, 2, 3), (1, 3)]
     assert (steps[6].start, steps[6].step, steps[6].rows) == ((4,), (1, 3, 4), (0, 2, 1))
     assert steps[8].start == (5,)
+
+
+async def test_an_utterance_that_rests_goes_on_where_it_was(
+    runners: Callable[..., TorchRunner], alone: dict[ShapeName, Speeches]
+) -> None:
+    """Its reader lags until the other has ended: the frames that the other makes leave its state alone."""
+    config = replace(config_of(), max_unread_s=0.17)  # two frames
+    with running(Engine(runners("tiny"), config)) as engine:
+        slow, quick = engine.submit(REQUESTS["full"]), engine.submit(REQUESTS["one_word"])
+        assert_same("one_word", join(*await collect(quick)), alone["tiny"]["one_word"])
+        assert slow.unread_frames < 6
+        assert_same("full", join(*await collect(slow)), alone["tiny"]["full"])
 
 
 # ---- how its audio is cut
@@ -187,6 +214,21 @@ def test_a_seed_decides_what_is_said(engine: Engine) -> None:
     for seed, speech, repeated in zip(seeds, speeches, reversed(again), strict=True):
         assert_same(str(seed), repeated, speech)
     assert len({speech.codes.tobytes() for speech in speeches}) == len(seeds)
+
+
+def test_each_draw_has_a_random_number_of_its_own(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of another row of the batch: seed, frame and codebook of every draw of two utterances."""
+    draws: list[tuple[int, int, int]] = []
+
+    def recording(seed: Tensor, frame: Tensor, codebook: int) -> Tensor:
+        draws.extend((*place, codebook) for place in zip(seed.tolist(), frame.tolist(), strict=True))
+        return uniform(seed, frame, codebook)
+
+    monkeypatch.setattr(torch_runner, "uniform", recording)
+    speak(engine, *(replace(REQUESTS["full"], seed=seed, max_frames=3) for seed in (5, 2**63 - 1)))
+    frames = range(4)  # code 0 of the fourth frame is drawn to see whether the speech ends
+    drawn = [(frame, codebook) for frame in frames for codebook in range(16) if frame < 3 or codebook == 0]
+    assert sorted(draws) == [(seed, *place) for seed in (5, 2**63 - 1) for place in drawn]
 
 
 def test_without_a_seed_each_time_is_another(engine: Engine) -> None:

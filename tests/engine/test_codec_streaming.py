@@ -6,6 +6,7 @@ tests/golden/codec.* holds the reference decoder's output for random codes.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -54,9 +55,7 @@ def decode(rows: CodecRows, row: int, codes: Tensor, cuts: Sequence[int]) -> Ten
     """Decodes a row's codes [T, groups] in the pieces between `cuts`."""
     bounds = [0, *cuts, len(codes)]
     index = torch.tensor([row])
-    return torch.cat(
-        [rows.decode(index, codes[None, start:stop])[0] for start, stop in zip(bounds, bounds[1:], strict=False)]
-    )
+    return torch.cat([rows.decode(index, codes[None, start:stop])[0] for start, stop in pairwise(bounds)])
 
 
 def random_cuts(seed: int, frames: int, largest: int) -> Iterator[int]:
@@ -132,9 +131,7 @@ def test_any_cuts_join_into_one_pass(cuts: set[int], codecs: Codecs) -> None:
 
 
 @pytest.mark.parametrize("window", [1, 7, 9, 72])
-def test_the_attention_window_is_the_configs(
-    window: int, checkpoints: Checkpoints, codecs: Codecs
-) -> None:
+def test_the_attention_window_is_the_configs(window: int, checkpoints: Checkpoints, codecs: Codecs) -> None:
     """The stored waveform is that of a window of 8 frames, the frame itself included, and tells it from others."""
     checkpoint = read_checkpoint(checkpoints("tiny", "custom_voice"))
     assert checkpoint.codec.sliding_window == 8
@@ -167,7 +164,11 @@ def test_rows_at_different_places_share_calls(codecs: Codecs) -> None:
     codec, codes = codecs.double["tiny"], codes_of("tiny/codes")
     spoken = {4: codes[:40], 0: codes[20:60], 2: codes[40:80]}
     alone = {row: decode(codec.rows(), 0, part, []) for row, part in spoken.items()}
-    rows, position, pieces = codec.rows(5), dict.fromkeys(spoken, 0), {row: [torch.empty(0, dtype=torch.float64)] for row in spoken}
+    rows, position, pieces = (
+        codec.rows(5),
+        dict.fromkeys(spoken, 0),
+        {row: [torch.empty(0, dtype=torch.float64)] for row in spoken},
+    )
     batches = [((4,), 3), ((4, 0), 2), ((0, 4, 2), 7), ((2, 0), 1), ((2,), 9), ((4, 2, 0), 8), ((0,), 5)]
     for batch, frames in batches:
         new = torch.stack([spoken[row][position[row] : position[row] + frames] for row in batch])

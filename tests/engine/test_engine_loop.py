@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -151,8 +151,7 @@ async def test_what_the_model_lacks_is_rejected_by_field(request_: SynthesisRequ
         assert np.array_equal(await pcm_of(engine.submit(says(2))), tone(1, 0, 2))
 
 
-@dataclass(frozen=True)
-class LongPrompts:
+class LongPrompts(FakeText):
     """One position a character, before the first frame or, in streaming text mode, with the frames after it."""
 
     def prompt(self, request: SynthesisRequest) -> Prompt:
@@ -162,7 +161,9 @@ class LongPrompts:
 
 @pytest.mark.parametrize("streaming_text", [False, True])
 async def test_a_text_longer_than_the_context_is_rejected(streaming_text: bool) -> None:
-    with running(Engine(WatchedRunner(FakeRunner(), text=LongPrompts()), EngineConfig(max_context=20))) as engine:
+    with running(
+        Engine(WatchedRunner(FakeRunner(), text=LongPrompts(FAKE_INFO)), EngineConfig(max_context=20))
+    ) as engine:
         for length in (20, 21, 500):
             with pytest.raises(Rejected) as rejected:
                 engine.submit(replace(says(length), streaming_text=streaming_text))

@@ -3,7 +3,7 @@
 from vivavoce_engine import SynthesisRequest
 from vivavoce_engine.messages import Finished
 from vivavoce_engine.scheduler import Plan, Scheduler
-from vivavoce_engine.sequence import Pending, Sequence
+from vivavoce_engine.sequence import Pending, Sequence, TrailingText
 from vivavoce_engine.stream import AudioStream
 from vivavoce_engine.text import NO_ID, Prompt
 
@@ -23,7 +23,7 @@ class Listener(AudioStream):
 def pending(utterance_id: int, max_frames: int = 100, first_chunk_frames: int = 1) -> Pending:
     request = SynthesisRequest("text", first_chunk_frames=first_chunk_frames)
     prompt = Prompt((NO_ID,), (NO_ID,), (), text_tokens=3)
-    return Pending(utterance_id, request, prompt, 0, max_frames, Listener(utterance_id))
+    return Pending(utterance_id, request, prompt, 0, max_frames, Listener(utterance_id), TrailingText((), True, 3))
 
 
 def listener(sequence: Sequence | Pending) -> Listener:

@@ -5,6 +5,7 @@ decoded in any batch and in pieces of any length. Reference: qwen-tts 0.1.1, cor
 modeling_qwen3_tts_tokenizer_v2.py, whose `chunked_decode` recomputes 25 frames of context instead.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,10 @@ from torch import Tensor, nn
 
 from vivavoce_engine.checkpoint import CodecDecoderConfig
 from vivavoce_engine.models.layers import GatedMLP, RMSNorm, Rope, rotate
+
+UNIT_DILATIONS = (1, 3, 9)
+KERNEL_HISTORY = 6
+"""Inputs that a kernel of 7, at dilation 1, sees before the current one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +151,7 @@ class UpsamplingBlock(nn.Module):
         super().__init__()
         self.act = SnakeBeta(shape[0])
         self.upsample = CausalTransposedConv(layout, shape, 2 * rate, rate)
-        self.units = nn.ModuleList(ResidualUnit(layout, shape[1], dilation) for dilation in (1, 3, 9))
+        self.units = nn.ModuleList(ResidualUnit(layout, shape[1], dilation) for dilation in UNIT_DILATIONS)
 
     def forward(self, x: Tensor, state: StreamState) -> Tensor:
         x = self.upsample(self.act(x), state)
@@ -300,11 +305,25 @@ class CodecDecoder(nn.Module):
         )
         self.final_act = SnakeBeta(widths[-1])
         self.final_conv = CausalConv(layout, (widths[-1], 1), 7)
+        self.memory_frames = memory_frames(config)
 
     def forward(self, codes: Tensor, state: StreamState) -> Tensor:
         """codes [B, T, groups] → audio [B, T * samples_per_frame] in [-1, 1]; moves `state` on by T frames."""
+        return self._waveform(self._latents(codes, state), state)
+
+    def prime(self, codes: Tensor, state: StreamState) -> None:
+        """Moves fresh rows on by codes [B, T, groups] without their audio: the convolutions that make it remember
+        the last `memory_frames` alone, so no more of them are computed."""
+        self._waveform(self._latents(codes, state)[..., -self.memory_frames :], state)
+
+    def _latents(self, codes: Tensor, state: StreamState) -> Tensor:
+        """codes [B, T, groups] → [B, latent_dim, T]."""
         x = self.pre_conv(self.quantizer(codes).transpose(1, 2), state)
-        x = self.pre_transformer(x.transpose(1, 2), state).transpose(1, 2)
+        out: Tensor = self.pre_transformer(x.transpose(1, 2), state).transpose(1, 2)
+        return out
+
+    def _waveform(self, x: Tensor, state: StreamState) -> Tensor:
+        """x [B, latent_dim, T] → audio [B, T * samples_per_frame]."""
         for stage in self.upsample:
             x = stage(x, state)
         x = self.head(x, state)
@@ -312,6 +331,21 @@ class CodecDecoder(nn.Module):
             x = block(x, state)
         out: Tensor = self.final_conv(self.final_act(x), state)
         return out.squeeze(1).clamp(-1, 1)
+
+
+def memory_frames(config: CodecDecoderConfig) -> int:
+    """How many frames before it the convolutions after the transformer need for a sample: the sum of the inputs that
+    each of them keeps, at its rate."""
+    rate, frames = 1, 0.0  # of samples a frame
+    for ratio in config.upsampling_ratios:
+        rate *= ratio
+        frames += KERNEL_HISTORY / rate
+    frames += KERNEL_HISTORY / rate
+    for ratio in config.upsample_rates:
+        frames += 1 / rate
+        rate *= ratio
+        frames += KERNEL_HISTORY * sum(UNIT_DILATIONS) / rate
+    return math.ceil(frames + KERNEL_HISTORY / rate)
 
 
 class CodecRows:
@@ -326,6 +360,14 @@ class CodecRows:
         """Makes `rows` fresh for other utterances."""
         self._flat[rows] = 0
         self._position[rows] = 0
+
+    def prime(self, row: int, codes: Tensor) -> None:
+        """Makes a fresh row go on after `codes` [T, groups], whose audio nobody hears."""
+        rows = slice(row, row + 1)
+        state = StreamState(self._decoder.layout, self._flat[rows], self._position[rows])
+        self._decoder.prime(codes[None], state)
+        self._flat[rows] = state.flat()
+        self._position[rows] = len(codes)
 
     def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
         """codes [B, T, groups] of `rows` [B] → audio [B, T * samples_per_frame]; other rows are untouched."""

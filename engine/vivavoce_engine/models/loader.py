@@ -13,10 +13,12 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint import Checkpoint, CodecDecoderConfig, TalkerConfig, TransformerConfig
+from vivavoce_engine.checkpoint import Checkpoint, CodecDecoderConfig, EncoderConfig, TalkerConfig, TransformerConfig
 from vivavoce_engine.errors import CheckpointError
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import CodecDecoder
+from vivavoce_engine.models.codec_encoder import CodecEncoder
+from vivavoce_engine.models.speaker_encoder import SpeakerEncoder
 from vivavoce_engine.models.talker import Talker, TextProjection
 
 NAMED_IN_ERROR = 5
@@ -31,16 +33,24 @@ ENCODING_TENSORS = (
 """The codec's encoder, and the decoder's projections into codebook space: not used to decode."""
 
 
+SPEAKER_ENCODER = "speaker_encoder."
+CODEC_ENCODER = "encoder."
+UNSPOKEN_CODEBOOKS = "encoder.quantizer.acoustic_residual_vector_quantizer.layers."
+"""Mimi has more codebooks than the talker."""
+
+
 class Weights:
     """The tensors of one safetensors file, with a record of which were asked for.
 
     What is missing is gathered, and `check` reports all of it at once.
     """
 
-    def __init__(self, path: Path, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, path: Path, device: torch.device, dtype: torch.dtype, prefix: str = "") -> None:
+        """Reads the tensors whose names begin with `prefix`."""
         try:
             with safe_open(path, framework="pt", device=str(device)) as file:
-                self._tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+                names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
+                self._tensors = {name: file.get_tensor(name) for name in names}
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is no complete safetensors file: {error}") from error
         self._path = path
@@ -82,15 +92,23 @@ def load_models(
     Raises:
         CheckpointError: a file is broken, a tensor is missing, unexpected or of another shape (names it).
     """
+    try:
+        return _load_models(checkpoint, device, dtype)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # shapes that do not go together where tensors are packed or projected
+        raise CheckpointError(f"{checkpoint.path}: the weights do not fit config.json: {error}") from error
+
+
+def _load_models(
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+) -> tuple[Talker, CodePredictor, CodecDecoder]:
     main = Weights(checkpoint.path / "model.safetensors", device, dtype)
     talker, predictor, text_projection = _main_state(main, checkpoint.talker)
-    main.check(unused=())
+    main.check(unused=(SPEAKER_ENCODER,) if checkpoint.encoder else ())
     codec_file = Weights(checkpoint.path / "speech_tokenizer/model.safetensors", device, dtype)
     codec = _codec_state(codec_file, checkpoint.codec)
-    # The codec's encoder, and the decoder's projections into codebook space, serve encoding.
-    codec_file.check(
-        unused=("encoder.", *(f"decoder.quantizer.{rvq}.input_proj." for rvq in ("rvq_first", "rvq_rest")))
-    )
+    codec_file.check(unused=ENCODING_TENSORS)
     path = checkpoint.path
     with torch.no_grad():
         _project_text(path, checkpoint.talker, talker, text_projection)
@@ -100,6 +118,42 @@ def load_models(
         _build(path, lambda: CodePredictor(checkpoint.talker), predictor, device),
         _build(path, lambda: CodecDecoder(checkpoint.codec), codec, device),
     )
+
+
+def load_encoders(path: Path, config: EncoderConfig, device: torch.device) -> tuple[SpeakerEncoder, CodecEncoder]:
+    """Loads what encodes reference audio, in float32: in bfloat16 a quarter of the codes are others.
+
+    Raises:
+        CheckpointError: as load_models.
+    """
+    return _load_speaker_encoder(path, config, device), _load_codec_encoder(path, config, device)
+
+
+def _load_speaker_encoder(path: Path, config: EncoderConfig, device: torch.device) -> SpeakerEncoder:
+    file = Weights(path / "model.safetensors", device, torch.float32, SPEAKER_ENCODER)
+    with torch.device("meta"):
+        names = SpeakerEncoder(config.speaker).state_dict().keys()
+    state = {name: file.take(f"{SPEAKER_ENCODER}{name}") for name in names}
+    file.check(unused=())
+    return _build(path, lambda: SpeakerEncoder(config.speaker), state, device)
+
+
+def _load_codec_encoder(path: Path, config: EncoderConfig, device: torch.device) -> CodecEncoder:
+    """Not by _build: Mimi's modules compute buffers that no file fills."""
+    from huggingface_hub.errors import StrictDataclassError  # what transformers' configurations raise
+
+    try:
+        encoder = CodecEncoder(config.codec).requires_grad_(False)
+    except (StrictDataclassError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path}/speech_tokenizer/config.json: encoder_config: {error}") from error
+    file = Weights(path / "speech_tokenizer/model.safetensors", device, torch.float32, CODEC_ENCODER)
+    state = {name: file.take(f"{CODEC_ENCODER}{name}") for name in encoder.mimi.state_dict()}
+    file.check(unused=(UNSPOKEN_CODEBOOKS,))
+    try:
+        encoder.mimi.load_state_dict(state, strict=True, assign=True)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path}: the weights do not fit config.json: {error}") from error
+    return encoder.to(device).eval()
 
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -259,7 +313,8 @@ def _dequantizer_state(file: Weights, config: CodecDecoderConfig) -> State:
         prefix = f"decoder.quantizer.{rvq}.vq.layers.{layer}._codebook."
         usage = file.take_float32(f"{prefix}cluster_usage").clamp(min=USAGE_MIN)
         total = file.take_float32(f"{prefix}embedding_sum")
-        state[f"quantizer.codebooks.{group}"] = (total / usage[:, None]).to(file.dtype) if total.numel() else total
+        both = total.numel() and usage.numel()  # a missing one is reported by `check`
+        state[f"quantizer.codebooks.{group}"] = (total / usage[:, None]).to(file.dtype) if both else total
     for rvq, name in (("rvq_first", "semantic_proj"), ("rvq_rest", "acoustic_proj")):
         weight = file.take(f"decoder.quantizer.{rvq}.output_proj.weight")
         state[f"quantizer.{name}.weight"] = weight.flatten(1) if weight.numel() else weight  # a 1x1 convolution

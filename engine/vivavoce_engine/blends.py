@@ -1,0 +1,70 @@
+"""Mixed voices: `a(2)+b(1)` and weighted means of speaker embeddings. The only place that knows the notation."""
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vivavoce_engine.errors import Rejected
+
+MAX_PARTS, MAX_CHARS = 16, 1024
+PART = re.compile(r"\s*([^+()]*[^+()\s])\s*(?:\(\s*([0-9]*\.?[0-9]+)\s*\))?\s*", re.ASCII)
+
+
+def parse_blend(voice: str) -> list[tuple[str, float]]:
+    """`a(2)+b` → [("a", 2.0), ("b", 1.0)]: names and weights as they are written, a weight that is left out being 1.
+
+    Raises:
+        Rejected: it is not of this form.
+    """
+    if len(voice) > MAX_CHARS:
+        raise Rejected("speaker", f"a voice of {len(voice)} characters; the most is {MAX_CHARS}")
+    parts = voice.split("+")
+    if len(parts) > MAX_PARTS:
+        raise Rejected("speaker", f"a mix of {len(parts)} voices; the most is {MAX_PARTS}")
+    blend = []
+    for part in parts:
+        match = PART.fullmatch(part)
+        weight = 0.0 if match is None else float(match[2] or 1)
+        if match is None or not 0 < weight < math.inf:
+            raise Rejected("speaker", f"{voice!r} is no mix of voices; write it as a(2)+b(1), with weights above 0")
+        blend.append((match[1], weight))
+    return blend
+
+
+def blend_embeddings(embeddings: Sequence[ArrayLike], weights: Sequence[float]) -> NDArray[np.float32]:
+    """The weighted mean of speaker embeddings, [hidden] float32; weights need not sum to 1.
+
+    Raises:
+        Rejected: weights that are not positive, or embeddings that are not all finite numbers of one size.
+    """
+    if not embeddings or len(embeddings) != len(weights):
+        raise Rejected("reference", "a mix takes one weight for each of its embeddings")
+    if not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        raise Rejected("reference", "the weights of a mix are above 0")
+    arrays = [embedding_of(values) for values in embeddings]
+    if len({array.size for array in arrays}) > 1:
+        raise Rejected("reference", "the embeddings of a mix are of one size")
+    total = math.fsum(weights)
+    shares = np.array([weight / total for weight in weights])
+    mean: NDArray[np.float64] = shares @ np.stack(arrays).astype(np.float64)
+    return mean.astype(np.float32)
+
+
+def embedding_of(values: ArrayLike) -> NDArray[np.float32]:
+    """A speaker embedding from a client's numbers, [hidden] float32.
+
+    Raises:
+        Rejected: not a list of finite numbers.
+    """
+    try:
+        wide = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise Rejected("reference", "a speaker embedding is a list of numbers") from error
+    if wide.ndim != 1 or not wide.size:
+        raise Rejected("reference", "a speaker embedding is a list of numbers")
+    if not (np.abs(wide) <= np.finfo(np.float32).max).all():  # false for NaN too
+        raise Rejected("reference", "a speaker embedding holds finite numbers only")
+    return wide.astype(np.float32)

@@ -1,0 +1,32 @@
+"""Prompts → the talker's input embeddings. Reference: qwen-tts 0.1.1, `generate` and `generate_icl_prompt`."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vivavoce_engine.models.code_predictor import CodePredictor
+from vivavoce_engine.models.talker import Talker
+from vivavoce_engine.text import NO_ID, Prompt
+
+
+def embed_prompts(prompts: Sequence[Prompt], talker: Talker, predictor: CodePredictor) -> Tensor:
+    """[B, longest, hidden]: text side plus codec side; what follows the end of a shorter prompt means nothing."""
+    longest = max(prompt.prefill_tokens for prompt in prompts)
+    like = talker.codec_head.weight
+    ids = torch.full((2, len(prompts), longest), NO_ID)
+    for number, prompt in enumerate(prompts):
+        ids[0, number, : prompt.prefill_tokens] = torch.tensor(prompt.text_ids)
+        ids[1, number, : prompt.prefill_tokens] = torch.tensor(prompt.codec_ids)
+    text_ids, codec_ids = ids.to(like.device)
+    x = talker.embed(text_ids, codec_ids)
+    for number, prompt in enumerate(prompts):
+        given = prompt.conditioning
+        if given is None:
+            continue
+        x[number, given.embedding_at] += torch.tensor(given.embedding).to(like)
+        if given.codes is not None:
+            codes = torch.tensor(given.codes, dtype=torch.int64, device=like.device)
+            frames = predictor.embed_frame(codes, talker.codec_embedding(codes[:, 0]))
+            x[number, given.codes_at : given.codes_at + len(codes)] += frames
+    return x

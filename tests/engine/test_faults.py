@@ -1,0 +1,112 @@
+"""One utterance's fault is its own: neighbours go on as if it had not been there."""
+
+import asyncio
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from vivavoce_engine import EndlessSpeech, Engine, EngineConfig, EngineError, SynthesisFailed, SynthesisRequest
+from vivavoce_engine.checkpoint import read_checkpoint
+from vivavoce_engine.fake_runner import FakeRunner
+from vivavoce_engine.runner import PromptBuilder
+from vivavoce_engine.sequence import ENDLESS_FRAMES, ENDLESS_FRAMES_PER_TOKEN, SAME_FRAMES, Sequence
+from vivavoce_engine.text import Prompt
+from vivavoce_engine.torch_runner import TorchRunner
+
+from tests.engine.conftest import Checkpoints
+from tests.engine.stepping import WatchedRunner
+from tests.engine.utterances import pending
+from tests.support.speaking import listen, running
+
+NO_SUCH_ID = 10**6
+GOOD = SynthesisRequest("Hello, world!", "ryan", "english", seed=3, max_frames=12, streaming_text=True)
+
+
+class PoisonedText:
+    """Prompts of another builder, but texts that begin with "poison" get an id that no embedding has."""
+
+    def __init__(self, inner: PromptBuilder, where: str) -> None:
+        self._inner = inner
+        self._where = where
+
+    def prompt(self, request: SynthesisRequest) -> Prompt:
+        prompt = self._inner.prompt(request)
+        if not request.text.startswith("poison"):
+            return prompt
+        if self._where == "prompt":
+            return replace(prompt, text_ids=(*prompt.text_ids[:-1], NO_SUCH_ID))
+        return replace(prompt, trailing_ids=(*prompt.trailing_ids[:2], NO_SUCH_ID, *prompt.trailing_ids[3:]))
+
+    def live_text(self) -> object:
+        return self._inner.live_text()
+
+    def tokens_to_start(self, request: SynthesisRequest) -> int:
+        return self._inner.tokens_to_start(request)
+
+    def build(self, request: SynthesisRequest, text: SequenceOf[int], complete: bool) -> Prompt:
+        return self._inner.build(request, text, complete)
+
+    @property
+    def end_of_text_id(self) -> int:
+        return self._inner.end_of_text_id
+
+
+@pytest.mark.parametrize("where", ["prompt", "third frame"])
+def test_a_row_that_fails_takes_nobody_with_it(checkpoints: Checkpoints, where: str) -> None:
+    config = EngineConfig(max_streams=4, max_context=128, max_prefills_per_step=4, device="cpu", dtype="float32")
+    runner = TorchRunner("tiny", read_checkpoint(checkpoints("tiny", "custom_voice")), config)
+    poisoned = replace(GOOD, text="poison in the middle of it")
+
+    async def together(engine: Engine) -> list[object]:
+        requests = (GOOD, poisoned, replace(GOOD, seed=4))
+        return await asyncio.gather(*(listen(engine, request) for request in requests), return_exceptions=True)
+
+    with running(Engine(WatchedRunner(runner, text=PoisonedText(runner.text, where)), config)) as engine:  # type: ignore[arg-type]
+        before = asyncio.run(listen(engine, GOOD))
+        first, failure, _ = asyncio.run(together(engine))
+        assert isinstance(failure, SynthesisFailed)
+        assert np.array_equal(first.codes, before.codes)  # type: ignore[attr-defined]
+        assert engine.stats().running == 0
+        assert engine.ready
+        assert np.array_equal(asyncio.run(listen(engine, GOOD)).codes, before.codes)
+
+
+def test_endless_speech_is_ended_with_an_error() -> None:
+    heard: list[int] = []
+
+    async def speak(engine: Engine) -> None:
+        async for chunk in engine.submit(SynthesisRequest("ab", "heart")):
+            heard.append(chunk.frames)
+
+    with running(Engine(FakeRunner(frames_per_character=10_000), EngineConfig(max_streams=1))) as engine:
+        with pytest.raises(EndlessSpeech, match="did not end"):
+            asyncio.run(speak(engine))
+        assert engine.stats().running == 0
+    ceiling = ENDLESS_FRAMES + 2 * ENDLESS_FRAMES_PER_TOKEN
+    assert ceiling - 8 <= sum(heard) <= ceiling + 8
+
+
+def test_a_limit_that_the_caller_set_is_no_fault() -> None:
+    async def speak(engine: Engine) -> str:
+        return (await listen(engine, SynthesisRequest("ab", "heart", max_frames=100))).finished.reason
+
+    with running(Engine(FakeRunner(frames_per_character=10_000), EngineConfig(max_streams=1))) as engine:
+        assert asyncio.run(speak(engine)) == "length"
+
+
+def test_the_same_frame_over_and_over_is_endless_speech() -> None:
+    sequence = Sequence(pending(1, max_frames=1000), row=0)
+    frame, other = [7, 8, 9], [7, 8, 1]
+    sequence.watch(np.array([frame] * (SAME_FRAMES - 1), np.int16))
+    assert not sequence.runs_away
+    sequence.watch(np.array([other], np.int16))
+    sequence.watch(np.array([frame] * (SAME_FRAMES - 1), np.int16))
+    assert not sequence.runs_away
+    sequence.watch(np.array([frame], np.int16))
+    assert sequence.runs_away
+
+
+def test_errors_form_one_tree() -> None:
+    assert issubclass(EndlessSpeech, SynthesisFailed)
+    assert issubclass(SynthesisFailed, EngineError)

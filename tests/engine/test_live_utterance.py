@@ -1,0 +1,182 @@
+"""Live text: the speech depends on the text alone, not on its fragments nor on when they come."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from vivavoce_engine import AudioChunk, Engine, EngineConfig, Overloaded, Rejected, SynthesisRequest
+from vivavoce_engine.checkpoint import read_checkpoint
+from vivavoce_engine.fake_runner import FakeRunner
+from vivavoce_engine.live import LiveUtterance
+from vivavoce_engine.text import TextFrontend
+from vivavoce_engine.torch_runner import TorchRunner
+from vivavoce_voice import CHECKPOINT
+
+from tests.engine.conftest import Checkpoints
+from tests.support.speaking import Speech, join, listen, running
+
+TEXT = "Hello there, it's 7:45!  The quick brown fox jumps."
+PCM_TOLERANCE = 1e-5
+Fragment = tuple[str, bool]
+"""Text, and whether the listener waits until all it makes possible has been said before the next comes."""
+
+
+@pytest.fixture(scope="module")
+def engine(checkpoints: Checkpoints) -> Iterator[Engine]:
+    config = EngineConfig(max_context=160, max_streams=3, device="cpu", dtype="float32")
+    runner = TorchRunner("tiny", read_checkpoint(checkpoints("tiny", "custom_voice")), config)
+    with running(Engine(runner, config)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def shipped_engine() -> Iterator[Engine]:
+    config = EngineConfig(max_context=512, max_streams=2, device="cpu", dtype="float32")
+    with running(Engine(TorchRunner("shipped", read_checkpoint(CHECKPOINT), config), config)) as engine:
+        yield engine
+
+
+def request_for(engine: Engine, seed: int, max_frames: int) -> SynthesisRequest:
+    return SynthesisRequest(TEXT, engine.info.speakers[0], seed=seed, max_frames=max_frames)
+
+
+def fragments_of(text: str, cuts: list[int], waits: list[bool]) -> list[Fragment]:
+    edges = sorted({0, len(text), *(cut % len(text) for cut in cuts)})
+    pieces = [text[start:end] for start, end in pairwise(edges)]
+    return [(piece, bool(waits) and waits[index % len(waits)]) for index, piece in enumerate(pieces)]
+
+
+async def say(engine: Engine, request: SynthesisRequest, fragments: list[Fragment]) -> Speech:
+    utterance = engine.open(request)
+    committer = engine_text(engine).live_text()
+    chunks: list[AudioChunk] = []
+    tokens = 0
+    for text, wait in fragments:
+        utterance.append(text)
+        tokens += len(committer.append(text))
+        # The first token is in the prompt, and each further one makes a frame possible.
+        while wait and sum(chunk.frames for chunk in chunks) < min(tokens - 1, request.max_frames or tokens):
+            chunks.append(await anext(utterance.stream))
+    utterance.end()
+    chunks += [chunk async for chunk in utterance.stream]
+    assert utterance.stream.finished is not None
+    return join(chunks, utterance.stream.finished)
+
+
+def engine_text(engine: Engine) -> TextFrontend:
+    text = engine._runner.text
+    assert isinstance(text, TextFrontend)
+    return text
+
+
+def assert_same(actual: Speech, expected: Speech) -> None:
+    assert np.array_equal(actual.codes, expected.codes)
+    assert actual.finished == expected.finished
+    assert np.abs(actual.pcm - expected.pcm).max() < PCM_TOLERANCE
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cuts=st.lists(st.integers(0, len(TEXT) - 1), max_size=8),
+    waits=st.lists(st.booleans(), min_size=1, max_size=5),
+    seed=st.integers(0, 3),
+)
+def test_any_fragments_at_any_time_give_the_same_speech(
+    engine: Engine, cuts: list[int], waits: list[bool], seed: int
+) -> None:
+    request = request_for(engine, seed, max_frames=40)
+    at_once = asyncio.run(say(engine, request, [(TEXT, False)]))
+    assert_same(asyncio.run(say(engine, request, fragments_of(TEXT, cuts, waits))), at_once)
+
+
+def test_live_text_equals_the_same_text_submitted(engine: Engine) -> None:
+    request = request_for(engine, 5, max_frames=40)
+    submitted = replace(request, streaming_text=True, end_after_text=True)
+    live = asyncio.run(say(engine, request, [(TEXT, False)]))
+    assert_same(live, asyncio.run(listen(engine, submitted)))
+
+
+@pytest.mark.parametrize("waits", [[True], [False, True]])
+def test_the_shipped_voice_word_by_word(shipped_engine: Engine, waits: list[bool]) -> None:
+    request = request_for(shipped_engine, 7, max_frames=60)
+    at_once = asyncio.run(say(shipped_engine, request, [(TEXT, False)]))
+    cuts = [index for index, character in enumerate(TEXT) if character == " "]
+    assert_same(asyncio.run(say(shipped_engine, request, fragments_of(TEXT, cuts, waits))), at_once)
+
+
+def test_neighbours_that_wait_for_text_change_nothing(engine: Engine) -> None:
+    async def together() -> list[Speech]:
+        words = [(word, True) for word in ("Hello there, ", "it's 7:45!", "  The quick ", "brown fox jumps.")]
+        return await asyncio.gather(*(say(engine, request_for(engine, seed, 30), words) for seed in (1, 2, 3)))
+
+    for seed, speech in zip((1, 2, 3), asyncio.run(together()), strict=True):
+        assert_same(speech, asyncio.run(say(engine, request_for(engine, seed, 30), [(TEXT, False)])))
+
+
+def test_speech_does_not_end_before_the_text_has(engine: Engine) -> None:
+    committer = engine_text(engine).live_text()
+    text_tokens = len(committer.append(TEXT)) + len(committer.close())
+    for seed in range(6):
+        speech = asyncio.run(say(engine, request_for(engine, seed, 100), [(TEXT, False)]))
+        assert speech.finished.frames >= text_tokens
+        assert speech.finished.text_tokens == text_tokens
+
+
+def open_fake(engine: Engine) -> LiveUtterance:
+    return engine.open(SynthesisRequest("", "heart", seed=1))
+
+
+@pytest.mark.parametrize("phase", ["before text", "waiting for text", "text ended"])
+def test_cancelling_frees_the_row_in_every_phase(phase: str) -> None:
+    async def cancel(engine: Engine) -> None:
+        utterance = open_fake(engine)
+        if phase != "before text":
+            utterance.append("hello")
+            await anext(utterance.stream)
+        if phase == "text ended":
+            utterance.end()
+        utterance.stream.cancel()
+        following = open_fake(engine)  # there is one row: it only speaks if that is free
+        following.append("next")
+        following.end()
+        assert sum([chunk.frames async for chunk in following.stream]) == 4
+
+    with running(Engine(FakeRunner(), EngineConfig(max_streams=1))) as engine:
+        asyncio.run(cancel(engine))
+        assert engine.stats().running == engine.stats().queued == 0
+
+
+def test_blank_and_unservable_live_texts_are_refused() -> None:
+    async def attempts(engine: Engine) -> None:
+        with pytest.raises(Rejected, match="no speaker") as refused:
+            engine.open(SynthesisRequest("", "nobody"))
+        assert refused.value.param == "speaker"
+        with pytest.raises(Rejected, match="blank"):
+            open_fake(engine).end()
+        with pytest.raises(Rejected, match="more than 16 tokens"):
+            open_fake(engine).append("x" * 16)
+
+    with running(Engine(FakeRunner(), EngineConfig(max_context=16))) as engine:
+        asyncio.run(attempts(engine))
+
+
+def test_a_full_queue_refuses_a_live_text_when_it_begins() -> None:
+    async def attempt(engine: Engine) -> None:
+        running_one = open_fake(engine)
+        running_one.append("hello")
+        await anext(running_one.stream)
+        waiting = open_fake(engine)
+        waiting.append("hello")
+        with pytest.raises(Overloaded):
+            open_fake(engine).append("hello")
+        running_one.end()
+        waiting.end()
+        assert sum([chunk.frames async for chunk in waiting.stream]) == 5
+
+    with running(Engine(FakeRunner(), EngineConfig(max_streams=1, max_queue=1))) as engine:
+        asyncio.run(attempt(engine))

@@ -1,0 +1,274 @@
+"""Stored voices: whole or absent, back after a restart, shared by servers, bounded."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from vivavoce_engine import Rejected, StoredVoice, StoreFull, VoiceReference, VoiceStore
+from vivavoce_engine import voice_store as module
+from vivavoce_engine.lru import ByteLimitedCache
+from vivavoce_engine.voice_store import MAX_FILE_BYTES, MAX_TEXT_CHARS, STALE_S, to_bytes
+
+EMBEDDING = np.linspace(-1, 1, 64, dtype=np.float32)
+CODES = np.arange(32, dtype=np.int16).reshape(2, 16)
+
+
+def voice(name: str = "anna", codes: bool = True, consent: str = "I agree. 同意します") -> StoredVoice:
+    reference = VoiceReference(EMBEDDING, CODES, "Said, in “words”.") if codes else VoiceReference(EMBEDDING)
+    return StoredVoice(name, 1_700_000_000, consent, reference)
+
+
+def assert_same(actual: StoredVoice | None, expected: StoredVoice) -> None:
+    assert actual is not None
+    facts = ("name", "created_at_s", "consent")
+    assert all(getattr(actual, fact) == getattr(expected, fact) for fact in facts)
+    assert actual.reference.text == expected.reference.text
+    assert np.array_equal(actual.reference.embedding, expected.reference.embedding)
+    if expected.reference.codes is None:
+        assert actual.reference.codes is None
+    else:
+        assert actual.reference.codes is not None
+        assert np.array_equal(actual.reference.codes, expected.reference.codes)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "deep/voices"
+
+
+@pytest.fixture
+def store(folder: Path) -> VoiceStore:
+    return VoiceStore(folder)
+
+
+# ---- kept
+
+
+@pytest.mark.parametrize("codes", [True, False])
+def test_a_voice_survives_a_restart(folder: Path, codes: bool) -> None:
+    VoiceStore(folder).add(voice(codes=codes))
+    again = VoiceStore(folder)
+    assert again.names() == ["anna"]
+    assert_same(again.get("anna"), voice(codes=codes))
+    assert_same(again.get("ANNA"), voice(codes=codes))
+
+
+def test_the_second_use_of_a_voice_reads_nothing(store: VoiceStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.add(voice())
+    first = store.get("anna")
+    monkeypatch.setattr(module, "read_voice", None)
+    assert store.get("anna") is first is not None
+    assert store.all() == [first]
+
+
+def test_voices_are_listed_in_order(store: VoiceStore) -> None:
+    for name in ("zoe", "anna", "max-2", "9"):
+        store.add(voice(name))
+    assert store.names() == ["9", "anna", "max-2", "zoe"]
+    assert [found.name for found in store.all()] == store.names()
+
+
+def test_deleting(store: VoiceStore) -> None:
+    store.add(voice())
+    store.get("anna")
+    assert store.delete("Anna")
+    assert not store.delete("anna")
+    assert store.get("anna") is None
+    assert store.names() == []
+    assert store.cached_bytes == 0
+
+
+# ---- shared
+
+
+def test_two_servers_on_one_folder_see_each_others_voices(folder: Path) -> None:
+    here, there = VoiceStore(folder), VoiceStore(folder)
+    here.add(voice())
+    assert_same(there.get("anna"), voice())
+    there.delete("anna")
+    assert here.get("anna") is None
+    other = voice("anna", codes=False, consent="another day")
+    there.add(other)
+    assert_same(here.get("anna"), other)
+    assert [found.consent for found in here.all()] == ["another day"]
+
+
+def test_of_many_servers_one_gets_the_name(folder: Path) -> None:
+    def try_to_add(number: int) -> bool:
+        try:
+            VoiceStore(folder).add(voice(consent=f"from {number}"))
+        except Rejected as refusal:
+            return refusal.param != "name"
+        return True
+
+    with ThreadPool(8) as servers:
+        assert sum(servers.map(try_to_add, range(32))) == 1
+    assert os.listdir(folder) == ["anna.safetensors"]
+
+
+# ---- atomic
+
+
+def test_a_crash_while_writing_leaves_no_voice_behind(
+    store: VoiceStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        store.add(voice())
+    assert os.listdir(folder) == []
+    assert store.get("anna") is None
+
+
+def test_what_a_dead_server_left_half_written_is_no_voice_and_goes_away(store: VoiceStore, folder: Path) -> None:
+    for name, age_s in ((".old.partial", STALE_S + 60), (".new.partial", 0)):
+        (folder / name).write_bytes(b"half")
+        os.utime(folder / name, (time.time() - age_s,) * 2)
+    assert store.names() == []
+    store.add(voice())
+    assert sorted(os.listdir(folder)) == [".new.partial", "anna.safetensors"]
+
+
+# ---- bounded
+
+
+def test_two_thousand_uploads_and_deletes_leave_memory_and_disk_where_they_were(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # the disk's own time is not the point
+    store, witness = VoiceStore(folder, max_voices=3, cache_bytes=4096), VoiceStore(folder, cache_bytes=4096)
+    handles = len(os.listdir("/proc/self/fd"))
+    for number in range(2000):
+        name = f"voice-{number}"
+        store.add(voice(name))
+        assert witness.get(name) is not None
+        assert store.get(name) is not None
+        assert store.delete(name)
+        assert witness.get(name) is None
+    assert os.listdir(folder) == []
+    assert store.cached_bytes == 0
+    assert witness.cached_bytes <= 4096
+    assert len(os.listdir("/proc/self/fd")) == handles
+
+
+def test_the_number_of_voices_is_bounded(folder: Path) -> None:
+    store = VoiceStore(folder, max_voices=2)
+    store.add(voice("a"))
+    store.add(voice("b"))
+    with pytest.raises(StoreFull, match="2 voices are stored"):
+        store.add(voice("c"))
+    store.delete("a")
+    store.add(voice("c"))
+    assert store.names() == ["b", "c"]
+
+
+class Block:
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+
+def test_the_cache_forgets_what_was_not_used_for_longest() -> None:
+    cache: ByteLimitedCache[str, Block] = ByteLimitedCache(100)
+    blocks = {name: Block(40) for name in "abc"}
+    cache.put("a", blocks["a"])
+    cache.put("b", blocks["b"])
+    assert cache.get("a") is blocks["a"]
+    cache.put("c", blocks["c"])
+    assert cache.get("b") is None
+    assert (len(cache), cache.nbytes) == (2, 80)
+    cache.put("a", Block(10))
+    assert cache.nbytes == 50
+    cache.put("huge", Block(101))
+    assert (len(cache), cache.nbytes) == (0, 0)
+    cache.forget("never there")
+
+
+# ---- bad names, texts and files
+
+BAD_NAMES = ["", " ", "..", ".", "../anna", "a/b", "a\\b", "/etc/passwd", ".hidden", "-rf", "_x", "a b", "a.b", "a+b"]
+BAD_NAMES += ["a(2)", "a\0b", "a\n", "Anna", "é", "\uff41", "a" * 65, "anna.safetensors", "~", "a%2fb", "con:"]
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_no_such_name(store: VoiceStore, folder: Path, name: str) -> None:
+    outside = folder.parent / "anna.safetensors"
+    outside.write_bytes(to_bytes(voice()))
+    with pytest.raises(Rejected) as refusal:
+        store.add(voice(name))
+    assert refusal.value.param == "name"
+    if name != "Anna":  # which asks for anna
+        assert store.get(name) is None
+        assert not store.delete(name)
+    assert os.listdir(folder) == []
+    assert outside.exists()
+
+
+@pytest.mark.parametrize(
+    ("param", "unfit"),
+    [
+        ("consent", voice(consent="")),
+        ("consent", voice(consent=" \n")),
+        ("consent", voice(consent="x" * (MAX_TEXT_CHARS + 1))),
+        ("ref_text", replace(voice(), reference=VoiceReference(EMBEDDING, CODES, "x" * (MAX_TEXT_CHARS + 1)))),
+    ],
+)
+def test_no_such_text(store: VoiceStore, folder: Path, param: str, unfit: StoredVoice) -> None:
+    with pytest.raises(Rejected) as refusal:
+        store.add(unfit)
+    assert refusal.value.param == param
+    assert os.listdir(folder) == []
+
+
+def without_format(path: Path) -> None:
+    save_file({"embedding": EMBEDDING}, path)
+
+
+def of_wrong_kind(path: Path) -> None:
+    save_file({**load_file(path), "embedding": EMBEDDING[None]}, path, {"format": module.FORMAT})
+
+
+def a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def too_large(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + bytes(MAX_FILE_BYTES))
+
+
+BREAK: list[Callable[[Path], object]] = [
+    lambda path: path.write_bytes(b""),
+    lambda path: path.write_bytes(path.read_bytes()[:50]),
+    lambda path: path.write_bytes(b"\xff" * 500),
+    too_large,
+    without_format,
+    of_wrong_kind,
+    a_folder,
+]
+
+
+@pytest.mark.parametrize("spoil", BREAK)
+def test_a_broken_file_is_told_and_harms_no_other_voice(
+    store: VoiceStore, folder: Path, spoil: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    store.add(voice("good"))
+    store.add(voice("bad"))
+    spoil(folder / "bad.safetensors")
+    with pytest.raises(Rejected, match="the stored voice 'bad' cannot be read"):
+        store.get("bad")
+    assert [found.name for found in store.all()] == ["good"]
+    assert "'bad' cannot be read" in caplog.text
+
+
+def test_files_of_others_are_no_voices(store: VoiceStore, folder: Path) -> None:
+    for name in ("README.md", "UPPER.safetensors", ".x.safetensors"):
+        (folder / name).write_bytes(b"")
+    assert store.names() == []
