@@ -11,6 +11,8 @@ class EngineConfig:
     """Utterances that run at the same time; each owns one row of every table."""
     max_queue: int = 64
     """Accepted requests that may wait for a row; the next one is refused as Overloaded."""
+    max_queue_s: float = 600.0
+    """Seconds of speech, as estimated from the texts, that may wait for a row."""
     max_context: int = 8192
     """Positions of talker KV cache a row: prompt tokens plus generated frames."""
     max_prefills_per_step: int = 2

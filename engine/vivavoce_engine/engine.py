@@ -3,13 +3,16 @@
 import asyncio
 import itertools
 import logging
+import math
 import secrets
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass, replace
 
+from vivavoce_engine.admission import Admission, Load
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.errors import EndlessSpeech, EngineError, NotServing, Overloaded, Rejected, SynthesisFailed
+from vivavoce_engine.errors import EndlessSpeech, EngineError, NotServing, Rejected, SynthesisFailed
 from vivavoce_engine.live import LiveUtterance
 from vivavoce_engine.messages import AppendText, Cancel, Command, Failed, Finished, Shutdown, Submit
 from vivavoce_engine.request import ModelInfo, SynthesisRequest
@@ -22,7 +25,6 @@ from vivavoce_engine.voices import Voices
 
 log = logging.getLogger(__name__)
 
-RETRY_AFTER_S = 1.0
 SEED_BITS = 63
 
 
@@ -54,9 +56,11 @@ class Engine:
         self._wake = threading.Event()
         self._ids = itertools.count(1)
         self._accepting = False
-        self._admission = threading.Lock()
+        self._admission = Admission(config, runner.info.frame_s)
+        self._gate = threading.Lock()
         """Held while a request is sent and when the thread ends: none is sent to a thread that has ended."""
         self._accepted = 0
+        self._accepted_frames = 0.0
         self._steps = 0
         self._frames = 0
         self._failed = False
@@ -130,17 +134,27 @@ class Engine:
     ) -> AudioStream:
         """Queues an utterance; more text may follow by `append_text` unless `complete`. Raises as `submit`."""
         max_frames = self._frame_limit(request, prompt)
-        if self._accepted - self._scheduler.left_queue >= self.config.max_queue:
-            raise Overloaded(f"{self.config.max_queue} requests are waiting already", RETRY_AFTER_S)
+        frames = self._admission.estimate_frames(prompt.text_tokens, max_frames)
+        self._admission.check(self._waiting(), frames, request.max_wait_s)
+        deadline_s = math.inf if request.max_wait_s is None else time.monotonic() + request.max_wait_s
         trailing = TrailingText(prompt.trailing_ids, complete, prompt.text_tokens)
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-        pending = Pending(stream.utterance_id, request, prompt, seed, max_frames, stream, trailing)
-        with self._admission:
+        pending = Pending(stream.utterance_id, request, prompt, seed, max_frames, stream, trailing, frames, deadline_s)
+        with self._gate:
             if not self._accepting:
                 raise NotServing("the engine has stopped")
             self._accepted += 1
+            self._accepted_frames += frames
             self._send(Submit(pending))
         return stream
+
+    def _waiting(self) -> Load:
+        """What the next request has to wait for: nothing while there are rows for all that was accepted."""
+        free_rows = self.config.max_streams - self._scheduler.running
+        requests = self._accepted - self._scheduler.left_queue - free_rows
+        if requests < 0:
+            return Load(0, 0.0)
+        return Load(requests, self._accepted_frames - self._scheduler.left_queue_frames)
 
     def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
         """More text of a live utterance that has been queued."""
@@ -168,13 +182,13 @@ class Engine:
             while self._drain_commands():
                 if not self.step():
                     self._scheduler.check_integrity()
-                    self._wake.wait()
+                    self._wait()
                 self._wake.clear()
         except Exception as error:
             self._failed = True
             log.exception("the engine stopped")
             failure = SynthesisFailed(f"the engine stopped: {error}")
-        with self._admission:
+        with self._gate:
             self._accepting = False
         while self._inbox:  # what arrived since the last step
             self._drain_commands()
@@ -182,14 +196,26 @@ class Engine:
 
     def step(self) -> bool:
         """One turn: schedule → run → commit → deliver. False when there is nothing to do."""
+        started_s = time.monotonic()
+        late = self._scheduler.expire(started_s)
+        if late:
+            refusal = Failed(self._admission.overloaded("the request's time to wait has passed"))
+            deliver([(pending.stream, refusal) for pending in late])
         plan = self._scheduler.plan()
         if not plan:
             return False
         outcome = self._runner.run(plan)
         deliver(self._commit(outcome))
+        if plan.step:
+            self._admission.record_step(len(plan.step), time.monotonic() - started_s)
         self._steps += 1
         self._frames += len(plan.step)
         return True
+
+    def _wait(self) -> None:
+        """Until a command or a reader wakes the thread, or a request has waited too long."""
+        deadline_s = self._scheduler.next_deadline_s
+        self._wake.wait(None if math.isinf(deadline_s) else max(0.0, deadline_s - time.monotonic()))
 
     def _drain_commands(self) -> bool:
         """Applies what arrived since the last step; False when the engine is to stop."""
@@ -224,13 +250,15 @@ class Engine:
                 self._scheduler.release(sequence)
         return deliveries
 
-    @staticmethod
-    def _last_event(sequence: Sequence, outcome: Outcome) -> Finished | Failed | None:
+    def _last_event(self, sequence: Sequence, outcome: Outcome) -> Finished | Failed | None:
         """What ends the utterance now, if anything does."""
         if sequence.utterance_id in outcome.failed:
             return Failed(outcome.failed[sequence.utterance_id])
         if sequence.complete:
-            return sequence.finished()
+            finished = sequence.finished()
+            if finished.reason == "stop":
+                self._admission.record_utterance(finished.text_tokens, finished.frames)
+            return finished
         if sequence.runs_away:
             return Failed(EndlessSpeech(f"the speech did not end by itself in {sequence.frames_made} frames"))
         return None

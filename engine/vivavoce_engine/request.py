@@ -74,6 +74,9 @@ class SynthesisRequest:
     `first_chunk_frames` is the size of the first piece of audio; later pieces grow from there.
     `end_after_text` forbids the end of speech before the text has been read to its end; live text always does (while
     its end is unknown the model must not end), and the reference never.
+    `max_wait_s` is how long the request may wait for its turn; past it, or when it is clear that it will be past it,
+    the request is refused as Overloaded. None waits as long as it takes.
+    `client` tells whose request it is: clients get rows in turn, however many requests each has in the queue.
     """
 
     text: str
@@ -86,6 +89,8 @@ class SynthesisRequest:
     max_frames: int | None = None
     first_chunk_frames: int = 1
     end_after_text: bool = False
+    max_wait_s: float | None = None
+    client: str = ""
     reference: VoiceReference | None = None
 
     def __post_init__(self) -> None:
@@ -94,6 +99,8 @@ class SynthesisRequest:
         for name, value in (("max_frames", self.max_frames), ("first_chunk_frames", self.first_chunk_frames)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
+        if self.max_wait_s is not None and not self.max_wait_s >= 0:
+            raise ValueError(f"max_wait_s must be at least 0, not {self.max_wait_s}")
 
 
 @dataclass(frozen=True, slots=True)

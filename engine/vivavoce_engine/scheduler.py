@@ -1,6 +1,7 @@
 """Who runs next. Pure Python: no tensors, no threads, no clock."""
 
-from collections import OrderedDict
+import math
+from collections import Counter
 from dataclasses import dataclass
 
 from vivavoce_engine.config import EngineConfig
@@ -31,10 +32,11 @@ class Scheduler:
         self._config = config
         self._max_unread_frames = max_unread_frames
         self._rows = Rows(config.max_streams)
-        self._queue: OrderedDict[int, Pending] = OrderedDict()
+        self._queue: dict[int, Pending] = {}
         self._running: dict[int, Sequence] = {}
         self.left_queue = 0
-        """How many have left the queue so far, into a row or cancelled."""
+        self.left_queue_frames = 0.0
+        """How many requests, and estimated frames, have left the queue so far, by whatever way."""
 
     @property
     def running(self) -> int:
@@ -52,10 +54,26 @@ class Scheduler:
 
     def cancel(self, utterance_id: int) -> None:
         """Forgets an utterance wherever it is; one that has already ended is no error."""
-        if self._queue.pop(utterance_id, None) is not None:
-            self.left_queue += 1
+        if utterance_id in self._queue:
+            self._dequeue(utterance_id)
         elif utterance_id in self._running:
             self.release(self._running[utterance_id])
+
+    def _dequeue(self, utterance_id: int) -> Pending:
+        pending = self._queue.pop(utterance_id)
+        self.left_queue += 1
+        self.left_queue_frames += pending.frames
+        return pending
+
+    def expire(self, now_s: float) -> list[Pending]:
+        """Removes and returns what has waited past its deadline."""
+        late = [pending.utterance_id for pending in self._queue.values() if pending.deadline_s <= now_s]
+        return [self._dequeue(utterance_id) for utterance_id in late]
+
+    @property
+    def next_deadline_s(self) -> float:
+        """The earliest deadline in the queue, infinite without one."""
+        return min((pending.deadline_s for pending in self._queue.values()), default=math.inf)
 
     def release(self, sequence: Sequence) -> None:
         """Frees the row of an utterance that is complete, cancelled or failed."""
@@ -84,18 +102,20 @@ class Scheduler:
     def _admit(self) -> list[Sequence]:
         started: list[Sequence] = []
         while self._queue and self._rows.can_admit() and len(started) < self._config.max_prefills_per_step:
-            _, pending = self._queue.popitem(last=False)
-            self.left_queue += 1
-            sequence = Sequence(pending, self._rows.admit())
+            sequence = Sequence(self._dequeue(self._next_in_turn()), self._rows.admit())
             self._running[sequence.utterance_id] = sequence
             started.append(sequence)
         return started
 
+    def _next_in_turn(self) -> int:
+        """The oldest request of the client that has the fewest rows: one client's burst delays nobody else."""
+        rows = Counter(sequence.pending.request.client for sequence in self._running.values())
+        return min(self._queue, key=lambda utterance_id: rows[self._queue[utterance_id].request.client])
+
     def drop_all(self) -> list[Pending]:
         """Empties queue and rows, and returns what was in them."""
-        dropped = [*self._queue.values(), *(sequence.pending for sequence in self._running.values())]
-        self.left_queue += len(self._queue)
-        self._queue.clear()
+        dropped = [self._dequeue(utterance_id) for utterance_id in list(self._queue)]
+        dropped += (sequence.pending for sequence in self._running.values())
         for sequence in list(self._running.values()):
             self.release(sequence)
         return dropped

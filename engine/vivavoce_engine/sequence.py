@@ -3,6 +3,7 @@
 An utterance is `Pending` until it owns a row and a `Sequence` from then on; the two never mix.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -49,7 +50,10 @@ class TrailingText:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An accepted utterance that waits for a row. `trailing` alone changes, while text arrives."""
+    """An accepted utterance that waits for a row. `trailing` alone changes, while text arrives.
+
+    `frames` estimates the length of its speech; past `deadline_s` (time.monotonic) it no longer waits.
+    """
 
     utterance_id: int
     request: SynthesisRequest
@@ -58,6 +62,8 @@ class Pending:
     max_frames: int
     stream: AudioStream
     trailing: TrailingText
+    frames: float = 0.0
+    deadline_s: float = math.inf
 
 
 class Sequence:

@@ -176,6 +176,7 @@ class TextFrontend:
             return []
         if not reference.text.strip():
             raise Rejected("reference", "going on from a recording takes the text that is spoken in it")
+        check_characters("reference", reference.text)
         return self._tokenizer.encode(reference.text)
 
     def _instruct(self, request: SynthesisRequest) -> list[int]:

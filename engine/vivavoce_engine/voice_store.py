@@ -22,6 +22,7 @@ from safetensors.numpy import save
 from vivavoce_engine.errors import Rejected, StoreFull
 from vivavoce_engine.lru import ByteLimitedCache
 from vivavoce_engine.request import VoiceReference
+from vivavoce_engine.text import check_characters
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +169,7 @@ def check_voice(voice: StoredVoice) -> None:
     for param, text in (("consent", voice.consent), ("ref_text", voice.reference.text)):
         if len(text) > MAX_TEXT_CHARS:
             raise Rejected(param, f"{param} has {len(text)} characters; the most is {MAX_TEXT_CHARS}")
+        check_characters(param, text)
 
 
 def version_of(path: Path) -> Version:

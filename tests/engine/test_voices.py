@@ -237,6 +237,10 @@ ONES = [1.0] * EMBEDDING_SIZE
 BAD_VOICES: list[tuple[str, str, str, object, str]] = [
     ("consent", "anna", "", RECORDING, "said"),
     ("consent", "anna", "  ", ONES, ""),
+    ("consent", "anna", "half \ud83c", ONES, ""),
+    ("ref_text", "anna", CONSENT, RECORDING, "half \ud83c"),
+    ("name", "\ud83c", CONSENT, ONES, ""),
+    ("speaker", "anna", CONSENT, "\ud83c", ""),
     ("name", "", CONSENT, ONES, ""),
     ("name", "heart", CONSENT, ONES, ""),
     ("name", "Heart ", CONSENT, ONES, ""),
@@ -299,6 +303,7 @@ BAD_REFERENCES: list[tuple[Kind, VoiceReference, str]] = [
     ("base", VoiceReference(embedding(float("nan"))), "values lie between"),
     ("base", VoiceReference(embedding(float("inf"))), "values lie between"),
     ("base", VoiceReference(embedding(-2 * EMBEDDING_MAX)), "values lie between"),
+    ("base", replace(GOOD, text="half \ud83c"), "surrogate"),
     ("base", replace(GOOD, text=" "), "takes the text that is spoken in it"),
     ("base", replace(GOOD, codes=np.ones((5, 15), np.int16)), "frames have 16 codes"),
     ("base", replace(GOOD, codes=np.ones((0, GROUPS), np.int16)), "frames have 16 codes"),

@@ -1,5 +1,7 @@
 """Utterances without a model, an engine or an event loop: for tests of what is pure Python."""
 
+import math
+
 from vivavoce_engine import SynthesisRequest
 from vivavoce_engine.messages import Finished
 from vivavoce_engine.scheduler import Plan, Scheduler
@@ -20,10 +22,18 @@ class Listener(AudioStream):
         self._frames_read += frames
 
 
-def pending(utterance_id: int, max_frames: int = 100, first_chunk_frames: int = 1) -> Pending:
-    request = SynthesisRequest("text", first_chunk_frames=first_chunk_frames)
+def pending(
+    utterance_id: int,
+    max_frames: int = 100,
+    first_chunk_frames: int = 1,
+    client: str = "",
+    deadline_s: float = math.inf,
+) -> Pending:
+    request = SynthesisRequest("text", first_chunk_frames=first_chunk_frames, client=client)
     prompt = Prompt((NO_ID,), (NO_ID,), (), text_tokens=3)
-    return Pending(utterance_id, request, prompt, 0, max_frames, Listener(utterance_id), TrailingText((), True, 3))
+    return Pending(
+        utterance_id, request, prompt, 0, max_frames, Listener(utterance_id), TrailingText((), True, 3), 1.0, deadline_s
+    )
 
 
 def listener(sequence: Sequence | Pending) -> Listener:

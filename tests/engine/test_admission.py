@@ -1,0 +1,108 @@
+"""Who is let in, who is told to come back and when, and whose turn it is."""
+
+import asyncio
+
+import pytest
+from vivavoce_engine import Engine, EngineConfig, Overloaded, SynthesisRequest
+from vivavoce_engine.admission import FIRST_FRAMES_PER_S, FIRST_FRAMES_PER_TOKEN, Admission, Load
+from vivavoce_engine.fake_runner import FakeRunner
+from vivavoce_engine.scheduler import Scheduler
+
+from tests.engine.stepping import stepping
+from tests.engine.utterances import pending
+from tests.support.speaking import listen, running
+
+FRAME_S = 0.08
+
+
+def admission(max_queue: int = 3, max_queue_s: float = 8.0) -> Admission:
+    return Admission(EngineConfig(max_queue=max_queue, max_queue_s=max_queue_s), FRAME_S)
+
+
+def test_the_queue_is_bounded_by_requests_and_by_seconds_of_speech() -> None:
+    gate = admission()
+    gate.check(Load(2, 50.0), frames=50.0, max_wait_s=None)
+    with pytest.raises(Overloaded, match="3 requests are waiting"):
+        gate.check(Load(3, 0.0), frames=1.0, max_wait_s=None)
+    with pytest.raises(Overloaded, match="too long"):
+        gate.check(Load(2, 50.0), frames=51.0, max_wait_s=None)
+
+
+def test_an_empty_queue_takes_a_text_of_any_length() -> None:
+    admission().check(Load(0, 0.0), frames=1e6, max_wait_s=None)
+
+
+def test_a_wait_that_cannot_be_met_is_refused_at_once() -> None:
+    gate = admission()
+    gate.check(Load(1, 2 * FIRST_FRAMES_PER_S), frames=1.0, max_wait_s=2.0)
+    with pytest.raises(Overloaded, match=r"about 2\.0 s"):
+        gate.check(Load(1, 2 * FIRST_FRAMES_PER_S), frames=1.0, max_wait_s=1.9)
+
+
+def test_estimates_follow_what_was_measured() -> None:
+    gate = admission()
+    assert gate.estimate_frames(10, 1000) == 10 * FIRST_FRAMES_PER_TOKEN
+    assert gate.estimate_frames(10, 7) == 7
+    for _ in range(200):
+        gate.record_step(frames=100, seconds=0.5)
+        gate.record_utterance(text_tokens=10, frames=30)
+    assert gate.estimate_frames(10, 1000) == pytest.approx(30)
+    # 30 frames an utterance at 200 frames a second: a place is free after 0.15 s, and a client waits a second at least.
+    assert gate.overloaded("").retry_after_s == 1.0
+    for _ in range(200):
+        gate.record_step(frames=1, seconds=0.1)
+    assert gate.overloaded("").retry_after_s == pytest.approx(3.0)
+
+
+def test_clients_get_rows_in_turn() -> None:
+    scheduler = Scheduler(EngineConfig(max_streams=3, max_prefills_per_step=8), 100)
+    for utterance_id, client in ((1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "c")):
+        scheduler.enqueue(pending(utterance_id, client=client))
+    assert [sequence.utterance_id for sequence in scheduler.plan().start] == [1, 4, 5]
+    assert scheduler.left_queue == 3
+
+
+def test_what_waited_too_long_leaves_the_queue() -> None:
+    scheduler = Scheduler(EngineConfig(max_streams=1), 100)
+    scheduler.enqueue(pending(1, deadline_s=5.0))
+    scheduler.enqueue(pending(2))
+    assert scheduler.next_deadline_s == 5.0
+    assert scheduler.expire(4.9) == []
+    assert [late.utterance_id for late in scheduler.expire(5.0)] == [1]
+    assert scheduler.next_deadline_s == float("inf")
+    assert [sequence.utterance_id for sequence in scheduler.plan().start] == [2]
+
+
+def test_a_request_whose_wait_runs_out_in_the_queue_is_refused() -> None:
+    async def wait_in_vain(engine: Engine) -> None:
+        blocking = engine.submit(SynthesisRequest("x" * 50, "heart"))
+        await anext(blocking)
+        late = engine.submit(SynthesisRequest("late", "heart", max_wait_s=0.0))
+        with pytest.raises(Overloaded, match="time to wait has passed") as refused:
+            await anext(late)
+        assert refused.value.retry_after_s >= 1
+        blocking.cancel()
+
+    with running(Engine(FakeRunner(), EngineConfig(max_streams=1, max_unread_s=0.08))) as engine:
+        asyncio.run(wait_in_vain(engine))
+
+
+def test_estimated_frames_leave_the_queue_with_their_request() -> None:
+    async def fill(engine: Engine) -> None:
+        engine.submit(SynthesisRequest("ab", "heart"))
+        steps.next()
+        waiting = [engine.submit(SynthesisRequest("a" * length, "heart")) for length in (10, 20)]
+        assert engine._waiting() == Load(2, 30 * FIRST_FRAMES_PER_TOKEN)
+        waiting[0].cancel()
+        steps.allow()
+        assert engine._waiting() == Load(1, 20 * FIRST_FRAMES_PER_TOKEN)
+        waiting[1].cancel()
+
+    with stepping(max_streams=1) as (engine, steps):
+        asyncio.run(fill(engine))
+
+
+def test_nobody_waits_longer_than_an_idle_engine_takes() -> None:
+    with running(Engine(FakeRunner(), EngineConfig())) as engine:
+        speech = asyncio.run(listen(engine, SynthesisRequest("hello", "heart", max_wait_s=30.0)))
+        assert speech.finished.frames == 5
