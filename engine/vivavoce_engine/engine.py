@@ -36,6 +36,8 @@ class EngineStats:
     running: int
     steps: int
     frames: int
+    step_s: float
+    """How long the present step has been taking, 0 between steps: a watchdog's sign of a device that hangs."""
 
 
 class Engine:
@@ -63,6 +65,7 @@ class Engine:
         self._accepted_frames = 0.0
         self._steps = 0
         self._frames = 0
+        self._step_started_s = math.inf
         self._failed = False
         self._thread = threading.Thread(target=self._loop, name="vivavoce-engine", daemon=True)
 
@@ -81,9 +84,9 @@ class Engine:
         return self._failed
 
     def stats(self) -> EngineStats:
-        return EngineStats(
-            self._accepted - self._scheduler.left_queue, self._scheduler.running, self._steps, self._frames
-        )
+        queued = self._accepted - self._scheduler.left_queue
+        step_s = max(0.0, time.monotonic() - self._step_started_s)
+        return EngineStats(queued, self._scheduler.running, self._steps, self._frames, step_s)
 
     def start(self) -> None:
         """Starts the thread; the runner is warm by then."""
@@ -204,7 +207,9 @@ class Engine:
         plan = self._scheduler.plan()
         if not plan:
             return False
+        self._step_started_s = started_s
         outcome = self._runner.run(plan)
+        self._step_started_s = math.inf
         deliver(self._commit(outcome))
         if plan.step:
             self._admission.record_step(len(plan.step), time.monotonic() - started_s)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import av
 import numpy as np
-import soxr  # type: ignore[import-untyped]
+import soxr
 from numpy.typing import NDArray
 
 from vivavoce_engine.checkpoint import REFERENCE_SAMPLE_RATE

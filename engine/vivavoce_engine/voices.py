@@ -73,8 +73,9 @@ class Voices:
     ) -> tuple[str, VoiceReference | None]:
         """What a client calls a voice → `speaker` and `reference` of a SynthesisRequest.
 
-        A name, in any letter case, or a mix `a(2)+b(1)`. `aliases` maps more names, in lower case, to speakers; a
-        voice that has such a name itself comes first. `x_vector_only` leaves a stored voice's recording aside.
+        A name, in any letter case, or a mix `a(2)+b(1)`. `aliases` maps more names, in lower case, to speakers, or to
+        "" for the voice that the instructions design; a voice that has such a name itself comes first.
+        `x_vector_only` leaves a stored voice's recording aside.
 
         Raises:
             Rejected: there is no such voice, or this model cannot speak with it.
@@ -85,8 +86,9 @@ class Voices:
         stored = self._stored(voice)
         if stored is not None:
             return "", self._usable(stored, x_vector_only)
-        if voice.casefold() in aliases:
-            return self.resolve(aliases[voice.casefold()], x_vector_only=x_vector_only)
+        alias = aliases.get(voice.casefold())
+        if alias is not None:
+            return self.resolve(alias, x_vector_only=x_vector_only) if alias else ("", None)
         parts = parse_blend(voice)
         if len(parts) == 1 and parts[0][0] != voice:  # `a(2)` is `a`
             return self.resolve(parts[0][0], aliases, x_vector_only)

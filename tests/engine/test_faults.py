@@ -15,7 +15,7 @@ from vivavoce_engine.text import Prompt
 from vivavoce_engine.torch_runner import TorchRunner
 
 from tests.engine.conftest import Checkpoints
-from tests.engine.stepping import WatchedRunner
+from tests.engine.stepping import Steps, WatchedRunner, stepping
 from tests.engine.utterances import pending
 from tests.support.speaking import listen, running
 
@@ -110,3 +110,16 @@ def test_the_same_frame_over_and_over_is_endless_speech() -> None:
 def test_errors_form_one_tree() -> None:
     assert issubclass(EndlessSpeech, SynthesisFailed)
     assert issubclass(SynthesisFailed, EngineError)
+
+
+def test_a_step_that_hangs_shows_in_the_stats() -> None:
+    async def speak(engine: Engine, steps: Steps) -> None:
+        engine.submit(SynthesisRequest("abc", "heart"))
+        steps.next()
+        first = engine.stats().step_s
+        assert first > 0
+        assert engine.stats().step_s > first
+
+    with stepping() as (engine, steps):
+        assert engine.stats().step_s == 0
+        asyncio.run(speak(engine, steps))

@@ -98,6 +98,13 @@ def test_a_stored_voice_comes_before_an_alias(store: VoiceStore) -> None:
     assert voices.resolve("alloy", aliases) == ("heart", None)
 
 
+def test_an_alias_may_stand_for_the_designed_voice() -> None:
+    voices = Voices(replace(FAKE_INFO, task="voice_design", speakers=(), embedding_size=0, clones=False))
+    assert voices.resolve("Alloy", {"alloy": ""}) == ("", None)
+    with pytest.raises(Rejected, match="there are none"):
+        voices.resolve("heart", {"alloy": ""})
+
+
 def test_a_mix_of_one_is_the_voice_itself(store: VoiceStore) -> None:
     voices = fake_voices(store)
     assert voices.resolve("michael(3)") == ("michael", None)

@@ -1,17 +1,23 @@
 """A real server on a real socket, in a thread of the test's process, over an engine that the test can look into."""
 
+import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import httpx
 import uvicorn
 from vivavoce_engine import Engine, EngineConfig
 from vivavoce_engine.fake_runner import FakeRunner
 from vivavoce_engine.scheduler import Plan
 from vivavoce_server import ServerConfig, create_app
+from vivavoce_server.cli import bind
+from vivavoce_server.service import Service
+from vivavoce_server.uvicorn_sockets import websocket_options
 
 DEADLINE_S = 20.0
 
@@ -20,6 +26,7 @@ DEADLINE_S = 20.0
 class LiveServer:
     url: str
     engine: Engine
+    service: Service
 
 
 def fake_engine(
@@ -35,17 +42,18 @@ def live_server(
     """Starts the engines and a server over them; stops both."""
     engines = fake_engine() if engines is None else engines
     all_engines = [engines] if isinstance(engines, Engine) else list(engines.values())
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener = bind("127.0.0.1", 0)
     app = create_app(engines, config or ServerConfig())
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, **websocket_options())
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     for engine in all_engines:
         engine.start()
     thread.start()
     try:
         wait_until(lambda: server.started)
-        yield LiveServer(f"http://127.0.0.1:{listener.getsockname()[1]}", all_engines[0])
+        yield LiveServer(f"http://127.0.0.1:{listener.getsockname()[1]}", all_engines[0], app.state.service)
     finally:
         server.should_exit = True
         thread.join()
@@ -53,12 +61,24 @@ def live_server(
             engine.stop()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = DEADLINE_S) -> None:
     """Waits for what another thread is about to do; the deadline is only there to end a test that would hang."""
-    deadline_s = time.monotonic() + DEADLINE_S
+    deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen"
         time.sleep(0.005)
+
+
+def ask_and_leave(server: LiveServer, path: str, body: Mapping[str, Any], leave_when: Callable[[], bool]) -> None:
+    """Sends a request over a bare socket, and closes it without reading once the condition holds."""
+    content = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    url = httpx.URL(server.url)
+    with socket.create_connection((url.host, url.port or 80)) as client:
+        client.sendall(head.encode() + content)
+        wait_until(leave_when)
 
 
 class Gate:

@@ -6,7 +6,7 @@ import av
 import av.logging
 import numpy as np
 import pytest
-import soundfile  # type: ignore[import-untyped]
+import soundfile
 from vivavoce_engine import SynthesisFailed
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
 from vivavoce_server.containers import FORMATS, FULL_SCALE, FormatName, to_int16, wav_header

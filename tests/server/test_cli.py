@@ -5,9 +5,7 @@ import os
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx
@@ -15,26 +13,14 @@ import pytest
 from vivavoce_server.cli import warn_if_not_intelligible
 
 from tests.server.live import wait_until
+from tests.server.process import SERVE, serving
 
-SERVE = [sys.executable, "-m", "vivavoce_server"]
 SPEECH_BODY = {"input": "a" * 4000, "voice": "heart", "response_format": "pcm"}
 """15 MB of audio: more than sockets and the engine buffer for a client that does not read."""
 
 
-@contextmanager
-def serving(tmp_path: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    address_file = tmp_path / "address"
-    command = [*SERVE, "--model", "fake", "--port", "0", "--address-file", str(address_file), *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            wait_until(lambda: address_file.exists() or process.poll() is not None)
-            yield process, address_file.read_text(encoding="utf-8")
-        finally:
-            process.kill()
-
-
 def test_it_announces_an_address_and_a_curl_line_that_works(tmp_path: Path) -> None:
-    with serving(tmp_path) as (process, url):
+    with serving(tmp_path, "--model", "fake") as (process, url):
         assert httpx.get(f"{url}/ready").status_code == 200
         assert process.stdout is not None
         announced = [process.stdout.readline() for _ in range(2)]
@@ -52,7 +38,7 @@ def test_it_announces_an_address_and_a_curl_line_that_works(tmp_path: Path) -> N
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_running_speech_is_finished_before_the_process_ends(tmp_path: Path, signum: signal.Signals) -> None:
     # A client that does not read yet holds its response open for as long as the test needs.
-    with serving(tmp_path) as (process, url), socket.create_connection(address_of(url)) as reader:
+    with serving(tmp_path, "--model", "fake") as (process, url), socket.create_connection(address_of(url)) as reader:
         reader.sendall(raw_request(SPEECH_BODY))
         head = reader.recv(4096)
         process.send_signal(signum)
@@ -66,7 +52,10 @@ def test_running_speech_is_finished_before_the_process_ends(tmp_path: Path, sign
 
 
 def test_speech_beyond_the_grace_time_is_cut_and_noticed(tmp_path: Path) -> None:
-    with serving(tmp_path, "--grace-s", "0.1") as (process, url), socket.create_connection(address_of(url)) as reader:
+    with (
+        serving(tmp_path, "--model", "fake", "--grace-s", "0.1") as (process, url),
+        socket.create_connection(address_of(url)) as reader,
+    ):
         reader.sendall(raw_request(SPEECH_BODY))
         head = reader.recv(4096)
         process.send_signal(signal.SIGTERM)

@@ -31,6 +31,12 @@ def test_models(server: LiveServer) -> None:
     assert httpx.get(f"{server.url}/v1/models/tts-1").json() == model
 
 
+def test_open_webui_finds_models_and_voices(server: LiveServer) -> None:
+    assert httpx.get(f"{server.url}/v1/audio/models").json() == {"models": [{"id": "fake", "name": "fake"}]}
+    voices = httpx.get(f"{server.url}/v1/audio/voices").json()["voices"]
+    assert {voice["id"]: voice["name"] for voice in voices} == {"heart": "heart", "michael": "michael"}
+
+
 def test_a_model_may_be_served_under_another_name() -> None:
     with live_server(config=ServerConfig(model_name="org/name")) as server:
         assert httpx.get(f"{server.url}/v1/models/org/name").json()["id"] == "org/name"

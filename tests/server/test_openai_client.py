@@ -1,13 +1,19 @@
 """The `openai` package against the server: the base URL is all that changes."""
 
+import asyncio
 from collections.abc import Iterator
+from typing import Any
 
+import httpx
 import numpy as np
 import openai
 import pytest
+from vivavoce_engine import EngineConfig
 from vivavoce_engine.fake_runner import tone
+from vivavoce_engine.scheduler import Plan
+from vivavoce_server.containers import FORMATS, FormatName
 
-from tests.server.live import LiveServer
+from tests.server.live import Gate, LiveServer, fake_engine, live_server, wait_until
 
 TEXT = "Hello there."
 
@@ -44,6 +50,67 @@ async def test_async_client(server: LiveServer) -> None:
             model="tts-1", voice="michael", input=TEXT, response_format="pcm", extra_body={"seed": 4}
         )
     assert speech.content == expected_pcm(4)
+
+
+@pytest.mark.parametrize("name", ["mp3", "opus", "aac", "flac", "wav", "pcm"])
+def test_every_format_by_every_way(client: openai.OpenAI, name: FormatName) -> None:
+    options: dict[str, Any] = {"model": "tts-1", "voice": "alloy", "input": TEXT, "response_format": name}
+    seeded: dict[str, Any] = {"extra_body": {"seed": 3}}
+    at_once = client.audio.speech.create(**options, **seeded)
+    with client.audio.speech.with_streaming_response.create(**options, **seeded) as speech:
+        streamed = b"".join(speech.iter_bytes())
+    whole = client.audio.speech.create(**options, extra_body={"seed": 3, "stream": False})
+    assert at_once.response.headers["content-type"] == FORMATS[name].media_type
+    assert len(at_once.content) == len(streamed) == len(whole.content) > 5000
+    if name not in ("opus", "wav", "flac"):  # opus: a random serial number; the others: headers that tell the length
+        assert at_once.content == streamed == whole.content
+
+
+def test_the_default_is_mp3(client: openai.OpenAI) -> None:
+    speech = client.audio.speech.create(model="tts-1", voice="alloy", input=TEXT)
+    assert speech.response.headers["content-type"] == "audio/mpeg"
+
+
+async def test_a_full_queue_is_retried_as_long_as_the_server_asked_for() -> None:
+    gate = Gate()
+    with live_server(fake_engine(EngineConfig(max_streams=1, max_queue=1), before_step=gate)) as server:
+        stats = server.engine.stats
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client:
+
+            async def speak(client: openai.AsyncOpenAI) -> bytes:
+                speech = await client.audio.speech.create(model="tts-1", voice="alloy", input=TEXT)
+                return speech.content
+
+            running = asyncio.create_task(speak(client))
+            await asyncio.to_thread(wait_until, lambda: stats().running == 1)
+            queued = asyncio.create_task(speak(client))
+            await asyncio.to_thread(wait_until, lambda: stats().queued == 1)
+            with pytest.raises(openai.RateLimitError) as refused:
+                await speak(client)
+            assert refused.value.response.headers["retry-after"] == "1"
+            patient = asyncio.create_task(speak(client.with_options(max_retries=2)))
+            # Let go once the patient one has been refused, too.
+            await asyncio.to_thread(wait_until, lambda: refusals(server) == 2)
+            gate.open()
+            assert all(await asyncio.gather(running, queued, patient))
+
+
+def refusals(server: LiveServer) -> int:
+    text = httpx.get(f"{server.url}/metrics").text
+    lines = [line for line in text.splitlines() if line.startswith("vivavoce_requests_total") and "refused" in line]
+    return round(float(lines[0].split()[-1])) if lines else 0
+
+
+def test_server_errors_have_openais_class() -> None:
+    def fail(_: Plan) -> None:
+        raise ZeroDivisionError("boom")
+
+    with (
+        live_server(fake_engine(before_step=fail)) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client,
+        pytest.raises(openai.InternalServerError),
+    ):
+        client.audio.speech.create(model="tts-1", voice="alloy", input=TEXT)
 
 
 def test_errors_have_openais_classes(client: openai.OpenAI) -> None:

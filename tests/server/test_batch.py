@@ -1,0 +1,73 @@
+"""POST /v1/audio/speech/batch."""
+
+import base64
+from typing import Any
+
+import httpx
+import pytest
+from vivavoce_engine import EngineConfig
+from vivavoce_server import ServerConfig
+
+from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server, wait_until
+
+PCM = {"voice": "heart", "response_format": "pcm", "seed": 7}
+
+
+def post(server: LiveServer, body: dict[str, Any]) -> httpx.Response:
+    return httpx.post(f"{server.url}/v1/audio/speech/batch", json=body)
+
+
+def test_items_are_spoken_as_alone(server: LiveServer) -> None:
+    items: list[dict[str, Any]] = [{"input": "One."}, {"input": "Second.", "seed": 8, "response_format": "wav"}]
+    answer = post(server, {**PCM, "items": items}).json()
+    assert (answer["total"], answer["succeeded"], answer["failed"]) == (2, 2, 0)
+    for index, (item, result) in enumerate(zip(items, answer["results"], strict=True)):
+        alone = httpx.post(f"{server.url}/v1/audio/speech", json={**PCM, **item, "stream": False})
+        assert (result["index"], result["status"], result["error"]) == (index, "success", None)
+        assert base64.b64decode(result["audio_data"]) == alone.content
+        assert result["media_type"] == alone.headers["content-type"]
+        assert result["usage"]["output_tokens"] == int(alone.headers["x-usage-output-tokens"])
+
+
+def test_one_bad_item_leaves_the_others_alone(server: LiveServer) -> None:
+    items = [{"input": "One."}, {"input": " "}, {"input": "Three.", "voice": "nobody"}, {"input": "a", "model": "x"}]
+    answer = post(server, {**PCM, "items": items}).json()
+    assert [result["status"] for result in answer["results"]] == ["success", "error", "error", "error"]
+    assert [result["status_code"] for result in answer["results"]] == [200, 400, 400, 404]
+    assert [result["error"]["param"] for result in answer["results"][1:]] == ["input", "voice", "model"]
+    assert (answer["succeeded"], answer["failed"]) == (1, 3)
+
+
+def test_more_items_than_rows_and_queue_wait_their_turn() -> None:
+    with live_server(fake_engine(EngineConfig(max_streams=2, max_queue=2))) as server:
+        answer = post(server, {**PCM, "items": [{"input": "Some text."}] * 12}).json()
+    assert (answer["succeeded"], answer["failed"]) == (12, 0)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"items": []}, "items"),
+        ({"items": [{"input": "a"}] * 3}, "items"),
+        ({"items": [{"input": "a"}, {"input": "a", "sped": 1}]}, "items[1].sped"),
+        ({"items": [{"voice": "heart"}]}, "items[0].input"),
+        ({"items": [{"input": "a", "stream": True}]}, "items[0].stream"),
+        ({"items": [{"input": "a"}], "colour": "red"}, "colour"),
+        ({}, "items"),
+    ],
+)
+def test_a_bad_batch_is_refused_by_name(body: dict[str, Any], param: str) -> None:
+    with live_server(config=ServerConfig(max_batch_items=2)) as server:
+        response = post(server, body)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+def test_a_client_that_leaves_frees_every_row() -> None:
+    gate = Gate()
+    with live_server(fake_engine(before_step=gate)) as server:
+        stats = server.engine.stats
+        body = {**PCM, "items": [{"input": "a" * 4000}] * 4}
+        ask_and_leave(server, "/v1/audio/speech/batch", body, lambda: stats().running + stats().queued == 4)
+        gate.open()
+        wait_until(lambda: stats().running == stats().queued == 0)
+        assert stats().frames < 4 * 4000

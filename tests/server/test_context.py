@@ -1,0 +1,78 @@
+"""Request ids and log lines."""
+
+import json
+import logging
+import sys
+
+import httpx
+import pytest
+from vivavoce_server.context import JsonFormatter, RequestIdFilter, request_id
+
+from tests.server.live import LiveServer, fake_engine, live_server
+
+BODY = {"input": "Hello.", "voice": "heart"}
+
+
+def test_a_given_id_is_returned_on_every_answer(server: LiveServer) -> None:
+    headers = {"X-Request-ID": "abc-123"}
+    with httpx.Client(base_url=server.url, headers=headers) as client:
+        for response in (
+            client.get("/health"),
+            client.post("/v1/audio/speech", json=BODY),
+            client.post("/v1/audio/speech", json={}),
+            client.get("/nothing"),
+        ):
+            assert response.headers["x-request-id"] == "abc-123"
+
+
+@pytest.mark.parametrize("given", ["", "a" * 129, "with space", 'quote"', "<b>"])
+def test_what_is_no_id_is_replaced(server: LiveServer, given: str) -> None:
+    returned = httpx.get(f"{server.url}/health", headers={"X-Request-ID": given}).headers["x-request-id"]
+    assert len(returned) == 32
+    assert returned != given
+
+
+def test_each_request_has_an_id_of_its_own(server: LiveServer) -> None:
+    ids = {httpx.get(f"{server.url}/health").headers["x-request-id"] for _ in range(3)}
+    assert len(ids) == 3
+
+
+def test_every_line_of_a_request_carries_its_id(caplog: pytest.LogCaptureFixture) -> None:
+    engine = fake_engine()
+    with live_server(engine) as server, caplog.at_level(logging.INFO, "vivavoce_server"):
+        caplog.handler.addFilter(RequestIdFilter())
+        engine.submit = lambda request: (_ for _ in ()).throw(KeyError("secret"))  # type: ignore[method-assign]
+        response = httpx.post(f"{server.url}/v1/audio/speech", json=BODY, headers={"X-Request-ID": "me"})
+    assert (response.status_code, response.headers["x-request-id"]) == (500, "me")
+    lines = [record for record in caplog.records if record.name == "vivavoce_server.context"]
+    assert [record.__dict__["request_id"] for record in lines] == ["me", "me"]
+    assert "KeyError" in (lines[0].exc_text or "")
+    assert lines[1].__dict__["fields"].items() >= {"method": "POST", "path": "/v1/audio/speech", "status": 500}.items()
+
+
+def test_json_lines() -> None:
+    record = logging.LogRecord("a.logger", logging.WARNING, "file", 1, "%s and %s", ("one", "two"), None)
+    record.fields = {"status": 200}
+    token = request_id.set("me")
+    RequestIdFilter().filter(record)
+    request_id.reset(token)
+    line = json.loads(JsonFormatter().format(record))
+    assert line.pop("time")
+    assert line == {
+        "level": "WARNING",
+        "logger": "a.logger",
+        "message": "one and two",
+        "request_id": "me",
+        "status": 200,
+    }
+
+
+def test_json_lines_hold_the_traceback() -> None:
+    try:
+        raise KeyError("gone")
+    except KeyError:
+        record = logging.LogRecord("a", logging.ERROR, "file", 1, "bad", None, sys.exc_info())
+    RequestIdFilter().filter(record)
+    line = JsonFormatter().format(record)
+    assert "\n" not in line
+    assert "KeyError: 'gone'" in json.loads(line)["exception"]

@@ -1,0 +1,195 @@
+"""What happens to a text before it is spoken: normalisation, pauses, splitting."""
+
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from vivavoce_engine import EngineConfig
+from vivavoce_engine.fake_runner import FAKE_INFO, tone
+from vivavoce_engine.scheduler import Plan
+from vivavoce_server import ServerConfig
+from vivavoce_server.errors import ApiError
+from vivavoce_server.normalize import ALL_STEPS, Step, normalize
+from vivavoce_server.schemas import SpeechRequest
+from vivavoce_server.text import Part, parts_of, split_long
+
+from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server, wait_until
+
+SAMPLE_RATE = 24000
+BODY = {"voice": "heart", "response_format": "pcm", "seed": 7}
+
+
+@pytest.mark.parametrize(
+    ("step", "written", "read"),
+    [
+        (
+            "markdown",
+            "# Title\n\nSome **bold** and `code`, [a link](http://x.y).",
+            "Title.\nSome bold and code, a link.",
+        ),
+        ("markdown", "- one\n- two\n\n1. three", "one.\ntwo.\nthree."),
+        ("markdown", "2 * 3 * 4 and snake_case_name", "2 * 3 * 4 and snake_case_name"),
+        ("markdown", "![A cat](cat.png) <b>sat</b>", "A cat sat"),
+        ("urls", "See https://www.example.com/docs/a-b?x=1#y.", "See example dot com slash docs slash a dash b."),
+        ("urls", "At www.example.com, yes", "At example dot com, yes"),
+        ("emails", "Write to jo.doe@example.com!", "Write to jo dot doe at example dot com!"),
+        ("phone_numbers", "Call 555-123-4567 now", "Call 5 5 5, 1 2 3, 4 5 6 7 now"),
+        ("phone_numbers", "Call (555) 123-4567.", "Call 5 5 5, 1 2 3, 4 5 6 7."),
+        ("phone_numbers", "+1 555 123 4567", "plus 1, 5 5 5, 1 2 3, 4 5 6 7"),
+        ("phone_numbers", "On 2024-01-15 there were 1234567 of 3.14159", "On 2024-01-15 there were 1234567 of 3.14159"),
+        ("units", "5 km, 1kg and 3.5 GB", "5 kilometers, 1 kilogram and 3.5 gigabytes"),
+        ("units", "100 km/h at 20°C, 50%", "100 kilometers per hour at 20 degrees Celsius, 50 percent"),
+        ("units", "5 men, 3 houses, Room 5m2", "5 men, 3 houses, Room 5m2"),
+        (
+            "emoji",
+            "Hi \U0001f600 there \U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f © you™",
+            "Hi there © you™",
+        ),
+    ],
+)
+def test_normalize_step(step: Step, written: str, read: str) -> None:
+    assert normalize(written, [step]) == read
+
+
+def test_without_steps_the_text_is_untouched() -> None:
+    text = "  *Raw*  text\t "
+    assert normalize(text, []) == text
+
+
+@given(st.text(max_size=200))
+def test_normalizing_never_fails(text: str) -> None:
+    normalize(text, ALL_STEPS)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("Plain text. ", ["Plain text. "]),
+        ("One.[pause:0.5s]Two.", ["One.", 0.5, "Two."]),
+        ("[PAUSE: 250 ms] Hi [pause:1s]", [0.25, " Hi ", 1.0]),
+        ("A[pause:1s][pause:2s]B", ["A", 1.0, 2.0, "B"]),
+        ("[pauses] and [x]", ["[pauses] and [x]"]),
+    ],
+)
+def test_pauses(text: str, parts: list[Part]) -> None:
+    assert parts_of(text, "english", 1000) == parts
+
+
+@pytest.mark.parametrize(
+    "text", ["Hi [pause:long]", "Hi [pause:]", "Hi [pause:11s]", "Hi [pause:-1s]", "[pause:1s]", " [pause:1s] "]
+)
+def test_a_wrong_pause_is_refused(text: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        parts_of(text, "english", 1000)
+    assert (caught.value.status, caught.value.detail.param) == (400, "input")
+
+
+def test_a_long_text_is_split_between_sentences() -> None:
+    text = "Dr. Smith came at 3.30 p.m. today. He left early! Was it far? No."
+    assert split_long(text, "english", 40) == ["Dr. Smith came at 3.30 p.m. today.", "He left early! Was it far? No."]
+    assert split_long(text, "english", 200) == [text]
+
+
+def test_a_long_sentence_is_split_at_its_commas_then_words() -> None:
+    text = "one two three, four five six seven eight nine ten"
+    assert split_long(text, "english", 20) == ["one two three,", "four five six seven", "eight nine ten"]
+    assert split_long("a" * 25, "english", 10) == ["a" * 10, "a" * 10, "a" * 5]
+
+
+def test_chinese_is_split_too() -> None:
+    text = "今天天气很好。我们去公园吧。"
+    assert split_long(text, "chinese", 8) == ["今天天气很好。", "我们去公园吧。"]
+
+
+@given(st.text(max_size=300), st.integers(1, 50))
+def test_splitting_keeps_every_word_and_the_limit(text: str, max_chars: int) -> None:
+    pieces = split_long(text, "auto", max_chars)
+    assert "".join("".join(pieces).split()) == "".join(text.split())
+    assert all(len(piece) <= max_chars for piece in pieces)
+
+
+def post(server: LiveServer, **fields: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}/v1/audio/speech", json={**BODY, **fields})
+
+
+def test_a_pause_is_exact_silence(server: LiveServer) -> None:
+    samples = np.frombuffer(post(server, input="First part.[pause:0.5s]Second part.").content, "<i2")
+    first, second = (np.rint(tone(7, 0, len(text)) * 32767) for text in ("First part.", "Second part."))
+    np.testing.assert_array_equal(samples, np.concatenate([first, np.zeros(12000), second]))
+
+
+def test_a_pause_is_as_long_at_any_speed(server: LiveServer) -> None:
+    samples = np.frombuffer(post(server, input="First part.[pause:0.5s]Second part.", speed=2).content, "<i2")
+    quiet = np.convolve(np.abs(samples.astype(np.float64)), np.ones(100) / 100, "same") < 10
+    # The stretcher blends over a window at both ends.
+    assert quiet.sum() / SAMPLE_RATE == pytest.approx(0.5, abs=0.06)
+
+
+def test_usage_counts_all_parts(server: LiveServer) -> None:
+    response = post(server, input="Four[pause:1s]Sixsix", stream=False)
+    assert response.headers["x-usage-input-tokens"] == response.headers["x-usage-output-tokens"] == "10"
+
+
+def test_a_long_text_holds_two_rows_and_leaves_none() -> None:
+    rows: list[int] = []
+    engine = fake_engine(EngineConfig(max_streams=8), before_step=lambda plan: rows.append(len(plan.step)))
+    with live_server(engine, ServerConfig(max_part_chars=20)) as server:
+        text = "This is a sentence. " * 12
+        response = post(server, input=text.strip())
+        assert len(response.content) == len("This is a sentence.") * 12 * 1920 * 2
+        assert max(rows) <= 2
+        wait_until(lambda: engine.stats().running == engine.stats().queued == 0)
+
+
+def test_parts_share_one_seed() -> None:
+    plans: list[Plan] = []
+    with live_server(fake_engine(before_step=plans.append), ServerConfig(max_part_chars=20)) as server:
+        post(server, input="This is a sentence. And here is another.", seed=None)
+    started = {sequence.utterance_id: sequence.pending.seed for plan in plans for sequence in plan.start}
+    assert len(started) == 2
+    assert len(set(started.values())) == 1
+
+
+def test_leaving_in_a_later_part_frees_everything() -> None:
+    gate = Gate(hold_from_step=25)
+    with live_server(fake_engine(before_step=gate), ServerConfig(max_part_chars=20)) as server:
+        body = {**BODY, "input": "This is a sentence. " * 12, "stream": False}
+        stats = server.engine.stats
+        ask_and_leave(server, "/v1/audio/speech", body, lambda: stats().running > 0 and stats().steps == 25)
+        gate.open()
+        wait_until(lambda: stats().running == stats().queued == 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "spoken"),
+    [
+        (None, "**5 km** \U0001f600"),
+        (False, "**5 km** \U0001f600"),
+        (True, "5 kilometers"),
+        (["units"], "**5 kilometers** \U0001f600"),
+        (["emoji", "markdown"], "5 km"),
+    ],
+)
+def test_normalize_is_the_requests_choice(wanted: bool | list[Step] | None, spoken: str) -> None:
+    body = SpeechRequest(input="**5 km** \U0001f600", voice="heart", normalize=wanted)
+    job = body.to_job("fake", fake_engine(), ServerConfig())
+    (part,) = job.parts
+    assert part.text == spoken  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("fields", [{"normalize": ["numbers"]}, {"normalize": "yes"}, {"word_timestamps": True}])
+def test_unknown_text_options_are_refused(server: LiveServer, fields: dict[str, Any]) -> None:
+    response = post(server, input="Hi.", **fields)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, *fields)
+
+
+def test_text_that_normalizes_to_nothing_is_blank(server: LiveServer) -> None:
+    response = post(server, input="\U0001f600", normalize=True)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "input")
+
+
+def test_the_fake_model_is_what_these_tests_assume() -> None:
+    assert (FAKE_INFO.sample_rate, FAKE_INFO.samples_per_frame) == (24000, 1920)

@@ -1,0 +1,348 @@
+"""WS /v1/audio/speech/stream: what is refused, how it is told, and with which code the connection is closed."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from pydantic import SecretStr
+from vivavoce_engine import Engine, EngineConfig
+from vivavoce_engine.fake_runner import FakeRunner
+from vivavoce_engine.scheduler import Plan
+from vivavoce_server import ServerConfig
+from websockets.exceptions import ConnectionClosed
+from websockets.typing import Origin
+
+from tests.server.live import Gate, LiveServer, fake_engine, live_server, wait_until
+from tests.server.live_socket import dial, pcm_of
+
+KEY = "sk-secret"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    with live_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def keyed_server() -> Iterator[LiveServer]:
+    with live_server(config=ServerConfig(api_keys=(SecretStr(KEY),), key_max_concurrent=1)) as running:
+        yield running
+
+
+@pytest.mark.parametrize("message", ["", "no JSON", "[]", '"input.text"', "{}", '{"type": "input.texts"}', b"\x00\x01"])
+async def test_what_is_not_the_protocol_closes_with_1002(server: LiveServer, message: str | bytes) -> None:
+    async with dial(server) as socket:
+        await socket.configure()
+        await socket.connection.send(message)
+        assert (await socket.error())["type"] == "invalid_request_error"
+        assert await socket.close_code() == 1002
+
+
+@pytest.mark.parametrize("kind", ["input.text", "input.done", "input.cancel"])
+async def test_the_first_message_is_the_configuration(server: LiveServer, kind: str) -> None:
+    async with dial(server) as socket:
+        await socket.send(kind, **({"text": "Hello."} if kind == "input.text" else {}))
+        assert (await socket.error())["code"] == "invalid_state"
+        assert await socket.close_code() == 1002
+
+
+async def test_a_session_may_be_closed_at_once(server: LiveServer) -> None:
+    async with dial(server) as socket:
+        await socket.send("session.close")
+        assert (await socket.expect("session.done"))["utterances"] == 0
+        assert await socket.close_code() == 1000
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"voice": "nobody"}, "voice", "voice_not_found"),
+        ({"voice": "heart", "model": "other"}, "model", "model_not_found"),
+        ({"voice": "heart", "sped": 2}, "sped", "unknown_parameter"),
+        ({"voice": "heart", "speed": 9}, "speed", "invalid_value"),
+        ({"voice": "heart", "response_format": "ogg"}, "response_format", "invalid_value"),
+        ({"voice": "heart", "sample_rate": 44100}, "sample_rate", "invalid_value"),
+        ({"voice": "heart", "split": "word"}, "split", "invalid_value"),
+        ({"voice": "heart", "normalize": True}, "normalize", "not_available"),
+        ({"voice": "heart", "non_streaming_mode": True}, "non_streaming_mode", "not_available"),
+        ({}, "voice", "missing_required_parameter"),
+    ],
+)
+async def test_a_wrong_configuration_is_told_and_may_be_corrected(
+    server: LiveServer, fields: dict[str, object], param: str, code: str
+) -> None:
+    async with dial(server) as socket:
+        await socket.send("session.config", **fields)
+        error = await socket.error()
+        assert (error["param"], error["code"]) == (param, code)
+        assert error["message"]
+        await socket.configure()
+
+
+async def test_a_language_that_the_model_lacks_is_told(server: LiveServer) -> None:
+    async with dial(server) as socket:
+        await socket.configure(language="klingon")
+        await socket.say("nuqneH", "more")
+        assert (await socket.error())["param"] == "language"
+        await socket.send("input.done")
+        await socket.send("session.config", voice="heart", seed=5)
+        await socket.say("Hi!")
+        await socket.send("input.done")
+        assert (await socket.utterance()).audio == pcm_of(5, 3)
+
+
+async def test_messages_out_of_place_are_told(server: LiveServer) -> None:
+    async with dial(server) as socket:
+        await socket.configure()
+        await socket.send("input.done")
+        assert (await socket.error())["code"] == "invalid_state"
+        await socket.say("He")
+        await socket.expect("audio.start")
+        await socket.send("session.config", voice="michael")
+        await socket.send("input.text")
+        await socket.send("input.text", text=5)
+        errors: list[tuple[str, str | None]] = []
+        while len(errors) < 3:
+            message = await socket.receive()
+            if isinstance(message, dict):
+                errors.append((message["error"]["code"], message["error"]["param"]))
+        assert errors == [("invalid_state", None), ("missing_required_parameter", "text"), ("invalid_value", "text")]
+
+
+async def test_blank_text_is_told(server: LiveServer) -> None:
+    with live_server(Engine(BlankRunner(), EngineConfig())) as blank_server:
+        async with dial(blank_server) as socket:
+            await socket.configure()
+            await socket.say("Hm")
+            await socket.expect("audio.start")
+            await socket.send("input.done")
+            error = await socket.error()
+            assert (error["param"], error["code"]) == ("input", "invalid_value")
+            assert (await socket.expect("audio.done"))["cancelled"]
+
+
+class BlankRunner(FakeRunner):
+    """Finds no token in any text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = NoText(self.info)
+
+
+class NoText(type(FakeRunner().text)):  # type: ignore[misc]
+    def append(self, text: str) -> list[int]:
+        return []
+
+    def live_text(self) -> "NoText":
+        return self
+
+
+async def test_too_large_messages_close_with_1009(server: LiveServer) -> None:
+    async with dial(server) as socket:
+        await socket.configure()
+        await socket.say("x" * 2**17)
+        assert (await socket.error())["code"] == "message_too_large"
+        assert await socket.close_code() == 1009
+    async with dial(server) as socket:
+        with suppress(ConnectionClosed):
+            await socket.send("session.config", voice="x" * 2**22)
+        assert await socket.close_code() == 1009
+
+
+async def test_too_much_text_in_an_utterance_is_passed_over() -> None:
+    with live_server(config=ServerConfig(live_max_chars=600)) as server:
+        async with dial(server) as socket:
+            await socket.configure()
+            await socket.say("x" * 590)
+            await socket.expect("audio.start")
+            await socket.say("y" * 11)
+            await socket.say("z" * 10)
+            await socket.send("input.done")
+            codes, audio_bytes = [], 0
+            while True:
+                message = await socket.receive()
+                if isinstance(message, bytes):
+                    audio_bytes += len(message)
+                elif message["type"] == "audio.done":
+                    break
+                else:
+                    codes.append(message["error"]["code"])
+            assert codes == ["string_above_max_length"]
+            assert audio_bytes == len(pcm_of(5, 600))
+
+
+async def test_too_much_that_waits_its_turn_closes_with_1008() -> None:
+    gate = Gate()
+    with live_server(fake_engine(before_step=gate), ServerConfig(live_max_chars=600)) as server:
+        async with dial(server) as socket:
+            await socket.configure()
+            await socket.say("Hi")
+            await socket.send("input.done")
+            for _ in range(10):
+                await socket.say("")
+            assert await socket.close_code() == 1008
+            gate.open()
+        wait_until(lambda: server.engine.stats().running == 0)
+
+
+async def test_no_first_message_closes_with_1008(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vivavoce_server.connection.FIRST_MESSAGE_S", 0.01)
+    async with dial(server) as socket:
+        assert (await socket.error())["code"] == "first_message_timeout"
+        assert await socket.close_code() == 1008
+
+
+async def test_an_utterance_that_gets_no_more_text_gives_up_its_row() -> None:
+    with live_server(config=ServerConfig(live_idle_s=0.05)) as server:
+        async with dial(server) as socket:
+            await socket.configure()
+            await socket.say("He")
+            await socket.expect("audio.start")
+            await socket.audio()
+            message = await socket.receive()
+            while isinstance(message, bytes):
+                message = await socket.receive()
+            assert message["error"]["code"] == "idle_timeout"
+            assert (await socket.expect("audio.done"))["cancelled"]
+            wait_until(lambda: server.engine.stats().running == 0)
+            await socket.say("this is passed over")
+            await socket.send("input.done")
+            await socket.say("Hi!")
+            await socket.send("input.done")
+            assert (await socket.utterance()).audio == pcm_of(5, 3)
+
+
+@pytest.mark.parametrize("place", ["header", "query", "message"])
+async def test_keys_may_come_in_three_places(keyed_server: LiveServer, place: str) -> None:
+    headers = {"Authorization": f"Bearer {KEY}"} if place == "header" else {}
+    query = f"?api_key={KEY}" if place == "query" else ""
+    async with dial(keyed_server, query, additional_headers=headers) as socket:
+        await socket.configure(**({"api_key": KEY} if place == "message" else {}))
+        await socket.say("Hi!")
+        await socket.send("input.done")
+        assert (await socket.utterance()).audio == pcm_of(5, 3)
+
+
+@pytest.mark.parametrize("query", ["", "?api_key=wrong"])
+@pytest.mark.parametrize("fields", [{}, {"api_key": "wrong"}])
+async def test_without_a_key_it_closes_with_1008(keyed_server: LiveServer, query: str, fields: dict[str, str]) -> None:
+    async with dial(keyed_server, query) as socket:
+        with suppress(ConnectionClosed):
+            await socket.send("session.config", voice="heart", **fields)
+        error = await socket.error()
+        assert error["code"] == "invalid_api_key"
+        assert "wrong" not in error["message"]
+        assert await socket.close_code() == 1008
+
+
+async def test_a_keys_limit_counts_utterances_not_connections(keyed_server: LiveServer) -> None:
+    query = f"?api_key={KEY}"
+    async with dial(keyed_server, query) as first, dial(keyed_server, query) as second:
+        await first.configure()
+        await second.configure()
+        await first.say("He")
+        await first.expect("audio.start")
+        await second.say("No", "t now")
+        assert (await second.error())["code"] == "rate_limit_exceeded"
+        await second.send("input.done")
+        await first.send("input.cancel")
+        await first.rest()
+        await second.say("Now")
+        await second.send("input.done")
+        assert (await second.utterance()).audio == pcm_of(5, 3)
+
+
+@pytest.mark.parametrize(("origin", "code"), [("http://evil.example", 1008), ("", None), ("http://good.example", None)])
+async def test_pages_of_other_sites_are_refused(origin: str, code: int | None) -> None:
+    with live_server(config=ServerConfig(cors_origins=("http://good.example",))) as server:
+        async with dial(server, origin=Origin(origin or server.url)) as socket:
+            if code is None:
+                await socket.configure()
+            else:
+                assert (await socket.error())["code"] == "origin_not_allowed"
+                assert await socket.close_code() == code
+
+
+async def test_a_full_server_closes_with_1013() -> None:
+    with live_server(config=ServerConfig(live_max_sessions=1)) as server:
+        async with dial(server) as first:
+            await first.configure()
+            async with dial(server) as second:
+                assert (await second.error())["type"] == "rate_limit_error"
+                assert await second.close_code() == 1013
+        wait_until(lambda: server.service.live_sessions == 0)
+        async with dial(server) as third:
+            await third.configure()
+
+
+async def test_a_server_that_stops_finishes_what_it_says_and_closes_with_1013() -> None:
+    gate = Gate()
+    with live_server(fake_engine(before_step=gate)) as server:
+        async with dial(server) as speaking, dial(server) as waiting:
+            await waiting.configure()
+            await speaking.configure()
+            await speaking.say("Hi!")
+            await speaking.send("input.done")
+            await speaking.expect("audio.start")
+            server.service.drain()
+            gate.open()
+            assert (await speaking.rest())[0] == pcm_of(5, 3)
+            await waiting.say("Hello")
+            assert (await waiting.error())["code"] == "not_serving"
+            assert await waiting.close_code() == 1013
+            async with dial(server) as late:
+                assert await late.close_code() == 1013
+
+
+async def test_a_full_queue_is_told_and_may_be_tried_again() -> None:
+    gate = Gate()
+    engine = fake_engine(EngineConfig(max_streams=1, max_queue=1), before_step=gate)
+    with live_server(engine) as server:
+        async with dial(server) as first, dial(server) as second, dial(server) as third:
+            for socket in (first, second):
+                await socket.configure()
+                await socket.say("Hi!")
+                await socket.send("input.done")
+                await socket.expect("audio.start")
+                wait_until(lambda: bool(gate.batches))
+            await third.configure()
+            await third.say("Hi!")
+            await third.expect("audio.start")
+            assert (await third.error())["code"] == "queue_full"
+            assert (await third.expect("audio.done"))["cancelled"]
+            await third.send("input.done")
+            gate.open()
+            assert (await second.rest())[0] == pcm_of(5, 3)
+            await third.say("Hi!")
+            await third.send("input.done")
+            assert (await third.utterance()).audio == pcm_of(5, 3)
+
+
+async def test_an_engine_that_dies_is_told() -> None:
+    def fail(plan: Plan) -> None:
+        if plan.vocode:
+            raise RuntimeError("a broken GPU")
+
+    with live_server(fake_engine(before_step=fail)) as server:
+        async with dial(server) as socket:
+            await socket.configure()
+            await socket.say("Hello")
+            await socket.expect("audio.start")
+            error = await socket.error()
+            assert (error["type"], error["code"]) == ("server_error", "synthesis_failed")
+            assert (await socket.expect("audio.done"))["cancelled"]
+
+
+async def test_a_bug_closes_with_1011(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("something secret")
+
+    async with dial(server) as socket:
+        await socket.configure()
+        monkeypatch.setattr("vivavoce_server.session.LiveSession.append", fail)
+        await socket.say("Hello")
+        error = await socket.error()
+        assert error["code"] == "bug"
+        assert "secret" not in error["message"]
+        assert await socket.close_code() == 1011
