@@ -36,7 +36,7 @@ class EngineStats:
     running: int
     steps: int
     frames: int
-    step_s: float
+    step_s: float = 0.0
     """How long the present step has been taking, 0 between steps: a watchdog's sign of a device that hangs."""
 
 
