@@ -22,14 +22,28 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-test: lint types
+test: lint types $(VENV)-clients/.done node
 	$(BIN)/python -m pytest
 
 bench: $(VENV)/.server
 	$(BIN)/vivavoce bench engine
 
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-clients dist .mypy_cache .ruff_cache .pytest_cache
+
+# Clients that people use, in an environment of their own; what cannot be had here is skipped by the tests, visibly.
+$(VENV)-clients/.done: tests/clients/real/requirements.txt
+	$(PYTHON) -m venv $(VENV)-clients
+	$(VENV)-clients/bin/python -m pip install --disable-pip-version-check -q -r $<
+	@touch $@
+
+.PHONY: node
+node:
+	@if command -v npm > /dev/null; then \
+	  for folder in tests/clients/real tests/web; do \
+	    test -d $$folder/node_modules || npm ci --silent --no-audit --no-fund --prefix $$folder || exit 1; \
+	  done; \
+	else echo "no npm: tests of the JavaScript clients and of the playground are skipped"; fi
 
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Vivavoce needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'

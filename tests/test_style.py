@@ -29,7 +29,9 @@ def test_files_are_found() -> None:
 
 
 def test_files_fit_the_budget() -> None:
-    long = {str(path): count for path in python_files() if (count := len(path.read_text().splitlines())) > MAX_FILE_LINES}
+    long = {
+        str(path): count for path in python_files() if (count := len(path.read_text().splitlines())) > MAX_FILE_LINES
+    }
     assert not long
 
 

@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 from vivavoce_engine import Engine
 
-from vivavoce_server import errors, health, http
+from vivavoce_server import batch, elevenlabs, errors, health, http, playground, voice_routes, websocket
+from vivavoce_server.access import BEARER, load_keyring
 from vivavoce_server.config import ServerConfig
+from vivavoce_server.context import REQUEST_ID_HEADER, RequestContextMiddleware
+from vivavoce_server.limits import BodyLimitMiddleware
 from vivavoce_server.service import Service
 
 
@@ -14,9 +18,31 @@ def create_app(engines: Engine | Mapping[str, Engine], config: ServerConfig) -> 
     """An app that serves one engine, or several by model id; the first is also served under OpenAI's model names."""
     if isinstance(engines, Engine):
         engines = {config.model_name or engines.info.name: engines}
-    app = FastAPI(title="Vivavoce", description="Streaming speech of the Qwen3-TTS family")
+    app = FastAPI(
+        title="Vivavoce",
+        description="Streaming speech of the Qwen3-TTS family",
+        responses={"4XX": {"description": "The request is at fault", "model": errors.ErrorBody}},
+    )
     app.state.service = Service(engines, config)
-    app.include_router(http.router)
+    app.state.keyring = load_keyring(config)
+    documented = [Depends(BEARER)] if app.state.keyring.wanted else []
+    app.include_router(http.router, dependencies=documented)
+    app.include_router(batch.router, dependencies=documented)
+    app.include_router(voice_routes.router, dependencies=documented)
+    app.include_router(websocket.router)
+    app.include_router(elevenlabs.router)
+    app.include_router(playground.router)
     app.include_router(health.router)
     errors.install(app)
+    # The last one is the outermost: even what the others refuse has a request id.
+    app.add_middleware(BodyLimitMiddleware, max_body_bytes=config.max_body_bytes)
+    if config.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=[REQUEST_ID_HEADER],
+        )
+    app.add_middleware(RequestContextMiddleware)
     return app

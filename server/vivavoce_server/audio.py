@@ -1,9 +1,7 @@
 """The engine's float32 audio → bytes of a file, as they are made: the only translation out."""
 
-from collections.abc import AsyncIterator
+import asyncio
 from dataclasses import dataclass
-
-from vivavoce_engine import AudioStream
 
 from vivavoce_server.containers import FORMATS, FormatName
 from vivavoce_server.effects import Effect, Resampler, Samples, TimeStretch
@@ -37,6 +35,11 @@ class SpeechEncoder:
         if rate != model_rate:
             self._effects.append(Resampler(model_rate, rate))
         self._encoder = FORMATS[options.format].encoder(rate)
+        self._takes_long = bool(self._effects) or options.format in ("mp3", "opus", "aac")
+
+    async def encode(self, pcm: Samples) -> bytes:
+        """`feed`, on a thread where it takes long: 9 ms for a second of mp3, in which the event loop serves others."""
+        return await asyncio.to_thread(self.feed, pcm) if self._takes_long else self.feed(pcm)
 
     def feed(self, pcm: Samples) -> bytes:
         return self._feed(pcm, 0)
@@ -55,12 +58,3 @@ class SpeechEncoder:
             if len(pcm):
                 pcm = effect.feed(pcm)
         return self._encoder.feed(pcm) if len(pcm) else b""
-
-
-async def encode(stream: AudioStream, encoder: SpeechEncoder) -> AsyncIterator[bytes]:
-    """The bytes of the file, each piece as soon as the audio in it is made; none is empty."""
-    async for chunk in stream:
-        if piece := encoder.feed(chunk.pcm):
-            yield piece
-    if tail := encoder.flush():
-        yield tail

@@ -4,28 +4,25 @@ import argparse
 import asyncio
 import logging
 import os
-import re
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
-from vivavoce_engine import CheckpointError, Engine, EngineConfig, SynthesisRequest, collect
+from vivavoce_engine import CheckpointError, Engine
 
+from vivavoce_server.access import load_keyring
 from vivavoce_server.app import create_app
 from vivavoce_server.config import ServerConfig, load_settings, setting_help
+from vivavoce_server.context import log_to_stderr
 from vivavoce_server.draining import DrainingServer
+from vivavoce_server.loading import open_engines, warm_up
 
 log = logging.getLogger(__name__)
 
-FAKE_MODEL = "fake"
 PROGRESS_EVERY_S = 5.0
-WARM_UP_TEXT = "This warms the engine up."
-WARM_UP_FRAMES = 24
-NOT_INTELLIGIBLE = re.compile(r"not intelligible", re.IGNORECASE)
 USAGE_ERROR, FAILURE = 2, 1
 
 
@@ -33,7 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds one flag for each setting."""
     for name, help_text in setting_help().items():
         flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, dest=name, default=None, help=help_text.replace("%", "%%"))
+        action = "append" if name == "model" else "store"
+        parser.add_argument(flag, dest=name, default=None, action=action, help=help_text.replace("%", "%%"))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,10 +39,11 @@ def run(args: argparse.Namespace) -> int:
     flags = {name: getattr(args, name) for name in setting_help() if getattr(args, name) is not None}
     try:
         config, engine_config = load_settings(flags)
+        load_keyring(config)  # for its complaints, before the model loads
     except ValueError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
         return USAGE_ERROR
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr(config.log_level, as_json=config.log_format == "json")
     log.info("settings: %s %s", config, engine_config)
     try:
         listener = bind(config.host, config.port)
@@ -52,23 +51,26 @@ def run(args: argparse.Namespace) -> int:
         print(f"vivavoce: cannot listen on {config.host}:{config.port}: {error}", file=sys.stderr)
         return FAILURE
     try:
-        with progress(f"loading {config.model or 'the shipped voice'}"):
-            engine = open_engine(config.model, engine_config)
+        with progress(f"loading {', '.join(config.model) or 'the shipped voice'}"):
+            engines = open_engines(config, engine_config)
     except CheckpointError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
         return FAILURE
     try:
-        engine.start()
         with progress("warming up"):
-            asyncio.run(warm_up(engine))
-        serve(engine, config, listener)
+            for engine in engines.values():
+                engine.start()
+                asyncio.run(warm_up(engine))
+        serve(engines, config, listener)
     finally:
-        engine.stop()
+        for engine in engines.values():
+            engine.stop()
     return 0
 
 
 def bind(host: str, port: int) -> socket.socket:
     """Takes the port before the model loads, so that a taken port is told at once."""
+    # A socket that does not name its protocol is one for which asyncio leaves Nagle's algorithm on: 40 ms a response.
     family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, proto)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -76,57 +78,23 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def open_engine(model: str | None, config: EngineConfig) -> Engine:
-    """The engine of a checkpoint. Imports the model code only where a model is wanted."""
-    if model == FAKE_MODEL:
-        from vivavoce_engine.fake_runner import FakeRunner
-
-        return Engine(FakeRunner(), config)
-    from vivavoce_engine.load import load_engine
-
-    if model is None:
-        import vivavoce_voice
-
-        model = str(vivavoce_voice.CHECKPOINT)
-    warn_if_not_intelligible(Path(model))
-    return load_engine(model, config)
-
-
-def warn_if_not_intelligible(checkpoint: Path) -> None:
-    """Passes on what a checkpoint's own card says, so that nobody looks for the fault elsewhere."""
-    card = checkpoint / "MODEL_CARD.md"
-    if card.is_file() and NOT_INTELLIGIBLE.search(card.read_text(encoding="utf-8")):
-        print(
-            "WARNING: this checkpoint does not speak understandable words (its MODEL_CARD.md says so).", file=sys.stderr
-        )
-
-
-async def warm_up(engine: Engine) -> None:
-    """Speaks one short utterance, so that the first listener does not pay for what happens only once."""
-    info = engine.info
-    request = SynthesisRequest(
-        WARM_UP_TEXT,
-        speaker=info.speakers[0] if info.speakers else "",
-        instructions="A calm voice." if info.task == "voice_design" else "",
-        max_frames=WARM_UP_FRAMES,
-    )
-    await collect(engine.submit(request))
-
-
-def serve(engine: Engine, config: ServerConfig, listener: socket.socket) -> None:
+def serve(engines: Mapping[str, Engine], config: ServerConfig, listener: socket.socket) -> None:
     """Runs the app on a bound socket until a signal, and says where it is once it answers."""
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "localhost"
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    app = create_app(engine, config)
-    server = DrainingServer(app, config, on_started=lambda: announce(url, engine, config))
+    app = create_app(engines, config)
+    server = DrainingServer(app, config, on_started=lambda: announce(url, next(iter(engines.values())), config))
     server.run(sockets=[listener])
 
 
 def announce(url: str, engine: Engine, config: ServerConfig) -> None:
     voice = engine.info.speakers[0] if engine.info.speakers else "alloy"
     print(f"Vivavoce speaks at {url} (docs: {url}/docs). Try:", flush=True)
+    if engine.info.task == "base" and not engine.info.speakers:  # it has no voice but those that it is given
+        voice = "me"
+        print(f"vivavoce voices add me RECORDING.wav --consent 'This is my voice.' --url {url}", flush=True)
     print(
         f"curl -s {url}/v1/audio/speech -H 'Content-Type: application/json' "
         f"""-d '{{"input": "Hello, this is Vivavoce.", "voice": "{voice}", "response_format": "wav"}}' -o hello.wav""",

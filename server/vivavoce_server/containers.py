@@ -152,7 +152,9 @@ class Mp3Encoder(FfmpegEncoder):
     muxer_options: ClassVar[dict[str, str]] = {"write_xing": "0", "id3v2_version": "0"}
 
     def codec_options(self) -> dict[str, str]:
-        return {"b": "64k" if self._sample_rate < 16000 else "128k", "compression_level": "7"}
+        # Frames that borrow no bits from others can leave as soon as they are full.
+        rate = "64k" if self._sample_rate < 16000 else "128k"
+        return {"b": rate, "compression_level": "7", "reservoir": "0"}
 
 
 class OpusEncoder(FfmpegEncoder):

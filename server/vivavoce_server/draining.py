@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.service import Service
+from vivavoce_server.uvicorn_sockets import websocket_options
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +28,12 @@ class DrainingServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                log_level=config.log_level,
+                log_level=None,
                 log_config=None,
                 server_header=False,
+                access_log=False,
                 timeout_graceful_shutdown=CLOSE_CONNECTIONS_S,
+                **websocket_options(),
             )
         )
         service = app.state.service

@@ -9,7 +9,7 @@ from typing import Protocol
 import av
 import av.filter
 import numpy as np
-import soxr  # type: ignore[import-untyped]
+import soxr
 from numpy.typing import NDArray
 
 Samples = NDArray[np.float32]

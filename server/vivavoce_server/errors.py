@@ -12,11 +12,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from vivavoce_engine import EngineError, NotServing, Overloaded, Rejected, SynthesisFailed
+from vivavoce_engine import EngineError, NotServing, Overloaded, Rejected, StoreFull, SynthesisFailed
 
 log = logging.getLogger(__name__)
 
 NOT_SERVING_RETRY_S = 5.0
+UNAUTHORIZED = 401
 INVALID_REQUEST = "invalid_request_error"
 
 
@@ -32,17 +33,20 @@ class Kind:
 KINDS: dict[type[EngineError], Kind] = {
     Rejected: Kind(400, INVALID_REQUEST, "invalid_value"),
     Overloaded: Kind(429, "rate_limit_error", "queue_full"),
+    StoreFull: Kind(409, INVALID_REQUEST, "store_full"),
     NotServing: Kind(503, "service_unavailable", "not_serving"),
     SynthesisFailed: Kind(500, "server_error", "synthesis_failed"),
     EngineError: Kind(500, "server_error", "engine_error"),
 }
 
+HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 FIELD_OF_PARAM = {
     "text": "input",
     "speaker": "voice",
     "max_frames": "max_new_tokens",
     "first_chunk_frames": "initial_codec_chunk_frames",
     "streaming_text": "non_streaming_mode",
+    "reference": "voice",
 }
 """SynthesisRequest's field → the wire's, where their names differ."""
 
@@ -65,15 +69,30 @@ class ErrorBody(BaseModel):
 class ApiError(Exception):
     """A request that the server itself turns down."""
 
-    def __init__(self, status: int, message: str, param: str | None, code: str, kind: str = INVALID_REQUEST) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None,
+        code: str,
+        kind: str = INVALID_REQUEST,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after_s = retry_after_s
         self.detail = ErrorDetail(message=message, type=kind, param=param, code=code)
 
 
 def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
     """A 400 that names the field at fault."""
     return ApiError(400, message, param, code)
+
+
+def rejected_as(error: Rejected, code: str = "invalid_value", reference: str = "voice") -> ApiError:
+    """A refusal of the engine's as a 400; `reference` is the field that the voice was sent in."""
+    param = reference if error.param == "reference" else FIELD_OF_PARAM.get(error.param, error.param)
+    return invalid(param, str(error), code)
 
 
 def engine_error_detail(error: EngineError) -> tuple[int, ErrorDetail]:
@@ -88,9 +107,18 @@ def error_response(status: int, detail: ErrorDetail, retry_after_s: float | None
     return JSONResponse(ErrorBody(error=detail).model_dump(), status, headers)
 
 
+def http_error_response(status: int, message: str) -> JSONResponse:
+    """A fault of HTTP itself: a wrong path or method, a body that is too large."""
+    code = HTTP_CODES.get(status, "http_error")
+    return error_response(status, ErrorDetail(message=message, type=INVALID_REQUEST, param=None, code=code))
+
+
 async def _on_api_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
-    return error_response(error.status, error.detail)
+    response = error_response(error.status, error.detail, error.retry_after_s)
+    if error.status == UNAUTHORIZED:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
 
 
 async def _on_engine_error(_: Request, error: Exception) -> JSONResponse:
@@ -102,41 +130,55 @@ async def _on_engine_error(_: Request, error: Exception) -> JSONResponse:
             retry_after_s = NOT_SERVING_RETRY_S
         case _:
             retry_after_s = None
-    return error_response(*engine_error_detail(error), retry_after_s)
+    response = error_response(*engine_error_detail(error), retry_after_s)
+    if isinstance(error, StoreFull):
+        # OpenAI's clients would otherwise try a 409 again, but only deleting a voice helps.
+        response.headers["X-Should-Retry"] = "false"
+    return response
 
 
 async def _on_invalid_body(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    # Errors inside a union or a nested object carry a longer path; clients know the top-level field.
     first = error.errors()[0]
-    param = next((str(part) for part in first["loc"][1:2] if isinstance(part, str)), None)
-    match first["type"]:
+    reason = first["ctx"]["error"] if first["type"] == "json_invalid" else first["msg"]
+    return error_response(400, validation_detail(first["loc"][1:], first["type"], reason))
+
+
+def validation_detail(path: tuple[str | int, ...], kind: str, reason: str) -> ErrorDetail:
+    """One of pydantic's errors. `path` is inside the body."""
+    # Errors inside a union or a nested object carry a longer path; clients know the top-level field.
+    match path:
+        case (str(field), int(index), str(inner), *_):
+            param: str | None = f"{field}[{index}].{inner}"
+        case (str(field), *_):
+            param = field
+        case _:
+            param = None
+    match kind:
         case "extra_forbidden":
             message, code = f"Unknown field: {param}", "unknown_parameter"
         case "missing":
             message, code = f"Missing required field: {param or 'the body'}", "missing_required_parameter"
         case "json_invalid":
-            message, code, param = f"The body is not JSON: {first['ctx']['error']}", "invalid_json", None
+            message, code, param = f"The body is not JSON: {reason}", "invalid_json", None
         case _:
-            message, code = f"{param or 'The body'}: {first['msg']}", "invalid_value"
-    return error_response(400, ErrorDetail(message=message, type=INVALID_REQUEST, param=param, code=code))
+            message, code = f"{param or 'The body'}: {reason}", "invalid_value"
+    return ErrorDetail(message=message, type=INVALID_REQUEST, param=param, code=code)
 
 
 async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     messages = {
-        404: (f"There is nothing at {request.method} {request.url.path}", "not_found"),
-        405: (f"{request.url.path} does not take {request.method}", "method_not_allowed"),
+        404: f"There is nothing at {request.method} {request.url.path}",
+        405: f"{request.url.path} does not take {request.method}",
     }
-    message, code = messages.get(error.status_code, (str(error.detail), "http_error"))
-    detail = ErrorDetail(message=message, type=INVALID_REQUEST, param=None, code=code)
-    response = error_response(error.status_code, detail)
+    response = http_error_response(error.status_code, messages.get(error.status_code, error.detail))
     response.headers.update(error.headers or {})
     return response
 
 
-async def _on_bug(_: Request, error: Exception) -> JSONResponse:
-    # The message may hold anything, so it goes to the log alone (the ASGI server writes it, with the traceback).
+def bug_response() -> JSONResponse:
+    """The answer to an exception that nobody foresaw. What it says may be secret: that goes to the log alone."""
     detail = ErrorDetail(message="The server has a fault; see its log", type="server_error", param=None, code="bug")
     return error_response(500, detail)
 
@@ -146,4 +188,3 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(EngineError, _on_engine_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_body)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(Exception, _on_bug)

@@ -4,9 +4,10 @@ import base64
 from typing import Protocol
 
 from sse_starlette import JSONServerSentEvent, ServerSentEvent
-from vivavoce_engine import EngineError, Finished
+from vivavoce_engine import EngineError
 
 from vivavoce_server.errors import engine_error_detail
+from vivavoce_server.speech import Usage
 
 
 class Framing(Protocol):
@@ -20,7 +21,7 @@ class Framing(Protocol):
 
     def piece(self, audio: bytes) -> bytes: ...
 
-    def end(self, finished: Finished) -> bytes: ...
+    def end(self, usage: Usage) -> bytes: ...
 
     def failure(self, error: EngineError) -> bytes | None: ...
 
@@ -36,7 +37,7 @@ class AudioFraming:
     def piece(self, audio: bytes) -> bytes:
         return audio
 
-    def end(self, finished: Finished) -> bytes:
+    def end(self, usage: Usage) -> bytes:
         return b""
 
     def failure(self, error: EngineError) -> bytes | None:
@@ -52,13 +53,13 @@ class SseFraming:
     def piece(self, audio: bytes) -> bytes:
         return _event("speech.audio.delta", audio=base64.b64encode(audio).decode())
 
-    def end(self, finished: Finished) -> bytes:
-        usage = {
-            "input_tokens": finished.text_tokens,
-            "output_tokens": finished.frames,
-            "total_tokens": finished.text_tokens + finished.frames,
+    def end(self, usage: Usage) -> bytes:
+        counts = {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "total_tokens": usage.total_tokens,
         }
-        return _event("speech.audio.done", usage=usage)
+        return _event("speech.audio.done", usage=counts)
 
     def failure(self, error: EngineError) -> bytes | None:
         _, detail = engine_error_detail(error)

@@ -1,17 +1,29 @@
-"""/health: the process should live. /ready: route traffic here."""
+"""For operators. /health: the process should live. /ready: route traffic here. /metrics: how it goes."""
 
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Depends
+from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.responses import Response
 
+from vivavoce_server.access import identify
 from vivavoce_server.errors import NOT_SERVING_RETRY_S
 from vivavoce_server.http import ServiceDep
 
 router = APIRouter()
 
 
-@router.get("/health")
-async def health() -> dict[str, str]:
-    return {"status": "ok"}
+@router.get("/metrics", response_class=PlainTextResponse, dependencies=[Depends(identify)])
+async def metrics(service: ServiceDep) -> Response:
+    """Prometheus' text format."""
+    return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/health", responses={503: {"description": "An engine failed: only a restart helps"}})
+async def health(service: ServiceDep) -> JSONResponse:
+    """False once an engine has died, so that whoever watches restarts the process."""
+    if service.failed:
+        return JSONResponse({"status": "failed"}, 503)
+    return JSONResponse({"status": "ok"})
 
 
 @router.get("/ready", responses={503: {"description": "Starting, draining or failed"}})

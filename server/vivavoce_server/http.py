@@ -1,36 +1,62 @@
-"""OpenAI's routes: speech, models, voices."""
+"""OpenAI's routes: speech and models."""
 
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel
 
-from vivavoce_server.audio import SpeechEncoder
+from vivavoce_server.access import CallerDep, identify
 from vivavoce_server.containers import FORMATS
 from vivavoce_server.errors import ErrorBody
 from vivavoce_server.framing import AudioFraming, SseFraming
-from vivavoce_server.schemas import SpeechRequest
+from vivavoce_server.jobs import job_without_voice, voiced
+from vivavoce_server.schemas import TASK_NAMES, SpeechRequest
 from vivavoce_server.service import Service, get_service
 from vivavoce_server.streaming import SpeechResponse
-from vivavoce_server.voices import voice_aliases
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", dependencies=[Depends(identify)])
 ServiceDep = Annotated[Service, Depends(get_service)]
+Responses = dict[int | str, dict[str, Any]]
 SPEECH_TYPES = (*(audio.media_type for audio in FORMATS.values()), SseFraming.media_type)
-SPEECH_RESPONSES: dict[int | str, dict[str, object]] = {
-    200: {"description": "The audio", "content": {media_type: {} for media_type in SPEECH_TYPES}},
+ERROR_RESPONSES: Responses = {
     400: {"description": "A field is wrong; `param` names it", "model": ErrorBody},
+    401: {"description": "The API key is missing or unknown", "model": ErrorBody},
     404: {"description": "There is no such model", "model": ErrorBody},
-    429: {"description": "The queue is full", "model": ErrorBody},
+    413: {"description": "The body is too large", "model": ErrorBody},
+    429: {"description": "The queue is full or a limit of the key is reached", "model": ErrorBody},
+    500: {"description": "The speech failed", "model": ErrorBody},
     503: {"description": "The server is starting or stopping", "model": ErrorBody},
+}
+SPEECH_RESPONSES: Responses = {
+    200: {"description": "The audio", "content": {media_type: {} for media_type in SPEECH_TYPES}},
+    **ERROR_RESPONSES,
 }
 
 
 class ModelObject(BaseModel):
+    """OpenAI's fields, then what the model can do."""
+
     id: str
     object: str = "model"
     created: int
     owned_by: str = "vivavoce"
+    task: str
+    languages: list[str]
+    takes_instructions: bool
+    clones: bool
+
+
+def model_object(service: Service, name: str) -> ModelObject:
+    info = service.engines[name].info
+    return ModelObject(
+        id=name,
+        created=service.created_s,
+        task=TASK_NAMES[info.task],
+        languages=list(info.languages),
+        takes_instructions=info.takes_instructions,
+        clones=info.clones,
+    )
 
 
 class ModelList(BaseModel):
@@ -38,55 +64,37 @@ class ModelList(BaseModel):
     data: list[ModelObject]
 
 
-class VoiceObject(BaseModel):
-    """A speaker. `aliases` are the OpenAI names that mean it."""
-
-    object: str = "audio.voice"
+class AudioModel(BaseModel):
     id: str
     name: str
-    model: str
-    aliases: list[str]
 
 
-class VoiceList(BaseModel):
-    object: str = "list"
-    voices: list[VoiceObject]
+class AudioModelList(BaseModel):
+    models: list[AudioModel]
 
 
-@router.post("/audio/speech", response_class=SpeechResponse, responses=SPEECH_RESPONSES)
-async def speak(body: SpeechRequest, service: ServiceDep) -> SpeechResponse:
+@router.post("/audio/speech", status_code=200, response_class=SpeechResponse, responses=SPEECH_RESPONSES)
+async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep) -> SpeechResponse:
     """Speaks `input`. The audio is sent as it is made, unless `stream` is false."""
-    _, engine = service.find_model(body.model)
-    request = body.to_request(engine.info, service.config)
-    options = body.audio_options()
-    framing = SseFraming() if body.stream_format == "sse" else AudioFraming(options.media_type)
-    encoder = SpeechEncoder(options, engine.info.sample_rate)
-    return SpeechResponse(service, lambda: engine.submit(request), encoder, framing, whole=body.stream is False)
+    job = job_without_voice(body, service)
+    framing = SseFraming() if body.stream_format == "sse" else AudioFraming(job.audio.media_type)
+    # The voice is found by the response: fetching and encoding count as speech, and end when the client leaves.
+    find_voice = partial(voiced, job, body, service)
+    return SpeechResponse(service, caller, job, framing, body.stream is False, find_voice)
 
 
 @router.get("/models")
 async def list_models(service: ServiceDep) -> ModelList:
-    return ModelList(data=[ModelObject(id=name, created=service.created_s) for name in service.engines])
+    return ModelList(data=[model_object(service, name) for name in service.engines])
+
+
+@router.get("/audio/models")
+async def list_audio_models(service: ServiceDep) -> AudioModelList:
+    """The same for Open WebUI, which asks here."""
+    return AudioModelList(models=[AudioModel(id=name, name=name) for name in service.engines])
 
 
 @router.get("/models/{model:path}", responses={404: {"model": ErrorBody}})
 async def get_model(model: str, service: ServiceDep) -> ModelObject:
     model_id, _ = service.find_model(model)
-    return ModelObject(id=model_id, created=service.created_s)
-
-
-@router.get("/audio/voices")
-async def list_voices(service: ServiceDep) -> VoiceList:
-    voices: list[VoiceObject] = []
-    for model, engine in service.engines.items():
-        aliases = voice_aliases(engine.info)
-        voices += (
-            VoiceObject(
-                id=speaker,
-                name=speaker,
-                model=model,
-                aliases=[alias for alias, target in aliases.items() if target == speaker],
-            )
-            for speaker in engine.info.speakers
-        )
-    return VoiceList(voices=voices)
+    return model_object(service, model_id)

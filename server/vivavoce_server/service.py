@@ -7,11 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from fastapi import Request
-from vivavoce_engine import Engine
+from vivavoce_engine import Engine, NotServing, Overloaded
 
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import ApiError
+from vivavoce_server.metrics import Metrics
+from vivavoce_server.references import References
 
+SESSION_RETRY_S = 5.0
+QUEUE_RETRY_S = 1.0
 MODEL_ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 """OpenAI's model names: they mean the first model here, so that clients need no change."""
 
@@ -25,13 +29,22 @@ class Service:
     created_s: int = field(default_factory=lambda: int(time.time()))
     speaking: int = 0
     """Speech responses that are not yet over."""
+    draining: bool = False
     silence: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while nothing speaks."""
 
+    live_sessions: int = 0
+    """Live connections that are open."""
+
+    metrics: Metrics = field(init=False)
+    references: References = field(init=False)
+
     def __post_init__(self) -> None:
-        self.silence.set()
         if not self.engines:
             raise ValueError("a server needs at least one engine")
+        self.silence.set()
+        self.metrics = Metrics(self.engines)
+        self.references = References(self.config, len(self.engines))
 
     def find_model(self, name: str | None) -> tuple[str, Engine]:
         """Id and engine behind a request's model name; the first model where it names none."""
@@ -44,15 +57,30 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        return all(engine.ready for engine in self.engines.values())
+        return not self.draining and all(engine.ready for engine in self.engines.values())
+
+    @property
+    def failed(self) -> bool:
+        return any(engine.failed for engine in self.engines.values())
 
     def drain(self) -> None:
-        """Refuses new speech from now on; what runs goes on."""
-        for engine in self.engines.values():
-            engine.drain()
+        """Refuses new speech from now on; what runs goes on, and may still submit its later parts."""
+        self.draining = True
 
     @contextmanager
     def count_speech(self) -> Iterator[None]:
+        """Counts speech while it runs.
+
+        Raises:
+            NotServing: the server is about to stop.
+            Overloaded: as many requests wait, for all models together, as may for one.
+        """
+        if self.draining:
+            raise NotServing("the server is stopping")
+        if len(self.engines) > 1:  # a single one looks after itself
+            queued = sum(engine.stats().queued for engine in self.engines.values())
+            if queued >= max(engine.config.max_queue for engine in self.engines.values()):
+                raise Overloaded(f"{queued} requests are waiting already", QUEUE_RETRY_S)
         self.speaking += 1
         self.silence.clear()
         try:
@@ -61,6 +89,24 @@ class Service:
             self.speaking -= 1
             if not self.speaking:
                 self.silence.set()
+
+    @contextmanager
+    def count_session(self) -> Iterator[None]:
+        """Counts a live connection while it is open.
+
+        Raises:
+            NotServing: the server is about to stop.
+            Overloaded: as many are open as may.
+        """
+        if self.draining:
+            raise NotServing("the server is stopping")
+        if self.live_sessions >= self.config.live_max_sessions:
+            raise Overloaded(f"{self.live_sessions} live connections are open already", SESSION_RETRY_S)
+        self.live_sessions += 1
+        try:
+            yield
+        finally:
+            self.live_sessions -= 1
 
 
 def get_service(request: Request) -> Service:

@@ -1,16 +1,20 @@
-"""The response that speaks: it owns an utterance from submission to the last byte, or to the listener's leaving."""
+"""Responses that speak: each owns its speech from submission to the last byte, or to the listener's leaving."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-from vivavoce_engine import AudioStream, EngineError
+from vivavoce_engine import EngineError
 
-from vivavoce_server.audio import SpeechEncoder, encode
+from vivavoce_server.access import Caller
+from vivavoce_server.errors import ApiError
 from vivavoce_server.framing import Framing
+from vivavoce_server.metrics import Outcome, SpeechMeter
 from vivavoce_server.service import Service
+from vivavoce_server.speech import Speech, SpeechJob
 
 log = logging.getLogger(__name__)
 
@@ -19,8 +23,41 @@ STREAM_HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 """Proxies must not collect the stream, and nobody must keep it."""
 
 
-class SpeechResponse(Response):
-    """Sends an utterance as it is made, or whole, which is the same bytes joined.
+class SpokenResponse(Response, ABC):
+    """A response whose work ends at once when its client leaves, whether bytes flow or not."""
+
+    def __init__(self, service: Service, caller: Caller, media_type: str, cost: int = 1) -> None:
+        self.status_code = 200
+        self.media_type = media_type
+        self.background = None
+        self.init_headers(STREAM_HEADERS)
+        self.service = service
+        self.caller = caller
+        self._cost = cost
+
+    @abstractmethod
+    async def speak(self, send: Send) -> None:
+        """Sends the whole response; cancelled when the client leaves."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.caller.speaking(self._cost), self.service.count_speech():
+            speaking = asyncio.create_task(self.speak(send))
+            leaving = asyncio.create_task(_wait_for_disconnect(receive))
+            try:
+                await asyncio.wait({speaking, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                if speaking.done():
+                    speaking.result()
+            finally:
+                leaving.cancel()
+                speaking.cancel()
+                await asyncio.gather(leaving, speaking, return_exceptions=True)
+
+    async def start(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+
+
+class SpeechResponse(SpokenResponse):
+    """Sends speech as it is made, or whole, which is the same bytes joined.
 
     No status goes out before the first audio is there, so a failure until then is an honest error response. A
     failure later ends events with an error event and breaks a bare file off: the client sees a transfer that did not
@@ -30,64 +67,62 @@ class SpeechResponse(Response):
     def __init__(
         self,
         service: Service,
-        submit: Callable[[], AudioStream],
-        encoder: SpeechEncoder,
+        caller: Caller,
+        job: SpeechJob,
         framing: Framing,
         whole: bool,
+        find_voice: Callable[[], Awaitable[SpeechJob]],
     ) -> None:
-        self.status_code = 200
-        self.media_type = framing.media_type
-        self.background = None
-        self.init_headers(STREAM_HEADERS)
-        self._service = service
-        self._submit = submit
-        self._encoder = encoder
+        super().__init__(service, caller, framing.media_type)
+        self._job = job
+        self._find_voice = find_voice
         self._framing = framing
         self._whole = whole
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._service.count_speech():
-            async with self._submit() as stream:
-                speak = self._send_whole if self._whole else self._send_stream
-                speaking = asyncio.create_task(speak(stream, send))
-                leaving = asyncio.create_task(_wait_for_disconnect(receive))
+    async def speak(self, send: Send) -> None:
+        meter = SpeechMeter(self.service.metrics, self._job.model)
+        outcome: Outcome = "disconnected"  # if nothing below says otherwise, it was cancelled
+        try:
+            job = await self._find_voice()
+            with Speech(job, meter, self.caller.name) as speech:
                 try:
-                    await asyncio.wait({speaking, leaving}, return_when=asyncio.FIRST_COMPLETED)
-                    if speaking.done():
-                        speaking.result()
-                finally:
-                    leaving.cancel()
-                    speaking.cancel()
-                    await asyncio.gather(leaving, speaking, return_exceptions=True)
+                    outcome = await (self._send_whole(speech, send) if self._whole else self._send_stream(speech, send))
+                except EngineError:
+                    outcome = "failed"
+                    raise
+        except (ApiError, EngineError):
+            if outcome != "failed":
+                outcome = "refused"
+            raise
+        finally:
+            meter.end(outcome)
 
-    async def _send_whole(self, stream: AudioStream, send: Send) -> None:
-        body = self._encoder.complete(b"".join([piece async for piece in encode(stream, self._encoder)]))
+    async def _send_whole(self, speech: Speech, send: Send) -> Outcome:
+        body = await speech.whole()
         self.headers["Content-Length"] = str(len(body))
-        if stream.finished is not None:
-            self.headers["X-Usage-Input-Tokens"] = str(stream.finished.text_tokens)
-            self.headers["X-Usage-Output-Tokens"] = str(stream.finished.frames)
-        await self._start(send)
+        self.headers["X-Usage-Input-Tokens"] = str(speech.usage.input_tokens)
+        self.headers["X-Usage-Output-Tokens"] = str(speech.usage.output_tokens)
+        await self.start(send)
         await send({"type": "http.response.body", "body": body})
+        return "completed"
 
-    async def _send_stream(self, stream: AudioStream, send: Send) -> None:
-        pieces = _framed(encode(stream, self._encoder), self._framing)
+    async def _send_stream(self, speech: Speech, send: Send) -> Outcome:
+        pieces = _framed(speech.pieces(), self._framing)
         first = await anext(pieces, b"")
-        await self._start(send)
+        await self.start(send)
         try:
             await send({"type": "http.response.body", "body": first, "more_body": True})
             async for piece in pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         except EngineError as error:
-            log.error("utterance %d broke off: %s", stream.utterance_id, error)
+            log.error("speech broke off: %s", error)
             last = self._framing.failure(error)
-            if last is None:
-                return  # without the last body message, which makes the ASGI server cut the connection
-        else:
-            last = b"" if stream.finished is None else self._framing.end(stream.finished)
-        await send({"type": "http.response.body", "body": last})
-
-    async def _start(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            if last is not None:
+                await send({"type": "http.response.body", "body": last})
+            # Without a last body message, the ASGI server cuts the connection.
+            return "cut_off"
+        await send({"type": "http.response.body", "body": self._framing.end(speech.usage)})
+        return "completed"
 
 
 async def _framed(pieces: AsyncIterator[bytes], framing: Framing) -> AsyncIterator[bytes]:

@@ -1,8 +1,6 @@
-"""Voice names of a request → speakers of a checkpoint. The same name always means the same speaker."""
+"""OpenAI's voice names → speakers of a checkpoint. The same name always means the same speaker."""
 
 from vivavoce_engine import ModelInfo
-
-from vivavoce_server.errors import invalid
 
 OPENAI_VOICES: dict[str, tuple[str, ...]] = {
     "alloy": ("heart", "serena"),
@@ -35,19 +33,3 @@ def voice_aliases(info: ModelInfo) -> dict[str, str]:
             spread = info.speakers[index % len(info.speakers)] if info.speakers else ""
             aliases[alias] = next((name for name in preferred if name in names), spread)
     return aliases
-
-
-def resolve_voice(info: ModelInfo, voice: str | None) -> str:
-    """The speaker that a request's `voice` names, in any letter case; never a silent default."""
-    speakers = {speaker.casefold(): speaker for speaker in info.speakers}
-    if voice is None:
-        if not speakers:
-            return ""
-        raise invalid(
-            "voice", f"Missing required field: voice; there are {', '.join(speakers)}", "missing_required_parameter"
-        )
-    known = voice_aliases(info) | speakers
-    name = voice.casefold()
-    if name not in known:
-        raise invalid("voice", f"There is no voice {voice!r}; there are {', '.join(known)}", "voice_not_found")
-    return known[name]

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import uvicorn
 from vivavoce_engine import Engine, EngineConfig
-from vivavoce_engine.fake_runner import FakeRunner
+from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_engine.scheduler import Plan
 from vivavoce_server import ServerConfig, create_app
 from vivavoce_server.cli import bind
@@ -32,7 +32,7 @@ class LiveServer:
 def fake_engine(
     config: EngineConfig | None = None, before_step: Callable[[Plan], None] | None = None, step_s: float = 0.0
 ) -> Engine:
-    return Engine(FakeRunner(before_step=before_step, step_s=step_s), config or EngineConfig())
+    return Engine(FakeRunner(before_step=before_step, step_s=step_s), config or EngineConfig(), fake_voices())
 
 
 @contextmanager
@@ -56,7 +56,8 @@ def live_server(
         yield LiveServer(f"http://127.0.0.1:{listener.getsockname()[1]}", all_engines[0], app.state.service)
     finally:
         server.should_exit = True
-        thread.join()
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive(), "the server did not stop"
         for engine in all_engines:
             engine.stop()
 

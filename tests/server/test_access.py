@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 from pydantic import SecretStr
+from vivavoce_engine.scheduler import Plan
 from vivavoce_server import ServerConfig
 from vivavoce_server.access import Caller, KeyEntry, load_keyring
 from vivavoce_server.config import load_settings
@@ -136,6 +137,16 @@ async def test_a_keys_own_limit_is_429_and_others_go_on() -> None:
             "code": "rate_limit_exceeded",
         }
     }
+
+
+def test_the_engine_is_told_whose_request_it_is() -> None:
+    plans: list[Plan] = []
+    with live_server(fake_engine(before_step=plans.append), ServerConfig(api_keys=KEYS)) as server:
+        httpx.post(f"{server.url}/v1/audio/speech", json=BODY, headers=bearer("second"))
+        batch = {"voice": "heart", "items": [{"input": "Hello."}]}
+        httpx.post(f"{server.url}/v1/audio/speech/batch", json=batch, headers=bearer("first"))
+    started = [sequence.pending.request.client for plan in plans for sequence in plan.start]
+    assert started == ["key 2", "key 1"]
 
 
 def test_cors_is_off_until_an_origin_is_named() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from vivavoce_server.cli import warn_if_not_intelligible
+from vivavoce_server.loading import warn_if_not_intelligible
 
 from tests.server.live import wait_until
 from tests.server.process import SERVE, serving
@@ -102,6 +102,8 @@ def test_a_taken_port_is_told_before_the_model_loads() -> None:
     [
         (["--port", "many"], {}, "port"),
         ([], {"VIVAVOCE_PROT": "1"}, "VIVAVOCE_PROT"),
+        (["--api-keys-file", "/nowhere/keys.toml"], {}, "/nowhere/keys.toml"),
+        (["--api-keys", "same,same"], {}, "given twice"),
     ],
 )
 def test_bad_settings_are_named(flags: list[str], environment: dict[str, str], words: str) -> None:

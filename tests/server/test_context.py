@@ -8,7 +8,7 @@ import httpx
 import pytest
 from vivavoce_server.context import JsonFormatter, RequestIdFilter, request_id
 
-from tests.server.live import LiveServer, fake_engine, live_server
+from tests.server.live import LiveServer, fake_engine, live_server, wait_until
 
 BODY = {"input": "Hello.", "voice": "heart"}
 
@@ -43,6 +43,8 @@ def test_every_line_of_a_request_carries_its_id(caplog: pytest.LogCaptureFixture
         caplog.handler.addFilter(RequestIdFilter())
         engine.submit = lambda request: (_ for _ in ()).throw(KeyError("secret"))  # type: ignore[method-assign]
         response = httpx.post(f"{server.url}/v1/audio/speech", json=BODY, headers={"X-Request-ID": "me"})
+        # The last line is written when the response has already gone out.
+        wait_until(lambda: any("fields" in record.__dict__ for record in caplog.records))
     assert (response.status_code, response.headers["x-request-id"]) == (500, "me")
     lines = [record for record in caplog.records if record.name == "vivavoce_server.context"]
     assert [record.__dict__["request_id"] for record in lines] == ["me", "me"]

@@ -41,8 +41,9 @@ BAD_FIELDS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"max_new_tokens": 0}, 400, "max_new_tokens", "invalid_value"),
     ({"language": "Klingon"}, 400, "language", "invalid_value"),
     ({"task_type": "VoiceDesign"}, 400, "task_type", "invalid_value"),
-    ({"ref_audio": "data:audio/wav;base64,AAAA"}, 400, "ref_audio", "not_available"),
-    ({"speaker_embedding": [0.1]}, 400, "speaker_embedding", "not_available"),
+    ({"ref_audio": "data:audio/wav;base64,AAAA"}, 400, "voice", "invalid_value"),
+    ({"voice": "alloy", "ref_audio": "data:audio/wav;base64,AAAA"}, 400, "ref_audio", "invalid_value"),
+    ({"voice": "alloy", "speaker_embedding": [0.1]}, 400, "speaker_embedding", "invalid_value"),
 ]
 
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 import httpx
 import pytest
 from vivavoce_engine import Engine, EngineConfig, ModelInfo
-from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
+from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, fake_voices
 from vivavoce_server import ServerConfig, create_app
 from vivavoce_server.errors import ApiError
-from vivavoce_server.voices import OPENAI_VOICES, resolve_voice
+from vivavoce_server.references import References
+from vivavoce_server.schemas import SpeechOptions
+from vivavoce_server.voices import OPENAI_VOICES
 
 from tests.server.live import LiveServer, live_server
 
@@ -75,6 +77,13 @@ def test_an_app_needs_an_engine() -> None:
         create_app({}, ServerConfig())
 
 
+async def speaker_of(info: ModelInfo, voice: str | None) -> str:
+    engine = Engine(FakeRunner(info), EngineConfig(), fake_voices(info=info))
+    speaker, reference = await References(ServerConfig(), 1).voice_of(SpeechOptions(voice=voice), engine)
+    assert reference is None
+    return speaker
+
+
 @pytest.mark.parametrize(
     ("info", "voice", "speaker"),
     [
@@ -91,23 +100,23 @@ def test_an_app_needs_an_engine() -> None:
         (DESIGN, None, ""),
     ],
 )
-def test_resolve_voice(info: ModelInfo, voice: str | None, speaker: str) -> None:
-    assert resolve_voice(info, voice) == speaker
+async def test_voices_resolve(info: ModelInfo, voice: str | None, speaker: str) -> None:
+    assert await speaker_of(info, voice) == speaker
 
 
 @pytest.mark.parametrize("info", [SHIPPED, QWEN, UNKNOWN])
-def test_every_openai_voice_is_a_speaker(info: ModelInfo) -> None:
-    assert {resolve_voice(info, voice) for voice in OPENAI_VOICES} <= set(info.speakers)
+async def test_every_openai_voice_is_a_speaker(info: ModelInfo) -> None:
+    assert {await speaker_of(info, voice) for voice in OPENAI_VOICES} <= set(info.speakers)
 
 
-def test_a_speaker_comes_before_an_alias() -> None:
-    assert resolve_voice(replace(FAKE_INFO, speakers=("heart", "alloy")), "alloy") == "alloy"
+async def test_a_speaker_comes_before_an_alias() -> None:
+    assert await speaker_of(replace(FAKE_INFO, speakers=("heart", "alloy")), "alloy") == "alloy"
 
 
 @pytest.mark.parametrize(
     ("info", "voice"), [(SHIPPED, "vivian"), (DESIGN, "heart"), (SHIPPED, "a(2)+b(1)"), (SHIPPED, None)]
 )
-def test_an_unknown_voice_is_refused(info: ModelInfo, voice: str | None) -> None:
+async def test_an_unknown_voice_is_refused(info: ModelInfo, voice: str | None) -> None:
     with pytest.raises(ApiError) as caught:
-        resolve_voice(info, voice)
+        await speaker_of(info, voice)
     assert (caught.value.status, caught.value.detail.param) == (400, "voice")

@@ -1,6 +1,7 @@
 """WS /v1/audio/speech/stream: what is said, in which order, in which format."""
 
 import asyncio
+import base64
 import io
 
 import httpx
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 from vivavoce_engine.fake_runner import SAMPLES_PER_FRAME
+from vivavoce_server.containers import wav_header
 
 from tests.server.live import Gate, LiveServer, fake_engine, live_server, wait_until
 from tests.server.live_socket import dial, pcm_of
@@ -138,6 +140,19 @@ async def test_split_makes_every_sentence_an_utterance(server: LiveServer) -> No
         lengths.append(len((await socket.utterance()).audio) // FRAME_BYTES)
         await socket.expect("session.done")
     assert lengths == [len("Good morning. "), len("How are you? "), len("I am fine"), len("Said")]
+
+
+async def test_a_voice_may_be_given_along(server: LiveServer) -> None:
+    recording = base64.b64encode(wav_header(24000, 25 * FRAME_BYTES) + pcm_of(1, 25)).decode()
+    async with dial(server) as socket:
+        await socket.send("session.config", ref_audio="no audio")
+        assert (await socket.error())["param"] == "ref_audio"
+        await socket.send("session.config", voice="heart", ref_audio=recording)
+        assert (await socket.error())["param"] == "voice"
+        await socket.configure(voice=None, ref_audio=recording, ref_text="Silence.")
+        await socket.say("Hello")
+        await socket.send("input.done")
+        assert (await socket.utterance()).audio == pcm_of(5, 5)
 
 
 async def test_sessions_speak_side_by_side(server: LiveServer) -> None:

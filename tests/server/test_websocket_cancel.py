@@ -144,7 +144,9 @@ async def test_200_abrupt_disconnects_leave_no_row_behind(server: LiveServer) ->
         await assert_usable(socket, 0)
 
 
-async def test_a_reader_that_stops_is_closed_and_others_lose_nothing() -> None:
+async def test_a_reader_that_stops_is_closed_and_others_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vivavoce_server.connection.FLUSH_S", 0.05)
+    monkeypatch.setattr("vivavoce_server.uvicorn_sockets.ABORT_S", 0.05)
     config = ServerConfig(live_max_unsent_bytes=2**16, live_stall_s=0.05)
     with live_server(fake_engine(EngineConfig(max_context=2**16)), config) as server:
         async with dial(server, max_queue=1) as slow, dial(server) as other:
@@ -158,8 +160,8 @@ async def test_a_reader_that_stops_is_closed_and_others_lose_nothing() -> None:
             wait_until(lambda: server.service.live_sessions == 1)
             wait_until(lambda: is_idle(server))
             await assert_usable(other, 1)
-            with suppress(TimeoutError):
-                assert await slow.close_code() == 1008
+            # What it has not read by then is cut off, and so may be the reason.
+            assert await slow.close_code() in (1006, 1008)
 
 
 async def test_a_client_that_only_sends_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,25 +7,38 @@ async with AsyncClient("http://localhost:8000") as client:
 """
 
 from vivavoce_client.client import DEFAULT_URL, AsyncClient, AsyncSpeech, Client, Speech
+from vivavoce_client.live import AsyncLiveSession, AsyncUtterance, Text
+from vivavoce_client.live_sync import LiveSession, Utterance
 from vivavoce_client.protocol import (
     ApiError,
     ConnectionFailed,
+    NewVoice,
     SpeechOptions,
+    StoredVoice,
     StreamBroken,
     VivavoceError,
     Voice,
+    WeightedEmbedding,
 )
 
 __all__ = [
     "DEFAULT_URL",
     "ApiError",
     "AsyncClient",
+    "AsyncLiveSession",
     "AsyncSpeech",
+    "AsyncUtterance",
     "Client",
     "ConnectionFailed",
+    "LiveSession",
+    "NewVoice",
     "Speech",
     "SpeechOptions",
+    "StoredVoice",
     "StreamBroken",
+    "Text",
+    "Utterance",
     "VivavoceError",
     "Voice",
+    "WeightedEmbedding",
 ]

@@ -4,12 +4,13 @@ Such a command is an entry point of the group "vivavoce.commands" whose value ha
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
-from vivavoce_client import say
+from vivavoce_client import say, voices
 from vivavoce_client.protocol import VivavoceError
 
 COMMAND_GROUP = "vivavoce.commands"
@@ -33,11 +34,10 @@ def main(argv: list[str] | None = None) -> int:
     installed = {entry.name: entry for entry in entry_points(group=COMMAND_GROUP)}
     parser = argparse.ArgumentParser(prog="vivavoce", description="Streaming speech of the Qwen3-TTS family")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    say_parser = commands.add_parser("say", help="speak a text into a file")
+    say_parser = commands.add_parser("say", help="speak a text: play it, or write a file")
     say.add_say_arguments(say_parser)
-    voices_parser = commands.add_parser("voices", help="list the voices of a server")
-    say.add_server_arguments(voices_parser)
-    run: dict[str, Callable[[argparse.Namespace], int]] = {"say": say.say, "voices": say.voices}
+    voices.add_voices_arguments(commands.add_parser("voices", help="list, store, mix and delete voices of a server"))
+    run: dict[str, Callable[[argparse.Namespace], int]] = {"say": say.say, "voices": voices.run}
     for name, entry in installed.items():
         command_parser = commands.add_parser(name, help=f"see `vivavoce {name} --help`")
         # Loading means importing, torch perhaps: only for the command that was asked for.
@@ -55,6 +55,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"vivavoce: {error}", file=sys.stderr)
         return FAILURE
     except KeyboardInterrupt:
+        return FAILURE
+    except BrokenPipeError:
+        # The reader of standard output has heard enough. Python would complain once more when it flushes at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
 
 

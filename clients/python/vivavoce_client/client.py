@@ -5,15 +5,24 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Self, Unpack
+from urllib.parse import quote
 
 import httpx
 
+from vivavoce_client.live import AsyncLiveSession
+from vivavoce_client.live_sync import LiveSession
+from vivavoce_client.live_transport import Connect, open_websocket
 from vivavoce_client.protocol import (
     ConnectionFailed,
+    FormFiles,
+    NewVoice,
     SpeechOptions,
+    StoredVoice,
     StreamBroken,
     Voice,
+    live_options,
     parse_error,
+    parse_stored_voice,
     parse_voices,
     speech_body,
 )
@@ -39,6 +48,10 @@ def _typed_errors() -> Iterator[None]:
 
 def _error_of(response: httpx.Response, body: bytes) -> Exception:
     return parse_error(response.status_code, body, response.headers.get("retry-after"))
+
+
+def voice_path(voice_id: str) -> str:
+    return f"{VOICES_PATH}/{quote(voice_id, safe='')}"
 
 
 def _headers(api_key: str | None) -> dict[str, str]:
@@ -89,7 +102,11 @@ class AsyncClient:
         *,
         api_key: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        connect: Connect = open_websocket,
     ) -> None:
+        self._base_url = base_url
+        self._api_key = api_key
+        self._connect = connect
         timeout = httpx.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         self._http = httpx.AsyncClient(
             base_url=base_url, headers=_headers(api_key), timeout=timeout, transport=transport
@@ -127,20 +144,47 @@ class AsyncClient:
         async with self.stream(text, voice, **options) as speech:
             return b"".join([piece async for piece in speech])
 
+    @asynccontextmanager
+    async def live(self, voice: str, **options: Unpack[SpeechOptions]) -> AsyncIterator[AsyncLiveSession]:
+        """A session that says texts while they are written; it connects with its first utterance."""
+        session = AsyncLiveSession(self._base_url, live_options(voice, options), self._api_key, self._connect)
+        try:
+            yield session
+        finally:
+            await session.close()
+
     async def voices(self) -> list[Voice]:
+        return parse_voices(await self._ask("GET", VOICES_PATH))
+
+    async def add_voice(self, voice: NewVoice) -> StoredVoice:
+        """Stores a voice, which then is there by name."""
+        return parse_stored_voice(await self._ask("POST", VOICES_PATH, files=voice.files()))
+
+    async def delete_voice(self, voice_id: str) -> None:
+        await self._ask("DELETE", voice_path(voice_id))
+
+    async def _ask(self, method: str, path: str, files: FormFiles | None = None) -> bytes:
         with _typed_errors():
-            response = await self._http.get(VOICES_PATH)
+            response = await self._http.request(method, path, files=files)
         if response.is_error:
             raise _error_of(response, response.content)
-        return parse_voices(response.content)
+        return response.content
 
 
 class Client:
     """AsyncClient's twin for code without asyncio."""
 
     def __init__(
-        self, base_url: str = DEFAULT_URL, *, api_key: str | None = None, transport: httpx.BaseTransport | None = None
+        self,
+        base_url: str = DEFAULT_URL,
+        *,
+        api_key: str | None = None,
+        transport: httpx.BaseTransport | None = None,
+        connect: Connect = open_websocket,
     ) -> None:
+        self._base_url = base_url
+        self._api_key = api_key
+        self._connect = connect
         timeout = httpx.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         self._http = httpx.Client(base_url=base_url, headers=_headers(api_key), timeout=timeout, transport=transport)
 
@@ -174,9 +218,29 @@ class Client:
         with self.stream(text, voice, **options) as speech:
             return b"".join(speech)
 
+    @contextmanager
+    def live(self, voice: str, **options: Unpack[SpeechOptions]) -> Iterator[LiveSession]:
+        """A session that says texts while they are written; it connects with its first utterance."""
+        options_ = live_options(voice, options)
+        session = LiveSession(AsyncLiveSession(self._base_url, options_, self._api_key, self._connect))
+        try:
+            yield session
+        finally:
+            session.close()
+
     def voices(self) -> list[Voice]:
+        return parse_voices(self._ask("GET", VOICES_PATH))
+
+    def add_voice(self, voice: NewVoice) -> StoredVoice:
+        """Stores a voice, which then is there by name."""
+        return parse_stored_voice(self._ask("POST", VOICES_PATH, files=voice.files()))
+
+    def delete_voice(self, voice_id: str) -> None:
+        self._ask("DELETE", voice_path(voice_id))
+
+    def _ask(self, method: str, path: str, files: FormFiles | None = None) -> bytes:
         with _typed_errors():
-            response = self._http.get(VOICES_PATH)
+            response = self._http.request(method, path, files=files)
         if response.is_error:
             raise _error_of(response, response.content)
-        return parse_voices(response.content)
+        return response.content

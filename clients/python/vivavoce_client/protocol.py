@@ -7,12 +7,24 @@ VivavoceError
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Required, TypedDict
 
 SAMPLE_RATE = 24000
 SAMPLE_BYTES = 2
 PCM = "pcm"
+
+
+FormFiles = dict[str, tuple[str | None, bytes]]
+"""Field → file name and content; a plain field has no file name."""
+
+
+class WeightedEmbedding(TypedDict, total=False):
+    """A part of a mixed voice; a weight that is left out is 1."""
+
+    embedding: Required[Sequence[float]]
+    weight: float
 
 
 class SpeechOptions(TypedDict, total=False):
@@ -32,16 +44,32 @@ class SpeechOptions(TypedDict, total=False):
     sample_rate: int
     non_streaming_mode: bool
     initial_codec_chunk_frames: int
+    task_type: Literal["CustomVoice", "VoiceDesign", "Base"]
+    ref_audio: str
+    ref_text: str
+    x_vector_only_mode: bool
+    speaker_embedding: Sequence[float] | Sequence[WeightedEmbedding]
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """A voice that the server offers. `aliases` are OpenAI's names for it."""
+    """A voice that the server offers. `aliases` are OpenAI's names for it, `model` is the first that has it (None if
+    none can speak with it), and `created_at` is there for stored voices: seconds since 1970."""
 
     id: str
     name: str
-    model: str
+    model: str | None
     aliases: tuple[str, ...]
+    created_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVoice:
+    """A voice that has just been stored."""
+
+    id: str
+    name: str
+    created_at: int
 
 
 class VivavoceError(Exception):
@@ -74,6 +102,11 @@ def speech_body(text: str, voice: str, options: SpeechOptions) -> dict[str, Any]
     return {"response_format": PCM, **options, "input": text, "voice": voice}
 
 
+def live_options(voice: str, options: SpeechOptions) -> dict[str, Any]:
+    """A live session's configuration."""
+    return {"response_format": PCM, **options, "voice": voice}
+
+
 def parse_error(status: int, body: bytes, retry_after: str | None) -> ApiError:
     """The error of a refused request; a body that is not Vivavoce's (a proxy's, say) becomes the message."""
     retry_after_s = float(retry_after) if retry_after is not None and retry_after.isdigit() else None
@@ -85,8 +118,62 @@ def parse_error(status: int, body: bytes, retry_after: str | None) -> ApiError:
         return ApiError(status, text or f"HTTP status {status}", None, None, retry_after_s)
 
 
+STATUS_OF_CODE = {
+    "invalid_api_key": 401,
+    "model_not_found": 404,
+    "message_too_large": 413,
+    "queue_full": 429,
+    "rate_limit_exceeded": 429,
+    "not_serving": 503,
+}
+"""A socket's errors have no HTTP status of their own: the one that HTTP would have."""
+
+
+def parse_live_error(message: dict[str, Any]) -> ApiError:
+    """The error of a live session's message."""
+    error = message["error"]
+    default = 500 if error["type"] == "server_error" else 400
+    return ApiError(STATUS_OF_CODE.get(error["code"], default), error["message"], error["param"], error["code"], None)
+
+
 def parse_voices(body: bytes) -> list[Voice]:
     return [
-        Voice(voice["id"], voice["name"], voice["model"], tuple(voice["aliases"]))
+        Voice(voice["id"], voice["name"], voice["model"], tuple(voice["aliases"]), voice.get("created_at"))
         for voice in json.loads(body)["voices"]
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class NewVoice:
+    """A voice to store, from one of: an audio file's bytes, with what is said in it or without; a speaker embedding;
+    or a mix of voices that the server has, such as `a(2)+b(1)`. `consent` is its speaker's permission, in words."""
+
+    name: str
+    consent: str
+    audio: bytes | None = None
+    ref_text: str | None = None
+    embedding: Sequence[float] | None = None
+    mix: str | None = None
+    model: str | None = None
+
+    def fields(self) -> dict[str, str]:
+        """The form, but for the recording."""
+        given = {
+            "name": self.name,
+            "consent": self.consent,
+            "ref_text": self.ref_text,
+            "speaker_embedding": None if self.embedding is None else json.dumps(list(self.embedding)),
+            "voice": self.mix,
+            "model": self.model,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def files(self) -> FormFiles:
+        """The form as multipart, whether there is a recording or not."""
+        parts: FormFiles = {name: (None, value.encode()) for name, value in self.fields().items()}
+        return parts if self.audio is None else {**parts, "audio_sample": ("recording", self.audio)}
+
+
+def parse_stored_voice(body: bytes) -> StoredVoice:
+    voice = json.loads(body)
+    return StoredVoice(voice["id"], voice["name"], voice["created_at"])

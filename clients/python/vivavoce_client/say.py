@@ -1,22 +1,24 @@
-"""`vivavoce say` and `vivavoce voices`."""
+"""`vivavoce say`, and what it shares with `vivavoce voices`: finding a server."""
 
 import argparse
+import codecs
 import os
 import sys
 import time
-import wave
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 from vivavoce_client.client import Client
 from vivavoce_client.local_server import local_server
-from vivavoce_client.protocol import SAMPLE_BYTES, SAMPLE_RATE, SpeechOptions
+from vivavoce_client.outputs import STANDARD, NoLoudspeaker, Output, open_device, open_output
+from vivavoce_client.protocol import PCM, SAMPLE_BYTES, SAMPLE_RATE, SpeechOptions
 
 URL_VARIABLE = "VIVAVOCE_URL"
 KEY_VARIABLE = "VIVAVOCE_API_KEY"
-STANDARD = "-"
+DEFAULT_FILE = "speech.wav"
+READ_BYTES = 4096
 FORMAT_OF_SUFFIX = {
     ".wav": "wav",
     ".pcm": "pcm",
@@ -28,6 +30,13 @@ FORMAT_OF_SUFFIX = {
     ".flac": "flac",
 }
 SAID_FORMATS = sorted(set(FORMAT_OF_SUFFIX.values()))
+EXAMPLES = """\
+examples:
+  vivavoce say "Hello."                      plays, or writes speech.wav where there is no sound device
+  vivavoce say "Hello." -o - | aplay         any player that reads a WAV file from a pipe: | ffplay -nodisp -i -
+  llm "Tell a story" | vivavoce say -        speaks while the text is being written
+  tail -f events.log | vivavoce say - --lines
+"""
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,48 +45,113 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_say_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
     add_server_arguments(parser)
-    parser.add_argument("text", help="what to say; - reads standard input")
-    parser.add_argument("-o", "--output", default="speech.wav", help="file to write, - is standard output [speech.wav]")
+    parser.add_argument("text", help="what to say; - reads standard input and speaks as it comes")
+    parser.add_argument("-o", "--output", help="file to write, - is standard output [plays]")
     parser.add_argument("--format", choices=SAID_FORMATS, help="audio format [by the file's name, else wav]")
     parser.add_argument("--voice", help="voice [the server's first]")
     parser.add_argument("--instructions", help="how to say it")
     parser.add_argument("--language", help="language of the text [found by the model]")
+    parser.add_argument("--speed", type=float, help="0.25 to 4 [1]")
     parser.add_argument("--seed", type=int, help="number that makes the speech repeatable")
+    parser.add_argument(
+        "--lines", action="store_true", help="standard input: each line is said for itself [where it is a terminal]"
+    )
+
+
+class Report:
+    """What one text took, and how much came of it."""
+
+    def __init__(self) -> None:
+        self._started_s = time.monotonic()
+        self._took_s = 0.0
+        self.received_bytes = 0
+
+    def add(self, piece: bytes) -> None:
+        self.received_bytes += len(piece)
+        self._took_s = time.monotonic() - self._started_s
+
+    def line(self, name: str, first_audio_s: float | None, is_pcm: bool) -> str:
+        first_s = self._took_s if first_audio_s is None else first_audio_s
+        line = f"{name}: {self.received_bytes} bytes, first audio after {first_s:.3f} s, all after {self._took_s:.3f} s"
+        if is_pcm:
+            audio_s = self.received_bytes / (SAMPLE_RATE * SAMPLE_BYTES)
+            line += f", {audio_s:.2f} s of speech, real-time factor {self._took_s / audio_s if audio_s else 0:.3f}"
+        return line
 
 
 def say(args: argparse.Namespace) -> int:
-    """Speaks into a file and tells how long it took."""
-    text = sys.stdin.read() if args.text == STANDARD else args.text
-    audio_format = args.format or FORMAT_OF_SUFFIX.get(Path(args.output).suffix.lower(), "wav")
+    """Plays, or writes a file, while the speech is made; tells how long it took."""
+    path = args.output or default_output()
+    audio_format = args.format or FORMAT_OF_SUFFIX.get(Path(path or "").suffix.lower(), "wav")
+    # A WAV file is written from PCM, since only its end knows the sizes that belong into its header.
+    wire_format = PCM if path is None or audio_format == "wav" else audio_format
     with connect(args) as client:
         voice = args.voice or next((voice.id for voice in client.voices()), "alloy")
-        # A WAV file is written from PCM, since only its end knows the sizes that belong into its header.
-        wire_format = "pcm" if audio_format == "wav" else audio_format
-        given = {name: getattr(args, name) for name in ("instructions", "language", "seed")}
-        if args.url is not None:
-            given["model"] = args.model
-        given = {name: value for name, value in given.items() if value is not None}
-        options = cast(SpeechOptions, {"response_format": wire_format, **given})
-        started_s = time.monotonic()
-        with client.stream(text, voice, **options) as speech, open_output(args.output) as output:
-            received_bytes = write_wav(speech, output) if audio_format == "wav" else write_raw(speech, output)
-            took_s = time.monotonic() - started_s
-            first_audio_s = speech.first_audio_s or took_s
-    report = f"{args.output}: {received_bytes} bytes, first audio after {first_audio_s:.3f} s, all after {took_s:.3f} s"
-    if audio_format in ("wav", "pcm"):
-        audio_s = received_bytes / (SAMPLE_RATE * SAMPLE_BYTES)
-        report += f", {audio_s:.2f} s of speech, real-time factor {took_s / audio_s if audio_s else 0:.3f}"
-    print(report, file=sys.stderr)
+        options = speech_options(args, wire_format)
+        if args.text == STANDARD:
+            with open_output(path, audio_format) as output:
+                say_standard_input(client, voice, options, output, args.lines)
+        else:
+            report = Report()
+            with client.stream(args.text, voice, **options) as speech, open_output(path, audio_format) as output:
+                pass_on(speech, output, report)
+                print(report.line(output.name, speech.first_audio_s, wire_format == PCM), file=sys.stderr)
     return 0
 
 
-def voices(args: argparse.Namespace) -> int:
-    """Lists the voices, each with OpenAI's names for it."""
-    with connect(args) as client:
-        for voice in client.voices():
-            print(f"{voice.id}\t{voice.model}\t{' '.join(voice.aliases)}")
-    return 0
+def default_output() -> str | None:
+    """Loudspeakers where there are some."""
+    try:
+        open_device().close()
+    except NoLoudspeaker as error:
+        print(f"vivavoce: {error}; writing {DEFAULT_FILE}", file=sys.stderr)
+        return DEFAULT_FILE
+    return None
+
+
+def speech_options(args: argparse.Namespace, wire_format: str) -> SpeechOptions:
+    given = {name: getattr(args, name) for name in ("instructions", "language", "speed", "seed")}
+    if args.url is not None:
+        given["model"] = args.model
+    given = {name: value for name, value in given.items() if value is not None}
+    return cast(SpeechOptions, {"response_format": wire_format, **given})
+
+
+def pass_on(pieces: Iterable[bytes], output: Output, report: Report) -> None:
+    for piece in pieces:
+        report.add(piece)
+        output.write(piece)
+
+
+def say_standard_input(client: Client, voice: str, options: SpeechOptions, output: Output, lines: bool) -> None:
+    """Speaks while the text is being written: as one utterance, or line by line."""
+    is_pcm = options["response_format"] == PCM
+    texts: Iterable[Iterable[str]] = [fragments()]
+    if lines or sys.stdin.isatty():
+        texts = ([line] for line in sys.stdin if line.strip())
+    with client.live(voice, **options) as live:
+        for text in texts:
+            report = Report()
+            with live.say(text) as speech:
+                pass_on(speech, output, report)
+            print(report.line(output.name, speech.first_audio_s, is_pcm), file=sys.stderr)
+
+
+def fragments() -> Iterator[str]:
+    """Standard input as it comes: what a pipe holds, down to single tokens."""
+    try:
+        descriptor = sys.stdin.fileno()
+    except OSError:  # not a real file: it has lines at least
+        yield from sys.stdin
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    while read := os.read(descriptor, READ_BYTES):
+        if text := decoder.decode(read):
+            yield text
+    yield decoder.decode(b"", final=True)
 
 
 @contextmanager
@@ -90,30 +164,3 @@ def connect(args: argparse.Namespace) -> Iterator[Client]:
     else:
         with local_server(args.model) as url, Client(url, api_key=key) as client:
             yield client
-
-
-@contextmanager
-def open_output(path: str) -> Iterator[BinaryIO]:
-    if path == STANDARD:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-    else:
-        with Path(path).open("wb") as file:
-            yield file
-
-
-def write_raw(pieces: Iterable[bytes], output: BinaryIO) -> int:
-    """Writes as it comes; returns the number of bytes."""
-    return sum(output.write(piece) for piece in pieces)
-
-
-def write_wav(pieces: Iterable[bytes], output: BinaryIO) -> int:
-    """Writes PCM as a WAV file whose header tells its true size; returns the number of PCM bytes."""
-    pcm = b"".join(pieces)
-    with wave.open(output, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(SAMPLE_BYTES)
-        file.setframerate(SAMPLE_RATE)
-        file.setnframes(len(pcm) // SAMPLE_BYTES)
-        file.writeframesraw(pcm)
-    return len(pcm)

@@ -1,0 +1,111 @@
+"""LiveSession: AsyncLiveSession's twin for code without asyncio. The session lives on a thread of its own."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, TypeVar
+
+from vivavoce_client.live import AsyncLiveSession, AsyncUtterance, Text
+
+T = TypeVar("T")
+
+
+class _LoopThread:
+    """An event loop that runs until `close`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vivavoce-live", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl+C, say: what runs on the other thread is to end too
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Utterance:
+    """Speech as it comes: iterate over its bytes, once."""
+
+    def __init__(self, thread: _LoopThread, utterance: AsyncUtterance) -> None:
+        self._thread = thread
+        self._utterance = utterance
+
+    def __iter__(self) -> Iterator[bytes]:
+        pieces = aiter(self._utterance)
+        while (piece := self._thread.run(_next(pieces))) is not None:
+            yield piece
+
+    @property
+    def sample_rate(self) -> int | None:
+        return self._utterance.sample_rate
+
+    @property
+    def first_audio_s(self) -> float | None:
+        """Seconds from the first text sent to the first audio bytes; None until they came."""
+        return self._utterance.first_audio_s
+
+    @property
+    def duration_s(self) -> float | None:
+        """Length of the speech; None until its end."""
+        return self._utterance.duration_s
+
+    @property
+    def cancelled(self) -> bool:
+        return self._utterance.cancelled
+
+
+async def _next(pieces: Any) -> bytes | None:  # noqa: ANN401 (an async iterator of bytes)
+    piece: bytes | None = await anext(pieces, None)
+    return piece
+
+
+async def _enter(manager: AbstractAsyncContextManager[T]) -> T:
+    return await manager.__aenter__()
+
+
+async def _exit(manager: AbstractAsyncContextManager[Any]) -> None:
+    await manager.__aexit__(None, None, None)
+
+
+class LiveSession:
+    """Made by `Client.live`. One utterance at a time; `cancel` may be called from any thread."""
+
+    def __init__(self, session: AsyncLiveSession) -> None:
+        self._session = session
+        self._thread = _LoopThread()
+
+    @contextmanager
+    def say(self, text: Text) -> Iterator[Utterance]:
+        """Speech of a text, which may still be written. Leaving the block stops the server's work on it."""
+        manager = self._session.say(text)
+        utterance = self._thread.run(_enter(manager))
+        try:
+            yield Utterance(self._thread, utterance)
+        finally:
+            self._thread.run(_exit(manager))
+
+    def cancel(self) -> None:
+        """Stops the utterance that is under way, if one is."""
+        self._thread.run(self._session.cancel())
+
+    def configure(self, **changes: Any) -> None:  # noqa: ANN401 (SpeechOptions, or voice)
+        """Changes options for the utterances from now on."""
+        self._thread.run(self._session.configure(**changes))
+
+    def open(self) -> None:
+        """Connects. Without it, the first utterance does."""
+        self._thread.run(self._session.open())
+
+    def close(self) -> None:
+        self._thread.run(self._session.close())
+        self._thread.close()

@@ -1,0 +1,85 @@
+// @ts-check
+/** Draws speech as bars: what has been played, what waits in the buffer, and where the ear is. */
+
+const BAR_S = 0.02;
+const BAR_PX = 3;
+const GAP_PX = 1;
+const EAR_AT = 0.7;
+/** The ear stands here in the picture once there is more than fits. */
+
+export class Waveform {
+  #canvas;
+  /** @type {number[]} loudest sample of each bar */
+  #bars = [];
+  #open = 0;
+  #openSamples = 0;
+  #barSamples = 1;
+  #playedBars = 0;
+  #asked = false;
+
+  /** @param {HTMLCanvasElement} canvas */
+  constructor(canvas) {
+    this.#canvas = canvas;
+    new ResizeObserver(() => this.#ask()).observe(canvas);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#ask());
+  }
+
+  /** @param {number} sampleRate */
+  clear(sampleRate) {
+    this.#bars = [];
+    this.#open = this.#openSamples = this.#playedBars = 0;
+    this.#barSamples = Math.round(sampleRate * BAR_S);
+    this.#ask();
+  }
+
+  /** @param {Float32Array} samples */
+  add(samples) {
+    for (const sample of samples) {
+      this.#open = Math.max(this.#open, Math.abs(sample));
+      if (++this.#openSamples === this.#barSamples) {
+        this.#bars.push(this.#open);
+        this.#open = this.#openSamples = 0;
+      }
+    }
+    this.#ask();
+  }
+
+  /** @param {number} samples how many have been played */
+  played(samples) {
+    this.#playedBars = samples / this.#barSamples;
+    this.#ask();
+  }
+
+  #ask() {
+    if (this.#asked) return;
+    this.#asked = true;
+    requestAnimationFrame(() => {
+      this.#asked = false;
+      this.#draw();
+    });
+  }
+
+  #draw() {
+    const { clientWidth: width, clientHeight: height } = this.#canvas;
+    const scale = devicePixelRatio;
+    this.#canvas.width = width * scale;
+    this.#canvas.height = height * scale;
+    const pen = this.#canvas.getContext("2d");
+    if (!pen) return;
+    pen.scale(scale, scale);
+    const style = getComputedStyle(this.#canvas);
+    const [accent, wave] = ["--accent", "--wave"].map((name) => style.getPropertyValue(name));
+    const fits = Math.floor(width / (BAR_PX + GAP_PX));
+    const first = Math.max(0, Math.min(this.#bars.length - fits, Math.round(this.#playedBars - fits * EAR_AT)));
+    pen.fillStyle = wave;
+    pen.fillRect(0, height / 2 - 0.5, width, 1);
+    for (let index = first; index < Math.min(this.#bars.length, first + fits); index++) {
+      // The root shows quiet sounds too, which are most of speech.
+      const tall = Math.max(2, Math.sqrt(this.#bars[index]) * (height - 12));
+      pen.fillStyle = index < this.#playedBars ? accent : wave;
+      pen.beginPath();
+      pen.roundRect((index - first) * (BAR_PX + GAP_PX), (height - tall) / 2, BAR_PX, tall, 1.5);
+      pen.fill();
+    }
+  }
+}

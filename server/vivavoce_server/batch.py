@@ -1,0 +1,140 @@
+"""POST /v1/audio/speech/batch: several texts in one request, spoken side by side, answered together as JSON."""
+
+import asyncio
+import base64
+import uuid
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+from starlette.types import Send
+from vivavoce_engine import EngineError
+
+from vivavoce_server.access import Caller, CallerDep
+from vivavoce_server.errors import ApiError, ErrorDetail, engine_error_detail, invalid
+from vivavoce_server.http import ERROR_RESPONSES, ServiceDep
+from vivavoce_server.jobs import job_of
+from vivavoce_server.metrics import Outcome, SpeechMeter
+from vivavoce_server.schemas import InputText, SpeechOptions, SpeechRequest
+from vivavoce_server.service import Service
+from vivavoce_server.speech import Speech
+from vivavoce_server.streaming import SpokenResponse
+
+router = APIRouter(prefix="/v1")
+
+
+class BatchItem(SpeechOptions):
+    """One text; its options come before the batch's."""
+
+    input: InputText
+
+
+class BatchRequest(SpeechOptions):
+    """Items, and the options of those that give none of their own."""
+
+    items: list[BatchItem] = Field(min_length=1)
+
+    def requests(self) -> list[SpeechRequest]:
+        shared = self.model_dump(exclude_unset=True, exclude={"items"})
+        return [SpeechRequest.model_validate({**shared, **item.model_dump(exclude_unset=True)}) for item in self.items]
+
+
+class UsageObject(BaseModel):
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+
+class BatchResult(BaseModel):
+    """What became of one item: base64 of its file, or why there is none."""
+
+    index: int
+    status: Literal["success", "error"]
+    audio_data: str | None = None
+    media_type: str | None = None
+    usage: UsageObject | None = None
+    status_code: int = 200
+    error: ErrorDetail | None = None
+
+
+class BatchResults(BaseModel):
+    """One result for each item, in the items' order."""
+
+    id: str
+    object: Literal["audio.speech.batch"] = "audio.speech.batch"
+    results: list[BatchResult]
+    total: int
+    succeeded: int
+    failed: int
+
+
+class BatchResponse(SpokenResponse):
+    """Speaks the items side by side, as many as the engine has rows, so that a batch is not refused for its length."""
+
+    def __init__(self, service: Service, caller: Caller, requests: list[SpeechRequest]) -> None:
+        super().__init__(service, caller, "application/json", cost=len(requests))
+        self._requests = requests
+        self._rows = {model: asyncio.Semaphore(engine.config.max_streams) for model, engine in service.engines.items()}
+
+    async def speak(self, send: Send) -> None:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._speak_item(index)) for index in range(len(self._requests))]
+        results = [task.result() for task in tasks]
+        succeeded = sum(result.status == "success" for result in results)
+        body = BatchResults(
+            id=f"batch-{uuid.uuid4().hex}",
+            results=results,
+            total=len(results),
+            succeeded=succeeded,
+            failed=len(results) - succeeded,
+        )
+        content = body.model_dump_json().encode()
+        self.headers["Content-Length"] = str(len(content))
+        await self.start(send)
+        await send({"type": "http.response.body", "body": content})
+
+    async def _speak_item(self, index: int) -> BatchResult:
+        request = self._requests[index]
+        try:
+            model, _ = self.service.find_model(request.model)
+            async with self._rows[model]:
+                job = await job_of(request, self.service)
+                meter = SpeechMeter(self.service.metrics, model)
+                outcome: Outcome = "disconnected"
+                try:
+                    with Speech(job, meter, self.caller.name) as speech:
+                        audio = await speech.whole()
+                    outcome = "completed"
+                except EngineError:
+                    outcome = "failed"
+                    raise
+                finally:
+                    meter.end(outcome)
+        except ApiError as error:
+            return BatchResult(index=index, status="error", status_code=error.status, error=error.detail)
+        except EngineError as error:
+            status, detail = engine_error_detail(error)
+            return BatchResult(index=index, status="error", status_code=status, error=detail)
+        usage = UsageObject(
+            input_tokens=speech.usage.input_tokens,
+            output_tokens=speech.usage.output_tokens,
+            total_tokens=speech.usage.total_tokens,
+        )
+        audio_data = base64.b64encode(audio).decode()
+        return BatchResult(
+            index=index, status="success", audio_data=audio_data, media_type=job.audio.media_type, usage=usage
+        )
+
+
+@router.post(
+    "/audio/speech/batch",
+    status_code=200,
+    response_class=BatchResponse,
+    responses={200: {"model": BatchResults}, **ERROR_RESPONSES},
+)
+async def speak_batch(body: BatchRequest, service: ServiceDep, caller: CallerDep) -> BatchResponse:
+    """Speaks several texts. One that fails leaves the others alone; its result says why."""
+    if len(body.items) > service.config.max_batch_items:
+        message = f"There are {len(body.items)} items; the most is {service.config.max_batch_items}"
+        raise invalid("items", message, "array_above_max_length")
+    return BatchResponse(service, caller, body.requests())

@@ -1,0 +1,214 @@
+"""A WebSocket connection from its first byte to its close code, for any protocol over a LiveSession.
+
+Three things run at once: reading what the client sends, speaking (session.py), and sending what waits (outbox.py).
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from contextlib import suppress
+from typing import Protocol
+from urllib.parse import urlsplit
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+from vivavoce_engine import EngineError
+
+from vivavoce_server.access import Caller, Keyring
+from vivavoce_server.context import request_id
+from vivavoce_server.errors import ApiError, engine_error_detail
+from vivavoce_server.outbox import Outbox
+from vivavoce_server.service import Service
+from vivavoce_server.session import BUG, Closing, Code, LiveSession, Wire, fault
+
+log = logging.getLogger(__name__)
+
+FIRST_MESSAGE_S = 10.0
+"""Seconds that a client has for its first message."""
+FLUSH_S = 2.0
+"""Seconds for the last messages before the close message."""
+CONTROL_BYTES = 256 * 2**10
+"""Messages, audio aside, that may wait for a client that sends without reading."""
+REASON_BYTES = 123
+"""Longest reason that a close message holds (RFC 6455)."""
+
+
+class LiveProtocol(Wire, Protocol):
+    """What a protocol adds to a session: reading messages."""
+
+    def connection_key(self, websocket: WebSocket) -> str | None:
+        """The API key in headers or address."""
+        ...
+
+    def first_key(self, message: str) -> str | None:
+        """The API key in the first message, for browsers, which cannot send headers."""
+        ...
+
+    async def handle(self, message: str, session: LiveSession) -> None:
+        """Raises Closing for what breaks the protocol, ApiError or EngineError for what cannot be served."""
+        ...
+
+    def farewell(self) -> str | None:
+        """Sent last, when the client has ended the session."""
+        ...
+
+
+class Connection:
+    """`await Connection(websocket, protocol).run()` serves it to its end."""
+
+    def __init__(self, websocket: WebSocket, protocol: LiveProtocol) -> None:
+        service, keyring = websocket.app.state.service, websocket.app.state.keyring
+        assert isinstance(service, Service)
+        assert isinstance(keyring, Keyring)
+        self._service = service
+        self._keyring = keyring
+        self._websocket = websocket
+        self._protocol = protocol
+        config = service.config
+        self._outbox = Outbox(config.live_max_unsent_bytes, config.live_stall_s)
+        self._session: LiveSession | None = None
+        self._closing: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        token = request_id.set(uuid.uuid4().hex)
+        started_s = time.monotonic()
+        path = self._websocket.url.path
+        code: int | None = None
+        try:
+            await self._websocket.accept()
+            code = await self._serve()
+        except WebSocketDisconnect as gone:
+            code = gone.code
+        finally:
+            fields = {"path": path, "code": code, "duration_s": round(time.monotonic() - started_s, 4)}
+            log.info("%(path)s closed with %(code)s after %(duration_s)s s", fields, extra={"fields": fields})
+            request_id.reset(token)
+
+    async def _serve(self) -> int:
+        writer = asyncio.create_task(self._outbox.run(self._send))
+        reader = asyncio.create_task(self._read())
+        try:
+            closing = await self._first_reason(reader, writer)
+            reader.cancel()
+            if self._session is not None:
+                self._session.abandon()
+            return await self._close(closing)
+        finally:
+            reader.cancel()
+            writer.cancel()
+            if self._session is not None:
+                self._session.abandon()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+
+    async def _first_reason(self, *tasks: asyncio.Task[None]) -> Closing:
+        """What ends the connection. Raises WebSocketDisconnect if the client did."""
+        waited: set[asyncio.Future[None] | asyncio.Future[Closing]] = {*tasks, self._closing}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            for task in tasks:
+                if task.done():
+                    task.result()
+        except Closing as closing:
+            return closing
+        except WebSocketDisconnect:
+            raise
+        except Exception:
+            log.exception("a bug")
+            return BUG
+        return self._closing.result()
+
+    async def _close(self, closing: Closing) -> int:
+        if closing.detail is not None:
+            self._outbox.put(self._protocol.error(closing.detail))
+        elif (farewell := self._protocol.farewell()) is not None:
+            self._outbox.put(farewell)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                await self._outbox.flushed()
+        # A character has up to 4 bytes; half of one is not to be sent.
+        reason = str(closing).encode()[:REASON_BYTES].decode(errors="ignore")
+        with suppress(TimeoutError, RuntimeError):  # the client may have closed meanwhile
+            async with asyncio.timeout(FLUSH_S):
+                await self._websocket.close(closing.code.value, reason)
+        return closing.code.value
+
+    async def _send(self, payload: str | bytes) -> None:
+        if isinstance(payload, str):
+            await self._websocket.send_text(payload)
+        else:
+            await self._websocket.send_bytes(payload)
+
+    # ---- reading ----------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        """Never returns: ends by Closing or WebSocketDisconnect."""
+        try:
+            with self._service.count_session():
+                self._check_origin()
+                key = self._protocol.connection_key(self._websocket)
+                caller = None if key is None else self._keyring.find(key)
+                message = await self._receive_first()
+                caller = caller or self._keyring.find(self._protocol.first_key(message))
+                session = self._open_session(caller)
+                while True:
+                    await self._handle(message, session)
+                    message = await self._receive_next(session)
+        except ApiError as error:
+            raise Closing(Code.POLICY, error.detail) from error
+        except EngineError as error:
+            raise Closing(Code.TRY_AGAIN_LATER, engine_error_detail(error)[1]) from error
+
+    def _open_session(self, caller: Caller) -> LiveSession:
+        self._session = LiveSession(self._service, caller, self._protocol, self._outbox, self._end)
+        return self._session
+
+    def _end(self, closing: Closing) -> None:
+        if not self._closing.done():
+            self._closing.set_result(closing)
+
+    async def _handle(self, message: str, session: LiveSession) -> None:
+        try:
+            await self._protocol.handle(message, session)
+        except ApiError as error:
+            session.report(error.detail)
+        except EngineError as error:
+            session.report(engine_error_detail(error)[1])
+        if self._outbox.waiting_bytes > self._service.config.live_max_unsent_bytes + CONTROL_BYTES:
+            raise Closing(Code.POLICY, fault("The client sends without reading", "slow_reader"))
+
+    def _check_origin(self) -> None:
+        """Without keys, a page of any site could use a server that only its visitor can reach."""
+        origin = self._websocket.headers.get("origin")
+        allowed = self._service.config.cors_origins
+        if origin is None or self._keyring.wanted or "*" in allowed or origin in allowed:
+            return
+        if urlsplit(origin).netloc != self._websocket.headers.get("host"):
+            raise ApiError(403, f"Pages of {origin} may not use this server", None, "origin_not_allowed")
+
+    async def _receive_first(self) -> str:
+        try:
+            async with asyncio.timeout(FIRST_MESSAGE_S):
+                return await self._receive()
+        except TimeoutError:
+            message = f"There was no message within {FIRST_MESSAGE_S:g} s"
+            raise Closing(Code.POLICY, fault(message, "first_message_timeout")) from None
+
+    async def _receive_next(self, session: LiveSession) -> str:
+        while True:
+            before = session.progress
+            try:
+                async with asyncio.timeout(self._service.config.live_idle_s):
+                    return await self._receive()
+            except TimeoutError:
+                if before is not None and session.progress == before:
+                    session.starve()
+
+    async def _receive(self) -> str:
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1005), message.get("reason"))
+        text = message.get("text")
+        if text is None:
+            raise Closing(Code.PROTOCOL, fault("Binary messages have no meaning here; send JSON", "binary_message"))
+        assert isinstance(text, str)
+        return text

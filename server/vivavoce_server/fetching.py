@@ -1,0 +1,157 @@
+"""Reference audio from a client's URL, without lending the client this server's place in the network.
+
+Only hosts that the operator allowed are asked. Their name is resolved once, every address is checked, and the
+connection goes to the address that was checked: a name that leads elsewhere a moment later is of no use. No proxy
+and no cookie of the environment takes part.
+"""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from ipaddress import ip_address
+
+import httpx
+from vivavoce_engine import Overloaded
+from vivavoce_engine.reference_audio import MAX_BYTES
+
+from vivavoce_server.allowed_hosts import PORTS, Address, AllowedHosts
+from vivavoce_server.errors import ApiError, invalid
+
+FETCH_S = 10.0
+"""Seconds for all of a download."""
+CONNECT_S = 3.0
+MAX_AT_ONCE = 8
+"""Downloads at the same time; each may hold MAX_BYTES."""
+RETRY_AFTER_S = 2.0
+MAX_REDIRECTS = 3
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+FIELD = "ref_audio"
+
+
+def is_url(text: str) -> bool:
+    return text[:8].lower().startswith(("http://", "https://"))
+
+
+class Fetcher:
+    """Downloads what clients refer to."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self._allowed = AllowedHosts(hosts)
+        self._running = 0
+        self._tls = httpx.create_ssl_context(trust_env=False) if hosts else None
+
+    async def fetch(self, url: str) -> bytes:
+        """The file at an http(s) URL, at most MAX_BYTES.
+
+        Raises:
+            ApiError: 400, it may not or cannot be fetched.
+            Overloaded: too many downloads run.
+        """
+        if self._running >= MAX_AT_ONCE:
+            raise Overloaded(f"{MAX_AT_ONCE} recordings are being fetched already", RETRY_AFTER_S)
+        self._running += 1
+        try:
+            async with asyncio.timeout(FETCH_S):
+                return await self._follow(self._checked(url))
+        except TimeoutError:
+            raise refused(f"took longer than {FETCH_S:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise refused("could not be fetched") from error
+        finally:
+            self._running -= 1
+
+    def _checked(self, url: str) -> httpx.URL:
+        """The URL, if the operator allows what it names."""
+        try:
+            target = httpx.URL(url)
+        except httpx.InvalidURL:
+            raise refused("is no URL") from None
+        if target.scheme not in PORTS or not target.raw_host or target.userinfo:
+            raise refused("is no plain http(s) URL")
+        host, port = host_of(target), port_of(target)
+        if not self._allowed.admits(target.scheme, host, port):
+            raise refused(f"is at {host}, port {port}, which this server may not fetch from")
+        return target
+
+    async def _follow(self, target: httpx.URL) -> bytes:
+        for _ in range(1 + MAX_REDIRECTS):
+            found = await self._get(target)
+            if isinstance(found, bytes):
+                return found
+            moved = self._checked(str(target.join(found)))
+            if host_of(moved) != host_of(target) or (target.scheme, moved.scheme) == ("https", "http"):
+                raise refused("redirects to another host")
+            target = moved
+        raise refused("redirects without end")
+
+    async def _get(self, target: httpx.URL) -> bytes | str:
+        """The file, or where it is instead."""
+        addresses = await self._addresses(target)
+        timeout = httpx.Timeout(FETCH_S, connect=CONNECT_S)
+        headers = {"Host": target.netloc.decode("ascii"), "Accept-Encoding": "identity", "User-Agent": "vivavoce"}
+        # One client a download: a kept TLS connection to an address would vouch for a name that it was not made for.
+        async with httpx.AsyncClient(verify=self._tls or True, trust_env=False, timeout=timeout) as client:
+            for address in addresses:
+                # The certificate is still checked against the name.
+                request = client.build_request(
+                    "GET",
+                    target.copy_with(host=str(address), fragment=None),
+                    headers=headers,
+                    extensions={"sni_hostname": host_of(target)},
+                )
+                try:
+                    response = await client.send(request, stream=True)
+                except (httpx.ConnectError, httpx.ConnectTimeout):
+                    continue
+                try:
+                    return await _read(response)
+                finally:
+                    await response.aclose()
+        raise refused("could not be fetched: nobody answers there")
+
+    async def _addresses(self, target: httpx.URL) -> list[Address]:
+        """All that the host's name leads to. One that may not be reached is enough to refuse it."""
+        found = await resolve(host_of(target), port_of(target))
+        if not found or not all(self._allowed.may_connect(address) for address in found):
+            raise refused(f"is at {host_of(target)}, which leads to an address that this server may not reach")
+        return found
+
+
+async def resolve(host: str, port: int) -> list[Address]:
+    """The addresses of a host, without repetition."""
+    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # What follows % names a network card of this machine: an address with it is never public.
+    return list(dict.fromkeys(ip_address(info[4][0]) for info in infos))
+
+
+async def _read(response: httpx.Response) -> bytes | str:
+    if response.status_code in REDIRECTS and "location" in response.headers:
+        return str(response.headers["location"])
+    if response.status_code != 200:
+        raise refused(f"could not be fetched: status {response.status_code}")
+    # A small packed file could unpack to any size.
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise refused("could not be fetched: it is sent packed")
+    length = response.headers.get("content-length", "0")
+    content = bytearray()
+    if length.isdecimal() and int(length) <= MAX_BYTES:
+        async for piece in response.aiter_raw():
+            content += piece
+            if len(content) > MAX_BYTES:
+                break
+        else:
+            return bytes(content)
+    raise refused(f"is larger than {MAX_BYTES // 2**20} MiB")
+
+
+def host_of(url: httpx.URL) -> str:
+    """In ASCII, without the brackets of IPv6."""
+    return url.raw_host.decode("ascii")
+
+
+def port_of(url: httpx.URL) -> int:
+    return url.port or PORTS[url.scheme]
+
+
+def refused(what: str) -> ApiError:
+    return invalid(FIELD, f"The reference audio {what}")

@@ -1,0 +1,104 @@
+"""Prometheus' view of the server: names, help and buckets in one place, and the stopwatch of one utterance."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from vivavoce_engine import Engine
+
+Outcome = Literal["completed", "disconnected", "cancelled", "refused", "failed", "cut_off"]
+FRAME_S = 0.08
+TTFA_BUCKETS_S = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
+RTF_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0)
+UNDERRUN_BUCKETS_S = (0.0, FRAME_S / 2, FRAME_S, 2 * FRAME_S, 4 * FRAME_S, 1.0, 3.0)
+
+
+class Metrics:
+    """The numbers of one app, in a registry of its own, so that several apps can live in one process."""
+
+    def __init__(self, engines: Mapping[str, Engine]) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "vivavoce_requests",
+            "Speech requests by how they ended: completed, disconnected, cancelled, refused, failed, cut_off",
+            ("model", "outcome"),
+            registry=self.registry,
+        )
+        self.ttfa_s = self._histogram("ttfa_seconds", "Request to first audio sample, queue included", TTFA_BUCKETS_S)
+        self.rtf = self._histogram("rtf", "Seconds to make a second of audio, over a whole request", RTF_BUCKETS)
+        self.underrun_s = self._histogram(
+            "underrun_seconds",
+            "Seconds without sound in a player that starts at the first sample, over a whole request",
+            UNDERRUN_BUCKETS_S,
+        )
+        self.audio_s = Counter(
+            "vivavoce_audio_seconds",
+            "Seconds of audio made, cancelled speech included",
+            ("model",),
+            registry=self.registry,
+        )
+        self.registry.register(_EngineCollector(engines))
+
+    def _histogram(self, name: str, documentation: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"vivavoce_{name}", documentation, ("model",), buckets=buckets, registry=self.registry)
+
+
+class _EngineCollector(Collector):
+    """Reads the engines' own counters at the moment of a scrape."""
+
+    def __init__(self, engines: Mapping[str, Engine]) -> None:
+        self._engines = engines
+
+    def collect(self) -> Iterable[Metric]:
+        rows = GaugeMetricFamily("vivavoce_active_rows", "Utterances that run", labels=["model"])
+        queued = GaugeMetricFamily("vivavoce_queued", "Utterances that wait for a row", labels=["model"])
+        steps = CounterMetricFamily("vivavoce_engine_steps", "Engine steps", labels=["model"])
+        frames = CounterMetricFamily("vivavoce_frames", "Codec frames made; their rate is frames/s", labels=["model"])
+        for model, engine in self._engines.items():
+            stats = engine.stats()
+            rows.add_metric([model], stats.running)
+            queued.add_metric([model], stats.queued)
+            steps.add_metric([model], stats.steps)
+            frames.add_metric([model], stats.frames)
+        return [rows, queued, steps, frames]
+
+
+class SpeechMeter:
+    """Times one request: first audio, speed, and a virtual player that starts at the first sample and may run dry."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        model: str,
+        clock: Callable[[], float] = time.monotonic,
+        paced_by_text: bool = False,
+    ) -> None:
+        """`paced_by_text`: speech waits for text that comes later, so its speed and its gaps are not the server's."""
+        self._metrics = metrics
+        self._paced_by_text = paced_by_text
+        self._model = model
+        self._clock = clock
+        self._asked_s = clock()
+        self._first_s: float | None = None
+        self._audio_s = 0.0
+        self._underrun_s = 0.0
+
+    def add_audio(self, seconds: float) -> None:
+        """A piece of audio is there."""
+        now_s = self._clock()
+        if self._first_s is None:
+            self._first_s = now_s
+            self._metrics.ttfa_s.labels(self._model).observe(now_s - self._asked_s)
+        dry_s = now_s - self._first_s - self._underrun_s - self._audio_s
+        self._underrun_s += max(0.0, dry_s)
+        self._audio_s += seconds
+        self._metrics.audio_s.labels(self._model).inc(seconds)
+
+    def end(self, outcome: Outcome) -> None:
+        self._metrics.requests.labels(self._model, outcome).inc()
+        if outcome == "completed" and self._audio_s and not self._paced_by_text:
+            self._metrics.rtf.labels(self._model).observe((self._clock() - self._asked_s) / self._audio_s)
+            self._metrics.underrun_s.labels(self._model).observe(self._underrun_s)

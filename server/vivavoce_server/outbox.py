@@ -1,0 +1,83 @@
+"""What waits to go out on one WebSocket, and what happens when its reader is slow. It knows nothing of protocols."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+
+class SlowReader(Exception):
+    """The reader took nothing for a while although as much waits as may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message. `audio_bytes` and `audio_s` are what an interruption takes away with it; 0 for what must arrive."""
+
+    payload: str | bytes
+    audio_bytes: int = 0
+    audio_s: float = 0.0
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.payload)
+
+
+class Outbox:
+    """Messages in order. Audio waits for room; other messages, which are short, never do."""
+
+    def __init__(self, max_bytes: int, stall_s: float) -> None:
+        self._max_bytes = max_bytes
+        self._stall_s = stall_s
+        self._waiting: deque[Outgoing] = deque()
+        self.waiting_bytes = 0
+        """Of the queue, and of the message that is being sent."""
+        self._sending = False
+        self._arrived = asyncio.Event()
+        self._taken = asyncio.Event()
+
+    def put(self, payload: str) -> None:
+        self._append(Outgoing(payload))
+
+    async def put_audio(self, item: Outgoing) -> None:
+        """Raises SlowReader if there is no room, and none comes."""
+        while self.waiting_bytes and self.waiting_bytes + item.nbytes > self._max_bytes:
+            self._taken.clear()
+            try:
+                async with asyncio.timeout(self._stall_s):
+                    await self._taken.wait()
+            except TimeoutError:
+                raise SlowReader(f"{self.waiting_bytes} bytes wait and are not read") from None
+        self._append(item)
+
+    def _append(self, item: Outgoing) -> None:
+        self._waiting.append(item)
+        self.waiting_bytes += item.nbytes
+        self._arrived.set()
+
+    def drop_audio(self) -> list[Outgoing]:
+        """Takes back the audio that has not left."""
+        dropped = [item for item in self._waiting if item.audio_bytes]
+        self._waiting = deque(item for item in self._waiting if not item.audio_bytes)
+        self.waiting_bytes -= sum(item.nbytes for item in dropped)
+        self._taken.set()
+        return dropped
+
+    async def flushed(self) -> None:
+        """Returns when everything has left."""
+        while self._waiting or self._sending:
+            self._taken.clear()
+            await self._taken.wait()
+
+    async def run(self, send: Callable[[str | bytes], Awaitable[None]]) -> None:
+        """Sends what comes, for ever. A reader that is slow makes `send` wait, and so all that follows."""
+        while True:
+            while not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+            item = self._waiting.popleft()
+            self._sending = True
+            await send(item.payload)
+            self._sending = False
+            self.waiting_bytes -= item.nbytes
+            self._taken.set()

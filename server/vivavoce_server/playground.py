@@ -1,0 +1,42 @@
+"""GET /: the playground, a page to try the server with. It is a client like any other, and is shown without a key."""
+
+from typing import Final
+
+import vivavoce_web
+from fastapi import APIRouter
+from starlette.responses import FileResponse, Response
+
+from vivavoce_server.errors import http_error_response
+
+MEDIA_TYPES: Final = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript"}
+HEADERS: Final = {
+    # The page loads nothing from elsewhere and sends nothing elsewhere, whatever a text or a voice's name holds.
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; media-src blob:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Cache-Control": "no-cache",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+FILES: Final = frozenset(
+    {"index.html", "style.css", "app.js", "audio.js", "client.js", "page.js", "player.js", "waveform.js", "worklet.js"}
+)
+"""No path of a request is ever looked up on the disk."""
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+async def index() -> Response:
+    return _file(vivavoce_web.INDEX)
+
+
+@router.get("/playground/{name}")
+async def asset(name: str) -> Response:
+    return _file(name) if name in FILES else http_error_response(404, f"There is no file {name!r}")
+
+
+def _file(name: str) -> Response:
+    path = vivavoce_web.FOLDER / name
+    return FileResponse(path, media_type=MEDIA_TYPES[path.suffix], headers=dict(HEADERS))

@@ -1,0 +1,181 @@
+"""The voice of a request → `speaker` and `reference` of the engine's request: the one place for every route.
+
+A voice is named (`voice`: a speaker, a stored voice, a mix `a(2)+b(1)`, or one of OpenAI's names), or given along:
+`ref_audio`, with `ref_text` to go on from it, or `speaker_embedding`. One that is given along is the voice, whatever
+stands in `voice`, which OpenAI's clients insist on sending; but two voices of this server's are one too many.
+"""
+
+import asyncio
+import base64
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from vivavoce_engine import Engine, Rejected, VoiceReference
+from vivavoce_engine.blends import MAX_PARTS, blend_embeddings, embedding_of
+from vivavoce_engine.reference_audio import MAX_BYTES
+from vivavoce_engine.text import EMBEDDING_MAX, check_characters
+from vivavoce_engine.voice_store import MAX_TEXT_CHARS
+from vivavoce_engine.voices import MAX_WAITING
+
+from vivavoce_server.config import ServerConfig
+from vivavoce_server.errors import ApiError, invalid, rejected_as
+from vivavoce_server.fetching import Fetcher, is_url
+from vivavoce_server.schemas import SpeechOptions, WeightedEmbedding
+from vivavoce_server.voices import voice_aliases
+
+Chosen = tuple[str, VoiceReference | None]
+"""`speaker` and `reference` of a SynthesisRequest."""
+Recording = tuple[Engine, str, str]
+Result = TypeVar("Result")
+
+
+class References:
+    """Finds voices for the requests of one app. Used on the event loop alone; files and encoders keep to threads."""
+
+    def __init__(self, config: ServerConfig, engines: int) -> None:
+        self._fetcher = Fetcher(config.ref_audio_hosts)
+        # Not asyncio's own few threads, where recordings that wait for the encoder would hold up everything else.
+        # There are enough for the engines to refuse what is too much, so none waits here.
+        self._threads = ThreadPoolExecutor((engines + 1) * MAX_WAITING, "vivavoce-clone")
+        self._cloning: dict[Recording, asyncio.Task[VoiceReference]] = {}
+
+    async def voice_of(self, options: SpeechOptions, engine: Engine) -> Chosen:
+        """What the engine is to speak with.
+
+        Raises:
+            ApiError: 400, there is no such voice, or the reference is no good; names the field that was sent.
+            Overloaded: too many references are on their way.
+        """
+        _check_together(options)
+        if options.ref_audio is None and options.speaker_embedding is None:
+            return await self._named(options.voice_name, engine, options.x_vector_only_mode is True)
+        field = "speaker_embedding" if options.ref_audio is None else "ref_audio"
+        if options.voice_name is not None and await asyncio.to_thread(is_voice, options.voice_name, engine):
+            raise invalid("voice", f"{options.voice_name!r} and {field} are two voices; send one of them")
+        if options.ref_audio is not None:
+            text = "" if options.x_vector_only_mode else options.ref_text or ""
+            return "", await self.clone(options.ref_audio, text, engine)
+        assert options.speaker_embedding is not None
+        try:
+            return "", engine.voices.direct(mean_embedding(options.speaker_embedding))
+        except Rejected as error:
+            raise rejected_as(error, reference="speaker_embedding") from error
+
+    async def clone(self, ref_audio: str, text: str, engine: Engine) -> VoiceReference:
+        """The voice in a client's `ref_audio`. The items of a batch that share one share the work. Raises as above."""
+        key = (engine, ref_audio, text)
+        task = self._cloning.get(key)
+        if task is None:
+            task = self._cloning[key] = asyncio.create_task(self._clone(*key))
+            task.add_done_callback(lambda _: self._forget(key))
+        # Whoever leaves does not take it from the others.
+        return await asyncio.shield(task)
+
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
+        """Runs what may wait for an encoder."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _forget(self, key: Recording) -> None:
+        task = self._cloning.pop(key)
+        if not task.cancelled():
+            task.exception()  # seen, even if nobody waits for it any more
+
+    async def _clone(self, engine: Engine, ref_audio: str, text: str) -> VoiceReference:
+        if is_url(ref_audio):
+            audio = await self._fetcher.fetch(ref_audio)
+        else:
+            audio = await asyncio.to_thread(decode_audio, ref_audio)
+        try:
+            return await self.in_thread(partial(engine.voices.clone, audio, text))
+        except Rejected as error:
+            raise rejected_as(error, reference="ref_audio") from error
+
+    async def _named(self, voice: str | None, engine: Engine, x_vector_only: bool) -> Chosen:
+        aliases = voice_aliases(engine.info)
+        if voice is None:
+            if engine.info.task == "voice_design":
+                return "", None
+            names = await asyncio.to_thread(engine.voices.names)
+            known = f"there are {', '.join([*names, *aliases][:24])}" if names else "or send ref_audio"
+            raise invalid("voice", f"Missing required field: voice; {known}", "missing_required_parameter")
+        try:
+            return await asyncio.to_thread(engine.voices.resolve, voice, aliases, x_vector_only)
+        except Rejected as error:
+            exists = voice.casefold() in aliases or await asyncio.to_thread(is_voice, voice, engine)
+            raise rejected_as(error, "invalid_value" if exists else "voice_not_found") from error
+
+
+def _check_together(options: SpeechOptions) -> None:
+    """Raises a 400 for fields that make no sense together."""
+    if options.ref_audio is not None and options.speaker_embedding is not None:
+        raise invalid("speaker_embedding", "ref_audio and speaker_embedding are two voices; send one of them")
+    text = options.ref_text
+    if text is not None and text.strip():
+        if options.ref_audio is None:
+            raise invalid("ref_text", "ref_text is what is said in ref_audio, which is missing")
+        check_ref_text(text)
+    elif options.ref_audio is not None and options.x_vector_only_mode is False:
+        raise invalid("ref_text", "Missing field: to go on from ref_audio takes ref_text, what is said in it")
+
+
+def check_ref_text(text: str) -> None:
+    """Raises a 400 for a text that no recording holds."""
+    if len(text) > MAX_TEXT_CHARS:
+        raise invalid("ref_text", f"ref_text has {len(text)} characters; the most is {MAX_TEXT_CHARS}")
+    check_characters("ref_text", text)
+
+
+def is_voice(name: str, engine: Engine) -> bool:
+    """Whether the engine has a speaker or a stored voice of that name. Reads the disk."""
+    if name.casefold() in {speaker.casefold() for speaker in engine.info.speakers}:
+        return True
+    store = engine.voices.store
+    return store is not None and store.get(name) is not None
+
+
+def mean_embedding(given: Sequence[float] | Sequence[WeightedEmbedding]) -> NDArray[np.float32]:
+    """A client's embedding, or the weighted mean of several.
+
+    Raises:
+        Rejected: they are no embeddings.
+    """
+    weighted = [part for part in given if isinstance(part, WeightedEmbedding)]
+    if len(weighted) > MAX_PARTS:
+        raise Rejected("reference", f"a mix of {len(weighted)} embeddings; the most is {MAX_PARTS}")
+    if weighted:
+        mean = blend_embeddings([part.embedding for part in weighted], [part.weight for part in weighted])
+    else:
+        mean = embedding_of([value for value in given if isinstance(value, float)])
+    if np.abs(mean).max() > EMBEDDING_MAX:
+        raise Rejected("reference", f"a speaker embedding's values lie between -{EMBEDDING_MAX} and {EMBEDDING_MAX}")
+    return mean
+
+
+def decode_audio(text: str) -> bytes:
+    """The file in a `data:` URL or in plain base64.
+
+    Raises:
+        ApiError: 400, it is neither, or too large.
+    """
+    if text[:5].lower() == "data:":
+        kind, comma, text = text.partition(",")
+        if not comma or not kind.lower().endswith(";base64"):
+            raise _no_audio()
+    text = text.strip()
+    if len(text) * 3 // 4 > MAX_BYTES + 2:
+        raise invalid("ref_audio", f"The reference audio is larger than {MAX_BYTES // 2**20} MiB")
+    try:
+        audio = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise _no_audio() from None
+    if not audio:
+        raise _no_audio()
+    return audio
+
+
+def _no_audio() -> ApiError:
+    return invalid("ref_audio", "ref_audio is a data: URL in base64, plain base64, or an http(s) URL")

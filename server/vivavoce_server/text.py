@@ -1,0 +1,88 @@
+"""One text → the parts that are spoken one after the other: pause tags become silence, what is too long is split."""
+
+import re
+from collections.abc import Iterator
+
+from sentencex import segment  # type: ignore[import-untyped]
+
+from vivavoce_server.errors import invalid
+
+PAUSE_TAG = re.compile(r"\[pause:([^\]]*)\]", re.IGNORECASE)
+PAUSE_LENGTH = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s)\s*", re.IGNORECASE)
+CLAUSE_END = re.compile(r"[,;:]\s|[\uff0c\uff1b\uff1a\u3001]")
+"""Also the full-width signs, which no space follows."""
+LONGEST_PAUSE_S = 10.0
+LANGUAGE_CODES = {
+    "chinese": "zh",
+    "english": "en",
+    "french": "fr",
+    "german": "de",
+    "italian": "it",
+    "japanese": "ja",
+    "korean": "ko",
+    "portuguese": "pt",
+    "russian": "ru",
+    "spanish": "es",
+}
+"""The models' names of languages → the splitter's; for any other, its English rules do."""
+
+Part = str | float
+"""Text to be spoken, or seconds of silence."""
+
+
+def parts_of(text: str, language: str, max_part_chars: int) -> list[Part]:
+    """Texts and pauses in order. A text without either pause tags or excessive length is one part, unchanged.
+
+    Raises:
+        ApiError: a tag holds no length, or too much of it; or there is nothing to say.
+    """
+    parts: list[Part] = []
+    spoken_to = 0
+    for tag in PAUSE_TAG.finditer(text):
+        parts += split_long(text[spoken_to : tag.start()], language, max_part_chars)
+        parts.append(_pause_s(tag))
+        spoken_to = tag.end()
+    parts += split_long(text[spoken_to:], language, max_part_chars)
+    if not any(isinstance(part, str) for part in parts):
+        raise invalid("input", "The input is blank")
+    return parts
+
+
+def _pause_s(tag: re.Match[str]) -> float:
+    length = PAUSE_LENGTH.fullmatch(tag[1])
+    if length is None:
+        raise invalid("input", f"{tag[0]} is not a pause; write [pause:0.5s] or [pause:500ms]")
+    seconds = float(length[1]) / (1000 if length[2].lower() == "ms" else 1)
+    if seconds > LONGEST_PAUSE_S:
+        raise invalid("input", f"{tag[0]} is too long; the longest pause is {LONGEST_PAUSE_S:g} s")
+    return seconds
+
+
+def split_long(text: str, language: str, max_chars: int) -> list[str]:
+    """Pieces of at most `max_chars`, cut between sentences; within a sentence only where it alone is too long."""
+    if not text.strip():
+        return []
+    if len(text) <= max_chars:
+        return [text]
+    pieces: list[str] = []
+    piece = ""
+    for sentence in segment(LANGUAGE_CODES.get(language.lower(), "en"), text):
+        for fragment in _fragments(sentence, max_chars):
+            if piece and len(piece) + len(fragment.rstrip()) > max_chars:
+                pieces.append(piece)
+                piece = ""
+            piece += fragment
+    pieces.append(piece)
+    return [piece.strip() for piece in pieces if piece.strip()]
+
+
+def _fragments(sentence: str, max_chars: int) -> Iterator[str]:
+    """A sentence, cut at the last comma, else the last space, else anywhere, until each piece is short enough."""
+    while len(sentence.rstrip()) > max_chars:
+        window = sentence[:max_chars]
+        ends = [match.end() for match in CLAUSE_END.finditer(window)]
+        space = window.rfind(" ") + 1
+        cut = ends[-1] if ends else space or max_chars
+        yield sentence[:cut]
+        sentence = sentence[cut:]
+    yield sentence

@@ -1,0 +1,195 @@
+"""/v1/audio/voices: the voices that there are, and those that clients store, list and delete."""
+
+import asyncio
+from functools import partial
+from typing import Annotated, Literal
+
+import numpy as np
+from fastapi import APIRouter, Depends, Form, UploadFile
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from vivavoce_engine import Engine, Rejected, StoredVoice, VoiceStore
+from vivavoce_engine.reference_audio import MAX_BYTES
+
+from vivavoce_server.access import CallerDep, identify
+from vivavoce_server.errors import ApiError, ErrorBody, invalid, rejected_as
+from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
+from vivavoce_server.references import check_ref_text, mean_embedding
+from vivavoce_server.schemas import WeightedEmbedding
+from vivavoce_server.service import Service
+from vivavoce_server.voices import voice_aliases
+
+router = APIRouter(prefix="/v1/audio", dependencies=[Depends(identify)])
+EMBEDDINGS: TypeAdapter[list[float] | list[WeightedEmbedding]] = TypeAdapter(
+    list[float] | list[WeightedEmbedding], config=ConfigDict(allow_inf_nan=False)
+)
+SOURCES = ("audio_sample", "speaker_embedding", "voice")
+NO_MODEL = ("", "auto")
+"""`auto` is what OpenAI's client calls it."""
+STORING_RESPONSES: Responses = {
+    **ERROR_RESPONSES,
+    409: {"description": "As many voices are stored as may; delete one first", "model": ErrorBody},
+}
+NOT_FOUND: Responses = {404: {"description": "There is no such stored voice", "model": ErrorBody}}
+
+
+class VoiceObject(BaseModel):
+    """A voice that requests may name. `aliases` are the OpenAI names that mean it, `model` the first that has it (none
+    of those here may fit a stored voice); `created_at` is there for stored voices."""
+
+    object: Literal["audio.voice"] = "audio.voice"
+    id: str
+    name: str
+    model: str | None
+    aliases: list[str]
+    created_at: int | None = None
+
+
+class VoiceList(BaseModel):
+    object: Literal["list"] = "list"
+    voices: list[VoiceObject]
+
+
+class StoredVoiceObject(BaseModel):
+    """OpenAI's fields of a voice that has just been stored."""
+
+    object: Literal["audio.voice"] = "audio.voice"
+    id: str
+    name: str
+    created_at: int
+    type: Literal["audio_sample"] = "audio_sample"
+
+
+class DeletedVoice(BaseModel):
+    object: Literal["audio.voice.deleted"] = "audio.voice.deleted"
+    id: str
+    deleted: bool = True
+
+
+class VoiceForm(BaseModel):
+    """A voice to store, from exactly one of `audio_sample` (with `ref_text`, what is said in it, or without),
+    `speaker_embedding` (as JSON; or a weighted list, as in a request) and `voice` (a mix of voices that there are).
+    `consent` is the speaker's permission, in words. `model` is needed only where several could take the voice."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    name: str
+    consent: str
+    type: Literal["audio_sample"] = "audio_sample"
+    audio_sample: UploadFile | None = None
+    ref_text: str | None = None
+    speaker_embedding: str | None = None
+    voice: str | None = None
+    model: str | None = None
+
+
+@router.get("/voices")
+async def list_voices(service: ServiceDep) -> VoiceList:
+    """Speakers of the models, then stored voices."""
+    voices: list[VoiceObject] = []
+    for model, engine in service.engines.items():
+        aliases = voice_aliases(engine.info)
+        voices += (
+            VoiceObject(
+                id=speaker,
+                name=speaker,
+                model=model,
+                aliases=[alias for alias, target in aliases.items() if target == speaker],
+            )
+            for speaker in engine.info.speakers
+        )
+    store = find_store(service)
+    if store is not None:
+        voices += (_listed(voice, service) for voice in await asyncio.to_thread(store.all))
+    return VoiceList(voices=voices)
+
+
+def _listed(voice: StoredVoice, service: Service) -> VoiceObject:
+    size = voice.reference.embedding.size
+    fitting = (model for model, engine in service.engines.items() if engine.info.embedding_size == size)
+    model = next(fitting, None)
+    return VoiceObject(id=voice.name, name=voice.name, model=model, aliases=[], created_at=voice.created_at_s)
+
+
+@router.post("/voices", responses=STORING_RESPONSES)
+async def add_voice(
+    form: Annotated[VoiceForm, Form(media_type="multipart/form-data")], service: ServiceDep, caller: CallerDep
+) -> StoredVoiceObject:
+    """Stores a voice for requests to name. It is there on every server that shares the folder, and after a restart."""
+    source = _check(form, service)
+    embedding = None if form.speaker_embedding is None else parse_embedding(form.speaker_embedding)
+    engine = _engine_for(form, service, 0 if embedding is None else embedding.size)
+    # Encoding is work: it counts as speech does, and a server that stops finishes it.
+    with caller.speaking(), service.count_speech():
+        try:
+            voice: bytes | str | NDArray[np.float32] | None = embedding if embedding is not None else form.voice
+            if form.audio_sample is not None:
+                voice = await form.audio_sample.read()
+            assert voice is not None, "there is one source"
+            add = partial(engine.voices.add, form.name, form.consent, voice, form.ref_text or "")
+            stored = await service.references.in_thread(add)
+        except Rejected as error:
+            raise rejected_as(error, reference=source) from error
+    return StoredVoiceObject(id=stored.name, name=stored.name, created_at=stored.created_at_s)
+
+
+def parse_embedding(text: str) -> NDArray[np.float32]:
+    """A form's `speaker_embedding`. Raises a 400 if it is none."""
+    try:
+        return mean_embedding(EMBEDDINGS.validate_json(text))
+    except ValidationError as error:
+        raise invalid("speaker_embedding", f"speaker_embedding: {error.errors()[0]['msg']}") from error
+    except Rejected as error:
+        raise rejected_as(error, reference="speaker_embedding") from error
+
+
+def _check(form: VoiceForm, service: Service) -> str:
+    """The field that the voice is in.
+
+    Raises:
+        ApiError: 400, fields make no sense together, or a speaker has the name.
+    """
+    given = [name for name in SOURCES if getattr(form, name) is not None]
+    if not given:
+        raise invalid("audio_sample", f"Missing: one of {', '.join(SOURCES)}", "missing_required_parameter")
+    if len(given) > 1:
+        raise invalid(given[1], f"{' and '.join(given)} are several voices; send one of them")
+    if form.ref_text is not None and form.ref_text.strip():
+        if given != ["audio_sample"]:
+            raise invalid("ref_text", "ref_text is what is said in audio_sample, which is missing")
+        check_ref_text(form.ref_text)
+    if form.audio_sample is not None and (form.audio_sample.size or 0) > MAX_BYTES:
+        raise invalid("audio_sample", f"The recording is larger than {MAX_BYTES // 2**20} MiB")
+    name = form.name.strip().casefold()
+    if any(name == speaker.casefold() for engine in service.engines.values() for speaker in engine.info.speakers):
+        raise invalid("name", f"There is a speaker {name!r} already")
+    return given[0]
+
+
+def _engine_for(form: VoiceForm, service: Service, size: int) -> Engine:
+    """The model that the form names; else the first that can take such a voice, or the very first, to refuse it.
+    `size` is that of the form's embedding, 0 without one."""
+    if form.model is not None and form.model not in NO_MODEL:
+        return service.find_model(form.model)[1]
+    for engine in service.engines.values():
+        if form.audio_sample is not None and not engine.info.clones:
+            continue
+        if size and engine.info.embedding_size != size:
+            continue
+        return engine
+    return next(iter(service.engines.values()))
+
+
+@router.delete("/voices/{voice_id}", responses=NOT_FOUND)
+async def delete_voice(voice_id: str, service: ServiceDep) -> DeletedVoice:
+    """Deletes a stored voice. Speech in it that runs goes on."""
+    store = find_store(service)
+    if store is None or not await asyncio.to_thread(store.delete, voice_id):
+        raise ApiError(404, f"There is no stored voice {voice_id!r}", None, "voice_not_found")
+    return DeletedVoice(id=voice_id.casefold())
+
+
+def find_store(service: Service) -> VoiceStore | None:
+    """The store that the engines share."""
+    stores = (engine.voices.store for engine in service.engines.values())
+    return next((store for store in stores if store is not None), None)

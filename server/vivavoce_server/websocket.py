@@ -1,0 +1,245 @@
+"""WS /v1/audio/speech/stream: text in as it is written, speech out as it is made. Messages are JSON, audio is binary.
+
+Client → server
+    session.config   {model, voice, language, instructions, response_format ("pcm"), sample_rate, speed, seed, …}: the
+                     fields of POST /v1/audio/speech. Comes first; again between utterances to change them all. Also
+                     api_key, for browsers, in the first one; and split: "none" (default) or "sentence", which makes
+                     every sentence an utterance of its own.
+    input.text       {text}: more text, in fragments of any size. The first opens an utterance. It is spoken as it
+                     arrives, in one acoustic context; how it is cut changes nothing. Text has to say for itself
+                     where its spaces are.
+    input.done       No text follows in this utterance. What is sent meanwhile waits until it has been spoken.
+    input.cancel     Stops at once (barge-in), and forgets what waits. Never an error, since it may cross the end.
+    session.close    All that has been sent is still spoken; then the connection is closed with 1000.
+
+Server → client
+    session.created  {session_id, model, limits}: the first session.config is valid.
+    audio.start      {utterance_index, format, sample_rate}
+    (binary)         The next bytes of the utterance's file: each utterance is a complete file of its format.
+    audio.done       {utterance_index, duration_ms, total_bytes, cancelled}: exactly one for every audio.start. What was
+                     under way when it was cancelled may still come before it; nothing comes after.
+    session.done     {utterances}: the answer to session.close, before the connection is closed.
+    error            {message, error: {message, type, param, code}}: OpenAI's four keys. A wrong value changes nothing.
+                     An utterance that breaks off ends with audio.done, cancelled; the rest of its text is passed over
+                     up to input.done, input.cancel or session.config.
+
+Close codes: 1000 after session.close; 1002 not this protocol; 1008 key, origin, no first message within 10 s, or a
+client that does not read; 1009 too large a message; 1011 a fault of the server; 1013 it stops or is full: try later.
+A client should read as fast as frames come, and keep what it cannot play yet: pings stand in line behind audio.
+"""
+
+import json
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, WebSocket
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
+from sentencex import segment  # type: ignore[import-untyped]
+
+from vivavoce_server.access import bearer_key
+from vivavoce_server.audio import AudioOptions
+from vivavoce_server.config import ServerConfig
+from vivavoce_server.connection import FIRST_MESSAGE_S, Connection
+from vivavoce_server.containers import FormatName
+from vivavoce_server.context import request_id
+from vivavoce_server.errors import ApiError, ErrorDetail, validation_detail
+from vivavoce_server.live_plan import plan_of
+from vivavoce_server.schemas import SpeechOptions
+from vivavoce_server.service import Service
+from vivavoce_server.session import Closing, Code, Heard, LiveSession, State, fault
+from vivavoce_server.text import LANGUAGE_CODES
+
+MAX_CONFIG_BYTES = 4 * 2**20
+"""30 s of reference audio in base64 fit."""
+MAX_TEXT_BYTES = 128 * 2**10
+"""Largest message with text."""
+
+router = APIRouter()
+
+
+class SessionConfig(SpeechOptions):
+    type: Literal["session.config"]
+    response_format: FormatName = "pcm"
+    split: Literal["none", "sentence"] = "none"
+    api_key: SecretStr | None = None
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class InputText(_Message):
+    type: Literal["input.text"]
+    text: str
+
+
+class InputDone(_Message):
+    type: Literal["input.done"]
+
+
+class InputCancel(_Message):
+    type: Literal["input.cancel"]
+
+
+class SessionClose(_Message):
+    type: Literal["session.close"]
+
+
+Message = SessionConfig | InputText | InputDone | InputCancel | SessionClose
+MESSAGES: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
+NOT_THIS_PROTOCOL = frozenset({"json_invalid", "dict_type", "union_tag_invalid", "union_tag_not_found"})
+"""pydantic's names for faults after which nothing else of the client can be understood."""
+
+
+class Sentences:
+    """Cuts text that arrives in fragments into sentences."""
+
+    def __init__(self, language: str | None) -> None:
+        self._language = LANGUAGE_CODES.get((language or "").lower(), "en")
+        self._held = ""
+
+    def append(self, text: str) -> list[str]:
+        """The sentences that are complete: what follows them has begun."""
+        *complete, self._held = segment(self._language, self._held + text) or [""]
+        return [sentence for sentence in complete if sentence.strip()]
+
+    def take(self) -> str:
+        """What is held, which will not go on."""
+        held, self._held = self._held, ""
+        return held.strip()
+
+
+def parse(message: str) -> Message:
+    """Raises Closing if this is no message of the protocol, ApiError if a field is wrong."""
+    try:
+        return MESSAGES.validate_json(message)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] in NOT_THIS_PROTOCOL:
+            message = f"This is no message of the protocol: {first['msg']}"
+            raise Closing(Code.PROTOCOL, fault(message, "bad_message")) from None
+        detail = validation_detail(first["loc"][1:], first["type"], first["msg"])
+        raise ApiError(400, detail.message, detail.param, detail.code or "invalid_value") from None
+
+
+class SpeechStream:
+    """The protocol above, as a LiveProtocol."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._sentences: Sentences | None = None
+        self._utterances = 0
+
+    # ---- reading ----------------------------------------------------------------------------------------------
+
+    def connection_key(self, websocket: WebSocket) -> str | None:
+        return bearer_key(websocket) or websocket.query_params.get("api_key")
+
+    def first_key(self, message: str) -> str | None:
+        # What is wrong with the message otherwise is told when it is handled, to those who have a key.
+        try:
+            config = json.loads(message)
+        except ValueError:
+            return None
+        key = config.get("api_key") if isinstance(config, dict) else None
+        return key if isinstance(key, str) else None
+
+    async def handle(self, message: str, session: LiveSession) -> None:
+        parsed = self._parse(message)
+        if session.state is State.UNCONFIGURED and not isinstance(parsed, SessionConfig | SessionClose):
+            raise Closing(Code.PROTOCOL, fault(f"{parsed.type} came before session.config", "invalid_state"))
+        match parsed, self._sentences:
+            case SessionConfig() as config, _:
+                await self._configure(config, session)
+            case InputText(text=text), None:
+                session.append(text)
+            case InputText(text=text), Sentences() as sentences:
+                for sentence in sentences.append(text):
+                    self._say_whole(sentence, session)
+            case InputDone(), None:
+                session.end()
+            case InputDone(), _:
+                self._say_whole(self._take_held(), session)
+            case InputCancel(), _:
+                self._take_held()
+                session.cancel()
+            case SessionClose(), _:
+                self._say_whole(self._take_held(), session)
+                session.finish()
+
+    def _parse(self, message: str) -> Message:
+        if len(message) > MAX_CONFIG_BYTES:
+            raise Closing(Code.TOO_LARGE, fault(f"A message has at most {MAX_CONFIG_BYTES} bytes", "message_too_large"))
+        parsed = parse(message)
+        if not isinstance(parsed, SessionConfig) and len(message) > MAX_TEXT_BYTES:
+            text = f"A message with text has at most {MAX_TEXT_BYTES} bytes"
+            raise Closing(Code.TOO_LARGE, fault(text, "message_too_large"))
+        return parsed
+
+    async def _configure(self, config: SessionConfig, session: LiveSession) -> None:
+        plan = await plan_of(config, self._service)
+        first = session.state is State.UNCONFIGURED
+        # What is held of a sentence belongs to the utterance that it would have become.
+        self._say_whole(self._take_held(), session)
+        self._sentences = Sentences(config.language) if config.split == "sentence" else None
+        session.configure(plan)
+        if first:
+            limits = limits_of(self._service.config)
+            session.outbox.put(_json("session.created", session_id=request_id.get(), model=plan.model, limits=limits))
+
+    def _take_held(self) -> str:
+        return "" if self._sentences is None else self._sentences.take()
+
+    @staticmethod
+    def _say_whole(sentence: str, session: LiveSession) -> None:
+        if sentence:
+            session.append(sentence)
+            session.end()
+
+    # ---- writing ----------------------------------------------------------------------------------------------
+
+    def started(self, index: int, audio: AudioOptions, sample_rate: int) -> str:
+        self._utterances += 1
+        return _json("audio.start", utterance_index=index, format=audio.format, sample_rate=sample_rate)
+
+    def audio(self, piece: bytes) -> bytes:
+        return piece
+
+    def ended(self, heard: Heard) -> str:
+        return _json(
+            "audio.done",
+            utterance_index=heard.index,
+            duration_ms=round(heard.audio_s * 1000),
+            total_bytes=heard.audio_bytes,
+            cancelled=heard.cancelled,
+        )
+
+    def error(self, detail: ErrorDetail) -> str:
+        # The message's own `type` leaves no room for the error's; `message` is repeated for vLLM-Omni's clients.
+        return _json("error", message=detail.message, error=detail.model_dump())
+
+    def farewell(self) -> str:
+        return _json("session.done", utterances=self._utterances)
+
+
+def limits_of(config: ServerConfig) -> dict[str, float]:
+    """What a client should know before it runs into it."""
+    return {
+        "first_message_s": FIRST_MESSAGE_S,
+        "idle_s": config.live_idle_s,
+        "max_config_bytes": MAX_CONFIG_BYTES,
+        "max_text_bytes": MAX_TEXT_BYTES,
+        "max_utterance_chars": config.live_max_chars,
+        "max_unsent_bytes": config.live_max_unsent_bytes,
+    }
+
+
+def _json(kind: str, **fields: object) -> str:
+    return json.dumps({"type": kind, **fields}, ensure_ascii=False)
+
+
+@router.websocket("/v1/audio/speech/stream")
+async def speech_stream(websocket: WebSocket) -> None:
+    """See the module."""
+    service = websocket.app.state.service
+    assert isinstance(service, Service)
+    await Connection(websocket, SpeechStream(service)).run()

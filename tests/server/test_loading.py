@@ -1,0 +1,110 @@
+"""Several checkpoints in one server, the folder of voices, and the warm-up of each kind of model."""
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+from vivavoce_engine import CheckpointError, EngineConfig
+from vivavoce_server import ServerConfig
+from vivavoce_server.config import load_settings
+from vivavoce_server.loading import open_engine, open_engines, open_store, split_entry, warm_up
+
+from tests.server.cloning import base_engine
+from tests.server.live import Gate, fake_engine, live_server, wait_until
+from tests.server.process import SERVE, serving
+from tests.support.speaking import running
+
+
+def test_the_command_serves_several_models(tmp_path: Path) -> None:
+    models = ("--model", "one=fake", "--model", "org/two=fake", "--voices-dir", str(tmp_path / "voices"))
+    with serving(tmp_path, *models) as (_, url):
+        listed = [model["id"] for model in httpx.get(f"{url}/v1/models").json()["data"]]
+        assert listed == ["one", "org/two"]
+        body = {"input": "Hello.", "voice": "heart", "response_format": "pcm", "model": "org/two"}
+        assert httpx.post(f"{url}/v1/audio/speech", json=body).status_code == 200
+        form = {"name": "ada", "consent": "I agree.", "voice": "heart(1)+michael(1)"}
+        assert httpx.post(f"{url}/v1/audio/voices", data=form).status_code == 200
+    assert (tmp_path / "voices" / "ada.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--model", "fake", "--model", "fake"), "two models are named 'fake'"),
+        (("--model", "a=fake", "--model", "b=fake", "--model-name", "c"), "names a single model"),
+        (("--model", "a=no/such/folder/here"), "no/such/folder/here"),
+        (("--model", "fake", "--voices-dir", "/dev/null/x"), "voices cannot be stored"),
+        (("--model", "fake", "--ref-audio-hosts", "https://x"), "is no host"),
+    ],
+)
+def test_what_cannot_be_served_is_told(flags: tuple[str, ...], words: str) -> None:
+    ended = subprocess.run([*SERVE, "--port", "0", *flags], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode in (1, 2)
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_models_come_from_a_variable_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIVAVOCE_MODEL", "a=fake, b=fake")
+    config, engine_config = load_settings({})
+    assert list(open_engines(config, engine_config)) == ["a", "b"]
+
+
+def test_a_folder_whose_name_holds_a_sign_of_equality(tmp_path: Path) -> None:
+    folder = tmp_path / "a=b"
+    assert split_entry(f"x={folder}") == ("x", str(folder))
+    folder.mkdir()
+    assert split_entry(str(folder)) == (None, str(folder))
+    assert split_entry("org/name") == (None, "org/name")
+
+
+def test_the_default_folder_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert open_store(ServerConfig(max_voices=0)) is None
+    assert not (tmp_path / "vivavoce").exists()
+    assert open_store(ServerConfig()) is not None
+    assert (tmp_path / "vivavoce" / "voices").is_dir()
+
+
+def test_a_home_that_cannot_be_written_to_is_no_reason_not_to_speak(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/dev/null")
+    assert open_store(ServerConfig()) is None
+    assert "no voices will be stored" in capsys.readouterr().err
+    with pytest.raises(CheckpointError):
+        open_store(ServerConfig(voices_dir=Path("/dev/null/voices")))
+
+
+def test_every_kind_of_model_warms_up(base_checkpoint: Path) -> None:
+    for engine in (base_engine(base_checkpoint), open_engine("fake", EngineConfig())):
+        with running(engine):
+            asyncio.run(warm_up(engine))
+            assert engine.stats().frames > 0
+
+
+async def test_models_share_the_length_of_the_queue() -> None:
+    gate = Gate()
+    config = EngineConfig(max_streams=1, max_queue=2)
+    engines = {"one": fake_engine(config, before_step=gate), "two": fake_engine(config, before_step=gate)}
+    with live_server(engines) as server:
+        url = f"{server.url}/v1/audio/speech"
+        async with httpx.AsyncClient(timeout=30) as client:
+
+            async def speak(model: str) -> int:
+                body = {"input": "Hello.", "voice": "heart", "model": model}
+                return (await client.post(url, json=body)).status_code
+
+            asked = []
+            for model in ("one", "two", "one", "two"):
+                asked.append(asyncio.create_task(speak(model)))
+                await asyncio.to_thread(wait_until, lambda: accepted(server.service.engines.values()) == len(asked))
+            assert await speak("one") == 429
+            gate.open()
+            assert await asyncio.gather(*asked) == [200] * 4
+
+
+def accepted(engines: object) -> int:
+    return sum(engine.stats().running + engine.stats().queued for engine in engines)  # type: ignore[attr-defined]

@@ -1,0 +1,45 @@
+"""The live socket over the shipped voice: the speech depends on the text alone, not on how or when it came."""
+
+import asyncio
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from vivavoce_engine import EngineConfig
+from vivavoce_engine.load import load_engine
+from vivavoce_voice import CHECKPOINT
+
+from tests.server.live import LiveServer, live_server
+from tests.server.live_socket import dial
+
+TEXT = "Hello there, it's 7:45! The quick brown fox jumps."
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    config = EngineConfig(max_context=256, max_streams=3, device="cpu", dtype="float32")
+    with live_server(load_engine(str(CHECKPOINT), config)) as running:
+        yield running
+
+
+async def say(server: LiveServer, seed: int, fragments: list[str]) -> np.ndarray:
+    async with dial(server) as socket:
+        await socket.configure(seed=seed, max_new_tokens=36)
+        for fragment in fragments:
+            await socket.say(fragment)
+            await asyncio.sleep(0.02)
+        await socket.send("input.done")
+        return np.frombuffer((await socket.utterance()).audio, "<i2").astype(np.int32)
+
+
+async def test_fragments_and_neighbours_change_nothing(server: LiveServer) -> None:
+    words = [word + " " for word in TEXT.split(" ")]
+    words[-1] = words[-1].rstrip()
+    fragments = ([TEXT], words, list(TEXT))
+    whole, by_word, by_letter = await asyncio.gather(*(say(server, 7, pieces) for pieces in fragments))
+    assert len(whole) > 10 * 1920
+    assert np.abs(whole).max() > 1000
+    for other in (by_word, by_letter):
+        assert other.shape == whole.shape
+        # Pieces of other lengths are decoded by other sums: the last bit may round the other way.
+        assert np.abs(other - whole).max() <= 1

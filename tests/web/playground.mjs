@@ -1,0 +1,210 @@
+// Drives the playground in a real browser and prints what was seen and heard as JSON: node playground.mjs URL BROWSER STEPS…
+// A step is the name of a function below.
+import { chromium } from "playwright-core";
+
+const [url, executablePath, shots, ...steps] = process.argv.slice(2);
+const FLAGS = [
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+  "--use-fake-device-for-media-stream",
+  "--use-fake-ui-for-media-stream",
+];
+
+/** Collects what reaches the loudspeakers, in the page. Its buffer is long, so that a busy machine loses nothing. */
+function listen() {
+  const heard = (window.heard = { samples: [], rate: 0 });
+  const connect = AudioNode.prototype.connect;
+  AudioNode.prototype.connect = function (target, ...rest) {
+    if (target instanceof AudioDestinationNode && target.context instanceof AudioContext) {
+      heard.rate = target.context.sampleRate;
+      const ear = target.context.createScriptProcessor(8192, 1, 1);
+      ear.onaudioprocess = ({ inputBuffer }) => heard.samples.push(...inputBuffer.getChannelData(0));
+      connect.call(this, ear);
+      connect.call(ear, target);
+    }
+    return connect.call(this, target, ...rest);
+  };
+}
+
+/** Length and loudness of all sound since the last call, silence around it cut off. */
+const sound = () =>
+  page.evaluate(() => {
+    const { samples, rate } = window.heard;
+    const first = samples.findIndex((sample) => sample !== 0);
+    const last = samples.findLastIndex((sample) => sample !== 0);
+    const spoken = first < 0 ? [] : samples.slice(first, last + 1);
+    window.heard.samples = [];
+    const power = spoken.reduce((sum, sample) => sum + sample * sample, 0);
+    return { seconds: spoken.length / rate, rms: spoken.length ? Math.sqrt(power / spoken.length) : 0 };
+  });
+
+const state = (text) => page.waitForFunction((wanted) => document.getElementById("state").textContent === wanted, text);
+const textOf = (id) => page.locator(`#${id}`).textContent();
+/** The figures, once sound has come out of the capturing node, which is a little behind. */
+const settle = () => page.waitForTimeout(900);
+
+const STEPS = {
+  async load() {
+    await page.goto(url);
+    await page.waitForFunction(() => document.querySelectorAll("#voice option").length > 0);
+    const options = (id) => page.locator(`#${id} option`).allTextContents();
+    return {
+      voices: await options("voice"),
+      languages: await options("language"),
+      server: await textOf("server"),
+      clone: await page.locator("#clone").isVisible(),
+      instructions: await page.locator("#instructions").isVisible(),
+    };
+  },
+  async speak() {
+    await page.fill("#text", "Hello there, browser.");
+    await page.fill("#seed", "7");
+    await page.click("#speak");
+    await state("Done");
+    await settle();
+    const figures = {};
+    for (const id of ["ttfa", "buffer", "rtf", "spoken", "gaps"]) figures[id] = await textOf(id);
+    return { ...(await sound()), figures };
+  },
+  async again() {
+    await page.fill("#text", "Once more!");
+    await page.press("#text", "Control+Enter");
+    await state("Done");
+    await settle();
+    return sound();
+  },
+  async interrupt() {
+    await page.fill("#text", "x".repeat(400));
+    await page.click("#speak");
+    await page.waitForFunction(() => parseFloat(document.getElementById("spoken").textContent) > 0.3);
+    await page.keyboard.press("Escape");
+    await state("Stopped");
+    await settle();
+    await sound();
+    await page.waitForTimeout(900);
+    const after = await sound();
+    return { after, stopDisabled: await page.locator("#stop").isDisabled(), error: await page.locator("#error").isVisible() };
+  },
+  async typing() {
+    await page.fill("#text", "");
+    await page.check("#typing");
+    await page.type("#text", "One two thr", { delay: 15 });
+    await page.waitForFunction(() => parseFloat(document.getElementById("spoken").textContent) > 0);
+    await page.type("#text", "ee", { delay: 15 });
+    await page.press("#text", "Enter");
+    await state("Done");
+    await settle();
+    await page.uncheck("#typing");
+    return sound();
+  },
+  async keyboard() {
+    await page.focus("#text");
+    const reached = [];
+    for (let presses = 0; presses < 25; presses++) {
+      reached.push(await page.evaluate(() => document.activeElement.id || document.activeElement.tagName));
+      await page.keyboard.press("Tab");
+    }
+    return [...new Set(reached)];
+  },
+  async blank() {
+    await page.fill("#text", "  ");
+    await page.click("#speak");
+    await page.locator("#error").waitFor();
+    return textOf("error");
+  },
+  async code() {
+    await page.fill("#text", `It's "quoted".`);
+    await page.selectOption("#format", "mp3");
+    const curl = await textOf("snippet");
+    await page.click("#show-python");
+    return { curl, python: await textOf("snippet") };
+  },
+  async download() {
+    const files = {};
+    await page.fill("#text", "Hello there, you.");
+    for (const format of ["wav", "mp3", "opus"]) {
+      await page.selectOption("#format", format);
+      const [file] = await Promise.all([page.waitForEvent("download"), page.click("#download")]);
+      await file.saveAs(`${shots}/${file.suggestedFilename()}`);
+      files[format] = file.suggestedFilename();
+    }
+    return files;
+  },
+  async clone() {
+    await page.click("#clone summary");
+    await page.click("#record");
+    await page.waitForTimeout(700);
+    await page.click("#record");
+    await page.locator("#clone-clear").waitFor();
+    const recorded = await textOf("clone-state");
+    await page.setInputFiles("#clone-file", `${shots}/vivavoce.wav`);
+    await page.waitForFunction((before) => document.getElementById("clone-state").textContent !== before, recorded);
+    const uploaded = await textOf("clone-state");
+    const voice = await page.locator("#voice").isDisabled();
+    await sound();
+    await page.fill("#text", "In your voice.");
+    await page.click("#speak");
+    await state("Done");
+    await settle();
+    const spoken = await sound();
+    await page.click("#clone-clear");
+    return { recorded, uploaded, voice, spoken, voiceAfter: await page.locator("#voice").isDisabled() };
+  },
+  async wrongKey() {
+    await page.goto(url);
+    await page.locator("#error").waitFor();
+    const error = await textOf("error");
+    await page.fill("#key", "sk-right");
+    await page.press("#key", "Tab");
+    await page.waitForFunction(() => document.querySelectorAll("#voice option").length > 0);
+    await page.fill("#text", "Hello!");
+    await page.click("#speak");
+    await state("Done");
+    await settle();
+    return { error, ...(await sound()) };
+  },
+  async shoot() {
+    await page.fill("#text", "Hello! I speak while you are still reading this sentence.");
+    await page.fill("#seed", "");
+    await page.click("#speak");
+    await page.waitForFunction(() => parseFloat(document.getElementById("spoken").textContent) > 1.2);
+    const overflow = {};
+    for (const scheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme: scheme });
+      for (const width of [390, 1280]) {
+        await page.setViewportSize({ width, height: 900 });
+        await page.screenshot({ path: `${shots}/${scheme}-${width}.png`, fullPage: true });
+        overflow[`${scheme}-${width}`] = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      }
+    }
+    return overflow;
+  },
+};
+
+const browser = await chromium.launch({ executablePath, headless: true, args: FLAGS });
+const context = await browser.newContext({ acceptDownloads: true, permissions: ["microphone"] });
+const page = await context.newPage();
+page.setDefaultTimeout(15_000);
+const complaints = [];
+page.on("console", (message) => message.type() === "error" && complaints.push(message.text()));
+page.on("pageerror", (error) => complaints.push(String(error)));
+page.on("request", (request) => {
+  if (!request.url().startsWith(url) && !/^(blob|data):/.test(request.url())) complaints.push(`asks for ${request.url()}`);
+});
+await page.addInitScript(listen);
+const results = {};
+try {
+  for (const step of steps) results[step] = await STEPS[step]();
+} catch (error) {
+  const shown = ["state", "error", "spoken", "buffer"].map(async (id) => [id, await textOf(id)]);
+  console.error({ error, complaints, shown: await Promise.all(shown) });
+  process.exitCode = 1;
+} finally {
+  await browser.close();
+}
+console.log(JSON.stringify({ results, complaints }));

@@ -1,0 +1,167 @@
+"""The playground in a real browser: what it shows, what reaches the loudspeakers, and that it asks nobody else.
+
+npm ci --prefix tests/web && apt-get install chromium
+"""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import soundfile
+import vivavoce_web
+from pydantic import SecretStr
+from vivavoce_engine.fake_runner import FakeRunner
+from vivavoce_server import ServerConfig
+
+from tests.server.live import LiveServer, live_server
+from tests.server.live_socket import pcm_of
+
+FOLDER = Path(__file__).parent
+BROWSER = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+LOUDNESS = 0.3 / math.sqrt(2)
+"""Of the fake engine's tone: its effective value."""
+FRAME_S = FakeRunner().info.frame_s
+
+needs_browser = pytest.mark.skipif(
+    BROWSER is None or shutil.which("node") is None or not (FOLDER / "node_modules").exists(),
+    reason="needs chromium, node and `npm ci --prefix tests/web`",
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    with live_server() as running:
+        yield running
+
+
+def drive(url: str, folder: Path, *steps: str) -> dict[str, Any]:
+    """Runs the steps in a new browser; nothing may have been written to its console as an error."""
+    assert BROWSER is not None
+    command = ["node", str(FOLDER / "playground.mjs"), f"{url}/", BROWSER, str(folder), *steps]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    answer = json.loads(ended.stdout)
+    assert answer["complaints"] == []
+    results: dict[str, Any] = answer["results"]
+    return results
+
+
+def assert_speech(heard: dict[str, float], text: str) -> None:
+    assert heard["seconds"] == pytest.approx(len(text) * FRAME_S, abs=0.01)
+    assert heard["rms"] == pytest.approx(LOUDNESS, rel=0.02)
+
+
+@needs_browser
+def test_it_speaks_is_interrupted_and_speaks_as_one_types(server: LiveServer, tmp_path: Path) -> None:
+    seen = drive(server.url, tmp_path, "load", "speak", "again", "interrupt", "typing", "blank")
+    assert seen["load"] == {
+        "voices": ["heart", "michael"],
+        "languages": ["Auto", "English"],
+        "server": "fake",
+        "clone": True,
+        "instructions": True,
+    }
+    assert_speech(seen["speak"], "Hello there, browser.")
+    figures = seen["speak"]["figures"]
+    assert figures["spoken"] == "1.7 s"
+    assert figures["ttfa"].endswith(" ms")
+    assert float(figures["rtf"]) >= 0
+    assert_speech(seen["again"], "Once more!")
+    assert seen["interrupt"] == {"after": {"seconds": 0, "rms": 0}, "stopDisabled": True, "error": False}
+    assert_speech(seen["typing"], "One two three")
+    assert seen["blank"] == "There is no text to speak."
+    assert server.engine.stats().running == 0
+
+
+@needs_browser
+def test_files_code_and_cloning(server: LiveServer, tmp_path: Path) -> None:
+    seen = drive(server.url, tmp_path, "load", "download", "clone", "code", "keyboard")
+    with wave.open(str(tmp_path / "vivavoce.wav")) as file:
+        pcm = file.readframes(file.getnframes())
+        assert file.getnframes() == 17 * 1920
+    assert any(pcm == pcm_of(pitch, 17) for pitch in range(400)), "the file is not the utterance"
+    for name in ("vivavoce.mp3", "vivavoce.opus"):
+        assert seconds_of(tmp_path / name) == pytest.approx(17 * FRAME_S, abs=0.06)
+    assert "s in use" in seen["clone"]["recorded"]
+    assert seen["clone"]["uploaded"] == "(1.4 s in use)"
+    assert (seen["clone"]["voice"], seen["clone"]["voiceAfter"]) == (True, False)
+    assert_speech(seen["clone"]["spoken"], "In your voice.")
+    # Every control can be reached, in the order of the page.
+    assert seen["keyboard"][:6] == ["text", "speak", "typing", "voice", "language", "speed"]
+    assert {"seed", "instructions", "format", "download", "show-curl", "show-python", "copy"} <= set(seen["keyboard"])
+    run_code(seen["code"], tmp_path)
+
+
+def seconds_of(path: Path) -> float:
+    samples, rate = soundfile.read(path)
+    return len(samples) / float(rate)
+
+
+def run_code(code: dict[str, str], folder: Path) -> None:
+    """The code that the page shows works as it is."""
+    (folder / "snippet.py").write_text(code["python"])
+    for command in (["bash", "-c", code["curl"]], [sys.executable, "snippet.py"]):
+        ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert seconds_of(folder / "speech.mp3") == pytest.approx(len("""It's "quoted".""") * FRAME_S, abs=0.06)
+        (folder / "speech.mp3").unlink()
+
+
+@needs_browser
+def test_no_width_and_no_colour_scheme_breaks_the_layout(server: LiveServer, tmp_path: Path) -> None:
+    seen = drive(server.url, tmp_path, "load", "shoot")
+    assert seen["shoot"] == {"light-390": 0, "light-1280": 0, "dark-390": 0, "dark-1280": 0}
+
+
+@needs_browser
+def test_it_asks_for_the_key(tmp_path: Path) -> None:
+    with live_server(config=ServerConfig(api_keys=(SecretStr("sk-right"),))) as server:
+        answer = subprocess.run(
+            ["node", FOLDER / "playground.mjs", f"{server.url}/", str(BROWSER), tmp_path, "wrongKey"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        seen = json.loads(answer.stdout)
+        assert "API key" in seen["results"]["wrongKey"]["error"]
+        assert_speech(seen["results"]["wrongKey"], "Hello!")
+        # The browser itself notes each refused request.
+        assert all("401" in complaint for complaint in seen["complaints"])
+
+
+@pytest.mark.skipif(not (FOLDER / "node_modules/typescript").exists(), reason="needs `npm ci --prefix tests/web`")
+def test_types_of_the_javascript() -> None:
+    command = [
+        "node",
+        str(FOLDER / "node_modules/typescript/bin/tsc"),
+        "--noEmit",
+        "--allowJs",
+        "--checkJs",
+        "--strict",
+    ]
+    command += ["--target", "es2022", "--module", "esnext", "--moduleResolution", "bundler"]
+    command += ["--lib", "es2023,dom,dom.iterable", *map(str, vivavoce_web.FOLDER.glob("*.js"))]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_the_page_comes_from_here_and_loads_nothing_from_elsewhere(server: LiveServer) -> None:
+    page = httpx.get(server.url)
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for name in ("style.css", "app.js", "client.js", "player.js", "worklet.js", "audio.js", "page.js", "waveform.js"):
+        asset = httpx.get(f"{server.url}/playground/{name}")
+        assert asset.status_code == 200
+        assert asset.headers["content-type"].split(";")[0] in ("text/css", "text/javascript")
+    for name in ("__init__.py", "..%2F__init__.py", "nothing.js"):
+        assert httpx.get(f"{server.url}/playground/{name}").status_code == 404
