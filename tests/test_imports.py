@@ -14,12 +14,14 @@ PACKAGES = {
     "vivavoce_server": ROOT / "server/vivavoce_server",
     "vivavoce_client": ROOT / "clients/python/vivavoce_client",
     "vivavoce_voice": ROOT / "voice/vivavoce_voice",
+    "vivavoce_web": ROOT / "clients/web/vivavoce_web",
 }
 FORBIDDEN = {
     "vivavoce_engine": {"vivavoce_server", "vivavoce_client", "fastapi", "starlette", "uvicorn", "pydantic", "httpx"},
     "vivavoce_server": {"vivavoce_client", "torch", "transformers", "safetensors"},
     "vivavoce_client": {"vivavoce_server", "vivavoce_engine", "vivavoce_voice", "torch", "numpy", "fastapi"},
     "vivavoce_voice": {"vivavoce_server", "vivavoce_client", "vivavoce_engine", "torch"},
+    "vivavoce_web": {"vivavoce_server", "vivavoce_client", "vivavoce_engine", "torch"},
 }
 
 

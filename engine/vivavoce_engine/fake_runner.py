@@ -74,7 +74,7 @@ class FakeText:
         return 1
 
     def build(self, request: SynthesisRequest, text: SequenceOf[int], complete: bool) -> Prompt:
-        if request.speaker not in self.info.speakers:
+        if request.reference is None and request.speaker not in self.info.speakers:
             raise Rejected("speaker", f"there is no speaker {request.speaker!r}")
         if request.language.lower() not in self.info.languages:
             raise Rejected("language", f"there is no language {request.language!r}")

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from vivavoce_engine import Engine
@@ -39,6 +39,9 @@ class Metrics:
             "Seconds of audio made, cancelled speech included",
             ("model",),
             registry=self.registry,
+        )
+        self.live_sessions = Gauge(
+            "vivavoce_live_sessions", "Live (WebSocket) connections that are open", registry=self.registry
         )
         self.registry.register(_EngineCollector(engines))
 

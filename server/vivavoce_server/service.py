@@ -104,7 +104,8 @@ class Service:
             raise Overloaded(f"{self.live_sessions} live connections are open already", SESSION_RETRY_S)
         self.live_sessions += 1
         try:
-            yield
+            with self.metrics.live_sessions.track_inprogress():
+                yield
         finally:
             self.live_sessions -= 1
 

@@ -240,7 +240,7 @@ class LiveSession:
         try:
             leave.enter_context(self.caller.speaking())
             leave.enter_context(self.service.count_speech())
-            live = plan.engine.open(plan.request)
+            live = plan.engine.open(replace(plan.request, client=self.caller.name))
         except (ApiError, EngineError) as error:
             leave.close()
             self.state = State.REFUSED

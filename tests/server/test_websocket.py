@@ -8,7 +8,10 @@ import httpx
 import numpy as np
 import pytest
 import soundfile
+from pydantic import SecretStr
 from vivavoce_engine.fake_runner import SAMPLES_PER_FRAME
+from vivavoce_engine.scheduler import Plan
+from vivavoce_server import ServerConfig
 from vivavoce_server.containers import wav_header
 
 from tests.server.live import Gate, LiveServer, fake_engine, live_server, wait_until
@@ -153,6 +156,47 @@ async def test_a_voice_may_be_given_along(server: LiveServer) -> None:
         await socket.say("Hello")
         await socket.send("input.done")
         assert (await socket.utterance()).audio == pcm_of(5, 5)
+
+
+async def test_metrics_tell_of_live_speech(server: LiveServer) -> None:
+    async def metric(name: str) -> float | None:
+        async with httpx.AsyncClient() as client:
+            lines = (await client.get(f"{server.url}/metrics")).text.splitlines()
+        values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return float(values[name]) if name in values else None
+
+    async with dial(server) as socket:
+        await socket.configure()
+        assert await metric("vivavoce_live_sessions") == 1
+        await socket.say("Hello")
+        await socket.send("input.done")
+        await socket.utterance()
+        await socket.say("x" * 100)
+        await socket.expect("audio.start")
+        await socket.send("input.cancel")
+        await socket.rest()
+        assert await metric('vivavoce_requests_total{model="fake",outcome="completed"}') == 1
+        assert await metric('vivavoce_requests_total{model="fake",outcome="cancelled"}') == 1
+        assert await metric('vivavoce_ttfa_seconds_count{model="fake"}') in (1, 2)
+        # How fast text comes is the client's doing.
+        assert await metric('vivavoce_rtf_count{model="fake"}') is None
+
+
+async def test_keys_get_rows_in_turn() -> None:
+    clients: list[str] = []
+    config = ServerConfig(api_keys=(SecretStr("sk-a"), SecretStr("sk-b")))
+
+    def note(plan: Plan) -> None:
+        clients.extend(sequence.pending.request.client for sequence in plan.start)
+
+    with live_server(fake_engine(before_step=note), config) as server:
+        for key in ("sk-a", "sk-b"):
+            async with dial(server, f"?api_key={key}") as socket:
+                await socket.configure()
+                await socket.say("Hi")
+                await socket.send("input.done")
+                await socket.utterance()
+    assert clients == ["key 1", "key 2"]
 
 
 async def test_sessions_speak_side_by_side(server: LiveServer) -> None:
