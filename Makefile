@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server clients voice tests
 
-.PHONY: run install lint types test test-quality bench voice clean
+.PHONY: run install lint types test bench voice clean
 
 run: $(VENV)/.server
 	$(BIN)/vivavoce serve --host $(HOST) --port $(PORT)
@@ -27,6 +27,12 @@ test: lint types $(VENV)-clients/.done node
 
 bench: $(VENV)/.server
 	$(BIN)/vivavoce bench engine
+
+# Trains the shipped voice anew, on a machine with NVIDIA cards; voice/recipe/README.md says what it needs.
+voice:
+	@test -n "$(TEACHER)" || { echo "make voice TEACHER=folder, with kokoro_int8.npz and voices_en_fp16.npz in it"; exit 2; }
+	cd voice/recipe && mkdir -p work && { test -f work/corpus.xz || $(PYTHON) -m voice_recipe.make_corpus --out work/corpus.xz; }
+	cd voice/recipe && $(PYTHON) -m voice_recipe.run --teacher "$(abspath $(TEACHER))" --corpus work/corpus.xz --work work/run --minutes 25
 
 clean:
 	rm -rf $(VENV) $(VENV)-clients dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""Trains the small voice that Vivavoce ships: text, teacher speech, codes, talker and codec decoder, checkpoint."""

@@ -1,0 +1,104 @@
+"""Critics of the codec decoder: three look at complex spectrograms, five at the waveform folded by a period."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.parametrizations import weight_norm
+
+from voice_recipe.audio_features import hann
+
+FFT_SIZES = (1024, 512, 256)
+PERIODS = (2, 3, 5, 7, 11)
+QUIET_POWER = 1e-4  # below it a spectrum is compressed no further, or silence would rule the gradients
+Judgement = tuple[Tensor, list[Tensor]]  # score map, feature maps
+
+
+def compressed_spectrogram(audio: Tensor, fft_size: int) -> Tensor:
+    """audio [B, S] -> real and imaginary parts with magnitude to the power 0.3, [B, 2, T, F] channels last."""
+    window = hann(fft_size, str(audio.device)) / math.sqrt(0.375 * fft_size)
+    spectrum = torch.stft(audio.float(), fft_size, fft_size // 4, fft_size, window, return_complex=True)
+    parts = torch.view_as_real(spectrum).permute(0, 3, 2, 1)
+    scale = (parts.pow(2).sum(1, keepdim=True) + QUIET_POWER).pow(-0.35)
+    return (parts * scale).contiguous(memory_format=torch.channels_last)
+
+
+def folded(audio: Tensor, period: int) -> Tensor:
+    """audio [B, S] -> [B, 1, S / period, period]."""
+    padded = F.pad(audio, (0, -audio.shape[1] % period))
+    return padded.view(audio.shape[0], 1, -1, period)
+
+
+class ConvCritic(nn.Module):
+    """A stack of 2-D convolutions with leaky ReLU; the last one gives the score."""
+
+    def __init__(self, convs: list[nn.Conv2d], score: nn.Conv2d) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([weight_norm(conv) for conv in convs])
+        self.score = weight_norm(score)
+
+    def forward(self, x: Tensor) -> Judgement:
+        maps = []
+        for conv in self.convs:
+            x = F.leaky_relu(conv(x), 0.1)
+            maps.append(x)
+        return self.score(x), maps
+
+
+def spectrogram_critic(channels: int = 32) -> ConvCritic:
+    convs = [nn.Conv2d(2, channels, (3, 9), (1, 2), (1, 4))]
+    for dilation in (1, 2, 4):
+        convs.append(nn.Conv2d(channels, channels, (3, 9), (1, 2), (dilation, 4), (dilation, 1)))
+    convs.append(nn.Conv2d(channels, channels, 3, 1, 1))
+    return ConvCritic(convs, nn.Conv2d(channels, 1, 3, 1, 1))
+
+
+def period_critic(widths: tuple[int, ...] = (32, 128, 256)) -> ConvCritic:
+    convs, c_in = [], 1
+    for width in widths:
+        convs.append(nn.Conv2d(c_in, width, (5, 1), (3, 1), (2, 0)))
+        c_in = width
+    convs.append(nn.Conv2d(c_in, c_in, (5, 1), 1, (2, 0)))
+    return ConvCritic(convs, nn.Conv2d(c_in, 1, (3, 1), 1, (1, 0)))
+
+
+class Discriminators(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.spectral = nn.ModuleList([spectrogram_critic() for _ in FFT_SIZES])
+        self.periodic = nn.ModuleList([period_critic() for _ in PERIODS])
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @staticmethod
+    def views(audio: Tensor) -> list[Tensor]:
+        """The eight inputs; kept apart because Fourier transforms do not compile."""
+        spectra = [compressed_spectrogram(audio, size) for size in FFT_SIZES]
+        return [*spectra, *(folded(audio, period) for period in PERIODS)]
+
+    def forward(self, views: list[Tensor]) -> list[Judgement]:
+        return [critic(view) for critic, view in zip([*self.spectral, *self.periodic], views, strict=True)]
+
+
+def critic_loss(real: list[Judgement], fake: list[Judgement]) -> Tensor:
+    """Least squares, summed over the critics."""
+    total = real[0][0].new_zeros((), dtype=torch.float32)
+    for (r, _), (f, _) in zip(real, fake, strict=True):
+        total = total + (1 - r.float()).pow(2).mean() + f.float().pow(2).mean()
+    return total
+
+
+def generator_losses(real: list[Judgement], fake: list[Judgement]) -> tuple[Tensor, Tensor]:
+    """Adversarial and feature-matching loss, the latter relative to the size of the real features."""
+    adversarial = fake[0][0].new_zeros((), dtype=torch.float32)
+    matching = torch.zeros_like(adversarial)
+    for (_, real_maps), (score, fake_maps) in zip(real, fake, strict=True):
+        adversarial = adversarial + (1 - score.float()).pow(2).mean()
+        for r, f in zip(real_maps, fake_maps, strict=True):
+            target = r.detach().float()
+            size = target.abs().mean().clamp(min=1e-3) * len(real_maps)
+            matching = matching + (f.float() - target).abs().mean() / size
+    return adversarial, matching
