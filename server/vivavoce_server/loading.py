@@ -63,7 +63,7 @@ def open_engine(model: str | None, config: EngineConfig, store: VoiceStore | Non
     if model is None:
         import vivavoce_voice
 
-        model = str(vivavoce_voice.CHECKPOINT)
+        return load_engine(str(vivavoce_voice.CHECKPOINT), config, vivavoce_voice.NAME, store)
     warn_if_not_intelligible(Path(model))
     return load_engine(model, config, store=store)
 

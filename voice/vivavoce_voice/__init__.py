@@ -2,4 +2,6 @@
 
 from pathlib import Path
 
+NAME = "vivavoce-small-en"
+"""The model's name on a server."""
 CHECKPOINT = Path(__file__).parent / "checkpoint"
