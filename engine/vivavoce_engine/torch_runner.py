@@ -82,14 +82,16 @@ class TorchRunner:
     def run(self, plan: Plan) -> Outcome:
         """Prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
         outcome = Outcome(plan, {}, {}, {})
-        by_length: defaultdict[int, list[Sequence]] = defaultdict(list)
+        calls: defaultdict[tuple[int, int], list[Sequence]] = defaultdict(list)
         for sequence, frames in plan.vocode:
-            by_length[frames].append(sequence)
+            # How much live text there is decides how much speech is decoded at once, and the last bits of a sum depend
+            # on the size of a call: frame by frame, even they are the same whenever the text came.
+            calls[frames, 1 if sequence.pending.request.end_after_text else frames].append(sequence)
         with torch.inference_mode():
             self._isolated(self._start, plan.start, outcome)
             self._isolated(self._step, plan.step, outcome)
-            for frames, sequences in by_length.items():
-                self._isolated(partial(self._vocode, frames), sequences, outcome)
+            for (frames, at_once), sequences in calls.items():
+                self._isolated(partial(self._vocode, frames, at_once), sequences, outcome)
         return outcome
 
     def _isolated(self, stage: Stage, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
@@ -235,13 +237,13 @@ class TorchRunner:
         self._seen[index, code_0] = True
         return code_0
 
-    def _vocode(self, frames: int, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
-        """Decodes the next `frames` waiting frames of each row."""
+    def _vocode(self, frames: int, at_once: int, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
+        """Decodes the next `frames` waiting frames of each row, `at_once` in a call."""
         index = torch.tensor([sequence.row for sequence in sequences], device=self.device)
         first = torch.tensor([sequence.frames_vocoded for sequence in sequences], device=self.device)
         ring = (first[:, None] + torch.arange(frames, device=self.device)) % self._codes.shape[1]
         codes = self._codes[index[:, None], ring]
-        pcm = self._codec_rows.decode(index, codes).float().cpu().numpy()
+        pcm = self._codec_rows.decode(index, codes, at_once).float().cpu().numpy()
         codes_host = codes.cpu().numpy().astype(np.int16)
         for number, sequence in enumerate(sequences):
             outcome.audio[sequence.utterance_id] = AudioChunk(pcm[number], codes_host[number])

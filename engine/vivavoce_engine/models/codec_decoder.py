@@ -369,10 +369,18 @@ class CodecRows:
         self._flat[rows] = state.flat()
         self._position[rows] = len(codes)
 
-    def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
-        """codes [B, T, groups] of `rows` [B] → audio [B, T * samples_per_frame]; other rows are untouched."""
-        state = StreamState(self._decoder.layout, self._flat[rows], self._position[rows])
-        audio: Tensor = self._decoder(codes, state)
-        self._flat[rows] = state.flat()
-        self._position[rows] = state.position + codes.shape[1]
-        return audio
+    def decode(self, rows: Tensor, codes: Tensor, at_once: int | None = None) -> Tensor:
+        """codes [B, T, groups] of `rows` [B] → audio [B, T * samples_per_frame]; other rows are untouched.
+
+        `at_once` frames go through the decoder in a call, all of them by default. The result is the same but for the
+        last bits of sums, which depend on the size of a call.
+        """
+        flat, position = self._flat[rows], self._position[rows]
+        audio: list[Tensor] = []
+        for piece in torch.split(codes, at_once or codes.shape[1], dim=1):
+            state = StreamState(self._decoder.layout, flat, position)
+            audio.append(self._decoder(piece, state))
+            flat, position = state.flat(), position + piece.shape[1]
+        self._flat[rows] = flat
+        self._position[rows] = position
+        return torch.cat(audio, dim=1)
