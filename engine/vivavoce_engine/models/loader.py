@@ -85,15 +85,15 @@ State = dict[str, Tensor]
 
 
 def load_models(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, codec_dtype: torch.dtype | None = None
 ) -> tuple[Talker, CodePredictor, CodecDecoder]:
-    """Loads all networks for inference.
+    """Loads all networks for inference; the codec decoder in a dtype of its own, if one is given.
 
     Raises:
         CheckpointError: a file is broken, a tensor is missing, unexpected or of another shape (names it).
     """
     try:
-        return _load_models(checkpoint, device, dtype)
+        return _load_models(checkpoint, device, dtype, codec_dtype or dtype)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:  # shapes that do not go together where tensors are packed or projected
@@ -101,12 +101,12 @@ def load_models(
 
 
 def _load_models(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, codec_dtype: torch.dtype
 ) -> tuple[Talker, CodePredictor, CodecDecoder]:
     main = Weights(checkpoint.path / "model.safetensors", device, dtype)
     talker, predictor, text_projection = _main_state(main, checkpoint.talker)
     main.check(unused=(SPEAKER_ENCODER,) if checkpoint.encoder else ())
-    codec_file = Weights(checkpoint.path / "speech_tokenizer/model.safetensors", device, dtype)
+    codec_file = Weights(checkpoint.path / "speech_tokenizer/model.safetensors", device, codec_dtype)
     codec = _codec_state(codec_file, checkpoint.codec)
     codec_file.check(unused=ENCODING_TENSORS)
     path = checkpoint.path

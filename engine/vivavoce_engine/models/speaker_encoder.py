@@ -33,7 +33,8 @@ def mel_filters(bins: int) -> NDArray[np.float32]:
     edges_hz = np.where(mels < LINEAR_MELS, HZ_PER_MEL * mels, log_hz)
     ramps = edges_hz[:, None] - np.linspace(0.0, top_hz, WINDOW // 2 + 1)
     widths = np.diff(edges_hz)[:, None]
-    filters = np.maximum(0.0, np.minimum(-ramps[:-2] / widths[:-1], ramps[2:] / widths[1:])).astype(np.float32)
+    slopes = np.minimum(-ramps[:-2] / widths[:-1], ramps[2:] / widths[1:])
+    filters: NDArray[np.float32] = np.maximum(0.0, slopes).astype(np.float32)
     filters *= 2.0 / (edges_hz[2:] - edges_hz[:-2])[:, None]
     return filters
 

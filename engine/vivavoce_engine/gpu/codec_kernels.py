@@ -1,0 +1,344 @@
+"""Triton kernels of Code2Wav, channels-last. Sums are float32; operands have the dtype of the buffers.
+
+A convolution reads its input from a buffer [B, keep + steps, channels] whose front holds the row's last `keep` inputs,
+so a window is `taps` rows that lie `dilation` rows apart: a matrix product whose operand is gathered while it runs.
+Row m of a product is step m % steps of batch element m // steps.
+"""
+
+# Triton reads the annotations of a kernel, so its pointers carry none.
+# ruff: noqa: ANN001, ANN201, ANN202
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+
+import triton
+import triton.language as tl
+
+PI_HIGH = tl.constexpr(3.140625)  # pi in three parts, so that a multiple of the first is exact in float32
+PI_MIDDLE = tl.constexpr(9.67502593994140625e-4)
+PI_LOW = tl.constexpr(1.509957990978376432e-7)
+
+
+@triton.jit
+def _snake(x, frequency, magnitude):
+    """x + magnitude * sin²(frequency * x): sin² has period pi, so its argument is brought to [-pi/2, pi/2] first."""
+    angle = x * frequency
+    turns = tl.floor(angle * 0.3183098861837907 + 0.5)
+    angle = tl.fma(turns, -PI_HIGH, angle)
+    angle = tl.fma(turns, -PI_MIDDLE, angle)
+    angle = tl.fma(turns, -PI_LOW, angle)
+    square = angle * angle
+    series = tl.fma(square, 2.60005481e-06, -0.000198066147)
+    series = tl.fma(series, square, 0.00833301712)
+    series = tl.fma(series, square, -0.166666567)
+    sine = tl.fma(series * square, angle, angle)
+    return tl.fma(magnitude, sine * sine, x)
+
+
+@triton.jit
+def _dot(a, b, sums, PRECISION: tl.constexpr):
+    return tl.dot(a, b, sums, input_precision=PRECISION)
+
+
+@triton.jit
+def _window_sums(
+    windows,
+    weight,
+    n_0,
+    n_1,
+    dilation,
+    CHANNELS: tl.constexpr,
+    TAPS: tl.constexpr,
+    BM: tl.constexpr,
+    BN_0: tl.constexpr,
+    BN_1: tl.constexpr,
+    BK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Windows at `windows` [BM] times weight [N, TAPS * CHANNELS] → sums of the columns n_0 [BN_0] and n_1 [BN_1].
+
+    Two column blocks, because a width of 96 or 192 is no power of 2. BN_1 = 0 leaves the second out.
+    """
+    K: tl.constexpr = TAPS * CHANNELS
+    sums_0 = tl.zeros((BM, BN_0), tl.float32)
+    sums_1 = tl.zeros((BM, BN_1 if BN_1 > 0 else 1), tl.float32)
+    for start in range(0, K, BK):
+        k = start + tl.arange(0, BK)
+        shift = k
+        if TAPS > 1:
+            shift += k // CHANNELS * ((dilation - 1) * CHANNELS)
+        if K % BK == 0:
+            a = tl.load(windows[:, None] + shift[None, :])
+            b = tl.load(weight + n_0[None, :] * K + k[:, None])
+        else:
+            a = tl.load(windows[:, None] + shift[None, :], mask=k[None, :] < K, other=0.0)
+            b = tl.load(weight + n_0[None, :] * K + k[:, None], mask=k[:, None] < K, other=0.0)
+        sums_0 = _dot(a, b, sums_0, PRECISION)
+        if BN_1 > 0:
+            if K % BK == 0:
+                b = tl.load(weight + n_1[None, :] * K + k[:, None])
+            else:
+                b = tl.load(weight + n_1[None, :] * K + k[:, None], mask=k[:, None] < K, other=0.0)
+            sums_1 = _dot(a, b, sums_1, PRECISION)
+    return sums_0, sums_1
+
+
+@triton.jit
+def _inverse_rms(rows, eps, CHANNELS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr):
+    """1 / sqrt(mean square + eps) of the CHANNELS values at `rows` [BM]."""
+    total = tl.zeros((BM,), tl.float32)
+    for start in range(0, CHANNELS, BK):
+        k = start + tl.arange(0, BK)
+        x = tl.load(rows[:, None] + k[None, :], mask=k[None, :] < CHANNELS, other=0.0).to(tl.float32)
+        total += tl.sum(x * x, axis=1)
+    return tl.rsqrt(total / CHANNELS + eps)
+
+
+@triton.jit
+def _finish(
+    sums,
+    n,
+    m,
+    rms,
+    bias,
+    scale,
+    residual,
+    residual_rows,
+    raw,
+    frequency,
+    magnitude,
+    out,
+    out_rows,
+    row_count,
+    N: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+):
+    """The end of a product: norm, bias, activation, scale, residual; stores the result and its snake.
+
+    n [BN] are columns, clamped by the caller's mask below; `residual_rows` and `out_rows` [BM] are offsets of rows.
+    """
+    if rms is not None:
+        sums = sums * rms[:, None]
+    inside = n < N
+    if bias is not None:
+        sums += tl.load(bias + n, mask=inside, other=0.0)[None, :]
+    if ACTIVATION == "gelu":
+        sums = 0.5 * sums * (1.0 + tl.erf(sums * 0.7071067811865476))
+    if ACTIVATION == "swiglu":  # gate and up alternate
+        gate, up = tl.split(tl.reshape(sums, (sums.shape[0], sums.shape[1] // 2, 2)))
+        sums = gate * tl.sigmoid(gate) * up
+        first, _ = tl.split(tl.reshape(n, (n.shape[0] // 2, 2)))
+        n = first // 2
+        inside = n < N // 2
+    if scale is not None:
+        sums *= tl.load(scale + n, mask=inside, other=0.0)[None, :]
+    mask = (m < row_count)[:, None] & inside[None, :]
+    if residual is not None:
+        sums += tl.load(residual + residual_rows[:, None] + n[None, :], mask=mask, other=0.0).to(tl.float32)
+    if raw is not None:
+        tl.store(raw + (m * N)[:, None] + n[None, :], sums.to(raw.dtype.element_ty), mask=mask)
+    if frequency is not None:
+        a = tl.load(frequency + n, mask=inside, other=0.0)
+        sums = _snake(sums, a[None, :], tl.load(magnitude + n, mask=inside, other=0.0)[None, :])
+    tl.store(out + out_rows[:, None] + n[None, :], sums.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["row_count", "steps", "dilation", "keep", "out_keep", "residual_keep"])
+def product_kernel(
+    x,
+    weight,
+    bias,
+    scale,
+    residual,
+    raw,
+    frequency,
+    magnitude,
+    out,
+    row_count,
+    steps,
+    dilation,
+    keep,
+    residual_keep,
+    out_keep,
+    eps,
+    N: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    TAPS: tl.constexpr,
+    OUT_CHANNELS: tl.constexpr,
+    NORM: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BM: tl.constexpr,
+    BN_0: tl.constexpr,
+    BN_1: tl.constexpr,
+    BK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Windows of x [B, keep + steps, CHANNELS] times weight [N, TAPS * CHANNELS], and its end (see `_finish`).
+
+    out [B, out_keep + N / OUT_CHANNELS * steps, OUT_CHANNELS]: the columns of a row are one step or several.
+    residual [B, residual_keep + steps, N], raw [B, steps, N]. frequency and magnitude, bias and scale [N] float32.
+    """
+    BLOCKS: tl.constexpr = (N + BN_0 + BN_1 - 1) // (BN_0 + BN_1)
+    WIDTH: tl.constexpr = N // 2 if ACTIVATION == "swiglu" else N
+    tile = tl.program_id(0)
+    m = tile // BLOCKS * BM + tl.arange(0, BM)
+    first = tile % BLOCKS * (BN_0 + BN_1)
+    n_0 = first + tl.arange(0, BN_0)
+    n_1 = first + BN_0 + tl.arange(0, BN_1 if BN_1 > 0 else 1)
+    row = tl.minimum(m, row_count - 1)
+    batch, step = row // steps, row % steps
+    windows = x + (batch * (keep + steps) + step) * CHANNELS
+    rms = None
+    if NORM:
+        rms = _inverse_rms(windows, eps, CHANNELS, BM, BK)
+    if N % (BN_0 + BN_1) == 0:
+        sums_0, sums_1 = _window_sums(
+            windows, weight, n_0, n_1, dilation, CHANNELS, TAPS, BM, BN_0, BN_1, BK, PRECISION
+        )
+    else:
+        sums_0, sums_1 = _window_sums(
+            windows, weight, tl.minimum(n_0, N - 1), n_1, dilation, CHANNELS, TAPS, BM, BN_0, BN_1, BK, PRECISION
+        )
+    out_rows = batch * (out_keep * OUT_CHANNELS + steps * WIDTH) + out_keep * OUT_CHANNELS + step * WIDTH
+    residual_rows = (batch * (residual_keep + steps) + residual_keep + step) * N
+    _finish(
+        sums_0,
+        n_0,
+        m,
+        rms,
+        bias,
+        scale,
+        residual,
+        residual_rows,
+        raw,
+        frequency,
+        magnitude,
+        out,
+        out_rows,
+        row_count,
+        N,
+        ACTIVATION,
+    )
+    if BN_1 > 0:
+        _finish(
+            sums_1,
+            n_1,
+            m,
+            rms,
+            bias,
+            scale,
+            residual,
+            residual_rows,
+            raw,
+            frequency,
+            magnitude,
+            out,
+            out_rows,
+            row_count,
+            N,
+            ACTIVATION,
+        )
+
+
+@triton.jit
+def _hidden(sums, n, bias, frequency, magnitude, dtype: tl.constexpr):
+    a = tl.load(frequency + n)[None, :]
+    return _snake(sums + tl.load(bias + n)[None, :], a, tl.load(magnitude + n)[None, :]).to(dtype)
+
+
+@triton.jit
+def _pointwise(
+    hidden_0, hidden_1, weight, n, WIDTH: tl.constexpr, BN_0: tl.constexpr, BN_1: tl.constexpr, PRECISION: tl.constexpr
+):
+    """hidden [BM, WIDTH] in two blocks times weight [WIDTH, WIDTH] → columns n."""
+    k = tl.arange(0, BN_0)
+    sums = tl.dot(hidden_0, tl.load(weight + n[None, :] * WIDTH + k[:, None]), input_precision=PRECISION)
+    if BN_1 > 0:
+        k = BN_0 + tl.arange(0, BN_1)
+        sums = _dot(hidden_1, tl.load(weight + n[None, :] * WIDTH + k[:, None]), sums, PRECISION)
+    return sums
+
+
+@triton.jit(do_not_specialize=["row_count", "steps", "dilation", "keep", "out_keep"])
+def unit_kernel(
+    x,
+    weight_1,
+    bias_1,
+    frequency_1,
+    magnitude_1,
+    weight_2,
+    bias_2,
+    residual,
+    raw,
+    frequency,
+    magnitude,
+    out,
+    row_count,
+    steps,
+    dilation,
+    keep,
+    out_keep,
+    WIDTH: tl.constexpr,
+    TAPS: tl.constexpr,
+    BM: tl.constexpr,
+    BN_0: tl.constexpr,
+    BN_1: tl.constexpr,
+    BK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """A residual unit of WIDTH = BN_0 + BN_1 channels: convolution, snake, pointwise convolution, residual.
+
+    x [B, keep + steps, WIDTH] went through the unit's first snake; residual and raw [B, steps, WIDTH] may be the same;
+    out [B, out_keep + steps, WIDTH] gets the next op's snake of the sum.
+    """
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    n_0 = tl.arange(0, BN_0)
+    n_1 = BN_0 + tl.arange(0, BN_1 if BN_1 > 0 else 1)
+    row = tl.minimum(m, row_count - 1)
+    batch, step = row // steps, row % steps
+    windows = x + (batch * (keep + steps) + step) * WIDTH
+    sums_0, sums_1 = _window_sums(windows, weight_1, n_0, n_1, dilation, WIDTH, TAPS, BM, BN_0, BN_1, BK, PRECISION)
+    dtype: tl.constexpr = x.dtype.element_ty
+    hidden_0 = _hidden(sums_0, n_0, bias_1, frequency_1, magnitude_1, dtype)
+    hidden_1 = hidden_0
+    if BN_1 > 0:
+        hidden_1 = _hidden(sums_1, n_1, bias_1, frequency_1, magnitude_1, dtype)
+    raw_rows = row * WIDTH
+    out_rows = (batch * (out_keep + steps) + out_keep + step) * WIDTH
+    sums_0 = _pointwise(hidden_0, hidden_1, weight_2, n_0, WIDTH, BN_0, BN_1, PRECISION)
+    _finish(
+        sums_0,
+        n_0,
+        m,
+        None,
+        bias_2,
+        None,
+        residual,
+        raw_rows,
+        raw,
+        frequency,
+        magnitude,
+        out,
+        out_rows,
+        row_count,
+        WIDTH,
+        "none",
+    )
+    if BN_1 > 0:
+        sums_1 = _pointwise(hidden_0, hidden_1, weight_2, n_1, WIDTH, BN_0, BN_1, PRECISION)
+        _finish(
+            sums_1,
+            n_1,
+            m,
+            None,
+            bias_2,
+            None,
+            residual,
+            raw_rows,
+            raw,
+            frequency,
+            magnitude,
+            out,
+            out_rows,
+            row_count,
+            WIDTH,
+            "none",
+        )

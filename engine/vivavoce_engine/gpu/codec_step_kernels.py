@@ -1,0 +1,195 @@
+"""Triton kernels of Code2Wav that are no matrix products: codes, attention, the small convolutions, histories.
+
+Activations are [B, keep + steps, channels], as in codec_kernels.
+"""
+
+# Triton reads the annotations of a kernel, so its pointers carry none.
+# ruff: noqa: ANN001, ANN201
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["steps", "groups", "keep", "last_code"])
+def dequantize_kernel(
+    codes,
+    codebooks,
+    out,
+    steps,
+    groups,
+    keep,
+    last_code,
+    WIDTH: tl.constexpr,
+    SEMANTIC: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """codes [B, steps, groups] and codebooks [quantizers, last_code + 1, WIDTH] → the sum of the semantic vectors and,
+    behind it, that of the acoustic ones: out [B, keep + steps, 2 * WIDTH]. A frame a program."""
+    frame = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    semantic = tl.zeros((BLOCK,), tl.float32)
+    acoustic = tl.zeros((BLOCK,), tl.float32)
+    for group in range(groups):
+        code = tl.load(codes + frame * groups + group).to(tl.int32)
+        code = tl.minimum(tl.maximum(code, 0), last_code)  # a padding row's codes may be anything
+        entry = (group * (last_code + 1) + code) * WIDTH
+        vector = tl.load(codebooks + entry + column, mask=inside, other=0.0).to(tl.float32)
+        if group < SEMANTIC:
+            semantic += vector
+        else:
+            acoustic += vector
+    out += ((frame // steps) * (keep + steps) + keep + frame % steps) * (2 * WIDTH)
+    tl.store(out + column, semantic.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + WIDTH + column, acoustic.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["steps"])
+def window_attention_kernel(
+    qkv,
+    ring,
+    rows,
+    position,
+    inverse_frequency,
+    out,
+    steps,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WINDOW: tl.constexpr,
+    RING: tl.constexpr,
+    KEYS: tl.constexpr,
+):
+    """RoPE, the new keys and values into the ring, attention over the WINDOW frames up to each query. A head of a batch
+    element a program, so that nobody else touches its part of the ring.
+
+    qkv [B, steps, 3, HEADS, HEAD_DIM], ring [rows, RING, 2, HEADS, HEAD_DIM], out [B, steps, HEADS, HEAD_DIM].
+    KEYS is a power of 2 of at least WINDOW - 1 + steps, RING at least WINDOW - 1 + steps.
+    """
+    batch, head = tl.program_id(0), tl.program_id(1)
+    HALF: tl.constexpr = HEAD_DIM // 2
+    WIDTH: tl.constexpr = HEADS * HEAD_DIM
+    row = tl.load(rows + batch)
+    at = tl.load(position + row).to(tl.int32)
+    i = tl.arange(0, HALF)
+    column = tl.arange(0, HEAD_DIM)
+    speed = tl.load(inverse_frequency + i)
+    ring += row * (RING * 2 * WIDTH) + head * HEAD_DIM
+    qkv += batch * steps * (3 * WIDTH) + head * HEAD_DIM
+    out += batch * steps * WIDTH + head * HEAD_DIM
+    dtype: tl.constexpr = ring.dtype.element_ty
+    for step in range(steps):
+        angle = (at + step).to(tl.float32) * speed
+        cos, sin = tl.cos(angle), tl.sin(angle)
+        key = qkv + step * (3 * WIDTH) + WIDTH
+        low, high = tl.load(key + i).to(tl.float32), tl.load(key + HALF + i).to(tl.float32)
+        slot = ring + (at + step) % RING * (2 * WIDTH)
+        tl.store(slot + i, (low * cos - high * sin).to(dtype))
+        tl.store(slot + HALF + i, (high * cos + low * sin).to(dtype))
+        tl.store(slot + WIDTH + column, tl.load(key + WIDTH + column))
+    tl.debug_barrier()  # the other threads' keys are read below
+    j = tl.arange(0, KEYS)
+    frame = at - (WINDOW - 1) + j
+    exists = (frame >= 0) & (j < WINDOW - 1 + steps)
+    slots = tl.where(exists, frame % RING, 0) * (2 * WIDTH)
+    keys = ring + slots[:, None] + i[None, :]
+    keys_low = tl.load(keys, mask=exists[:, None], other=0.0).to(tl.float32)
+    keys_high = tl.load(keys + HALF, mask=exists[:, None], other=0.0).to(tl.float32)
+    values = tl.load(ring + slots[:, None] + WIDTH + column[None, :], mask=exists[:, None], other=0.0).to(tl.float32)
+    for step in range(steps):
+        angle = (at + step).to(tl.float32) * speed
+        cos, sin = tl.cos(angle), tl.sin(angle)
+        query = qkv + step * (3 * WIDTH)
+        low, high = tl.load(query + i).to(tl.float32), tl.load(query + HALF + i).to(tl.float32)
+        query_low = (low * cos - high * sin).to(dtype).to(tl.float32)
+        query_high = (high * cos + low * sin).to(dtype).to(tl.float32)
+        scores = tl.sum(keys_low * query_low[None, :] + keys_high * query_high[None, :], axis=1) * (HEAD_DIM**-0.5)
+        visible = exists & (j >= step) & (j < step + WINDOW)
+        scores = tl.where(visible, scores, float("-inf"))
+        shares = tl.exp(scores - tl.max(scores, axis=0))
+        mean = tl.sum(shares[:, None] * values, axis=0) / tl.sum(shares, axis=0)
+        tl.store(out + step * WIDTH + column, mean.to(dtype))
+
+
+@triton.jit(do_not_specialize=["steps", "keep"])
+def depthwise_norm_kernel(
+    x,
+    weight,
+    bias,
+    norm_weight,
+    norm_bias,
+    out,
+    steps,
+    keep,
+    eps,
+    CHANNELS: tl.constexpr,
+    TAPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Depthwise convolution of x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], then LayerNorm over the
+    channels → out [B, steps, CHANNELS]. A step a program."""
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < CHANNELS
+    window = x + (row // steps * (keep + steps) + row % steps) * CHANNELS
+    sums = tl.load(bias + column, mask=inside, other=0.0)
+    for tap in tl.static_range(TAPS):
+        value = tl.load(window + tap * CHANNELS + column, mask=inside, other=0.0).to(tl.float32)
+        sums += value * tl.load(weight + tap * CHANNELS + column, mask=inside, other=0.0)
+    centred = tl.where(inside, sums - tl.sum(sums, axis=0) / CHANNELS, 0.0)
+    scaled = centred * tl.rsqrt(tl.sum(centred * centred, axis=0) / CHANNELS + eps)
+    scaled *= tl.load(norm_weight + column, mask=inside, other=0.0)
+    scaled += tl.load(norm_bias + column, mask=inside, other=0.0)
+    tl.store(out + row * CHANNELS + column, scaled.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["row_count", "steps", "keep"])
+def waveform_kernel(
+    x,
+    weight,
+    bias,
+    out,
+    row_count,
+    steps,
+    keep,
+    CHANNELS: tl.constexpr,
+    TAPS: tl.constexpr,
+    BM: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The convolution to one channel, x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], clamped
+    → out [B, steps] float32."""
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    row = tl.minimum(m, row_count - 1)
+    window = x + (row // steps * (keep + steps) + row % steps) * CHANNELS
+    column = tl.arange(0, BLOCK)
+    inside = column < CHANNELS
+    sums = tl.zeros((BM, BLOCK), tl.float32)
+    for tap in tl.static_range(TAPS):
+        here = window[:, None] + tap * CHANNELS + column[None, :]
+        value = tl.load(here, mask=inside[None, :], other=0.0).to(tl.float32)
+        sums += value * tl.load(weight + tap * CHANNELS + column, mask=inside, other=0.0)[None, :]
+    sample = tl.sum(sums, axis=1) + tl.load(bias)
+    tl.store(out + m, tl.minimum(tl.maximum(sample, -1.0), 1.0), mask=m < row_count)
+
+
+@triton.jit(do_not_specialize=["steps", "size"])
+def histories_kernel(arena, buffers, rows, position, table, steps, size, SAVE: tl.constexpr, BLOCK: tl.constexpr):
+    """Copies the rows' histories from the arena [rows, size] to the fronts of the buffers or, to SAVE them, from the
+    buffers' ends back to the arena, and then moves the rows' positions on by `steps` frames.
+
+    table [blocks, 5] int32: a history's place in the arena, its buffer's place, its values, the values that a frame
+    adds to its buffer, and the first value of this block.
+    """
+    entry = table + tl.program_id(0) * 5
+    row = tl.load(rows + tl.program_id(1))
+    place, buffer, count, per_frame = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
+    i = tl.load(entry + 4) + tl.arange(0, BLOCK)
+    kept = arena + row * size + place + i
+    worked = buffers + buffer + tl.program_id(1) * (count + per_frame * steps) + i
+    if SAVE:
+        tl.store(kept, tl.load(worked + per_frame * steps, mask=i < count), mask=i < count)
+        if tl.program_id(0) == 0:
+            tl.store(position + row, tl.load(position + row) + steps)
+    else:
+        tl.store(worked, tl.load(kept, mask=i < count), mask=i < count)

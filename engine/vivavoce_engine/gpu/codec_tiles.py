@@ -1,0 +1,75 @@
+"""How a matrix product of Code2Wav is cut into tiles: a small table instead of tuning at start-up."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Rows, two column blocks (see codec_kernels._window_sums) and depth of a program's tile, its warps, and how many
+    tiles are on their way at once."""
+
+    rows: int
+    columns: int
+    more_columns: int
+    depth: int
+    warps: int
+    stages: int
+
+    def count(self, rows: int, columns: int) -> int:
+        """How many programs it takes."""
+        return -(-rows // self.rows) * -(-columns // (self.columns + self.more_columns))
+
+
+ENOUGH_PROGRAMS = 112
+"""Of an H100's 132 multiprocessors, so many keep it busy: fewer, larger tiles read less."""
+FEW_ROWS = 16
+LONG_SUM = 2048
+"""Shorter sums are over too soon for the largest tiles, whose ends also need more registers than there are."""
+
+
+def choose(rows: int, columns: int, depth: int, dtype: torch.dtype) -> Tiles:
+    """Tiles for [rows, depth] times [depth, columns]."""
+    if dtype == torch.float32:
+        return Tiles(32, _cut(columns, 64), 0, 32, 4, 2)
+    candidates = _candidates(columns, depth)
+    fitting = (tiles for tiles in candidates if tiles.count(rows, columns) >= ENOUGH_PROGRAMS)
+    tiles = next(fitting, None) if rows > FEW_ROWS else None
+    return tiles or _streaming(rows, columns, depth)
+
+
+def choose_unit(rows: int, width: int, dtype: torch.dtype) -> Tiles | None:
+    """Tiles for a whole residual unit of `width` channels in one kernel; None where its width does not allow it, or
+    float32, whose sums do not fit the registers."""
+    halves = {96: (64, 32), 192: (128, 64)}.get(width, (width, 0))
+    if dtype == torch.float32 or sum(halves) > 192 or halves[0] & (halves[0] - 1) or halves[0] < 16:
+        return None
+    depth = min(64, max(16, width & -width))
+    if rows >= 128 * ENOUGH_PROGRAMS:
+        return Tiles(128, *halves, depth, 8 if width > 96 else 4, 4)
+    return Tiles(64, *halves, depth, 4, 4)
+
+
+def _candidates(columns: int, depth: int) -> list[Tiles]:
+    """From the largest tiles on."""
+    if columns % 128 == 0:
+        large = [Tiles(128, 256, 0, 64, 8, 3)] if columns % 256 == 0 and depth >= LONG_SUM else []
+        return [*large, Tiles(128, 128, 0, 64, 8, 4), Tiles(64, 128, 0, 64, 4, 4), Tiles(64, 64, 0, 64, 4, 5)]
+    if columns % 96 == 0:
+        wide = [Tiles(128, 128, 64, 64, 8, 4)] if columns % 192 == 0 else []
+        return [*wide, Tiles(128, 64, 32, 64, 4, 4), Tiles(64, 64, 32, 64, 4, 4)]
+    width = _cut(columns, 64)
+    return [Tiles(128, width, 0, 32, 4, 4), Tiles(64, width, 0, 32, 4, 4)]
+
+
+def _streaming(rows: int, columns: int, depth: int) -> Tiles:
+    """Few rows: as many programs as the weights give, each streaming deep tiles of them."""
+    width = 32 if columns % 32 == 0 and columns > 1024 else 16
+    height = 16 if rows <= 16 else 32 if rows <= 32 else 64
+    return Tiles(height, width, 0, 256 if depth % 256 == 0 and height == 16 else 128 if depth >= 128 else 32, 4, 4)
+
+
+def _cut(columns: int, largest: int) -> int:
+    """The largest power of 2 up to `largest` that `columns` is a multiple of, at least 16."""
+    return max(16, min(largest, columns & -columns))

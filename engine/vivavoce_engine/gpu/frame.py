@@ -1,0 +1,210 @@
+"""One frame of many rows as a fixed list of kernel launches, which a CUDA graph replays: code predictor → sum of the
+frame's embeddings + text → talker step → code 0 of the next frame, or the end of speech. And the prompts' first code.
+
+Nothing here waits for the device or asks it anything; all that a step depends on is in tables on the device.
+"""
+
+from typing import cast
+
+import torch
+import triton
+from torch import Tensor, nn
+
+from vivavoce_engine.checkpoint import TalkerConfig
+from vivavoce_engine.gpu import sampler
+from vivavoce_engine.gpu.attention import attend, attend_in_frame, attend_prompt
+from vivavoce_engine.gpu.linear import BIAS, norm, pdl_option
+from vivavoce_engine.gpu.sampler import PARAMS, RowTables, block, draw_code_0, draw_code_kernel, frame_start_kernel
+from vivavoce_engine.gpu.stack import Attend, Residual, Stack, build_cache
+from vivavoce_engine.models.code_predictor import CodePredictor
+from vivavoce_engine.models.talker import Talker
+
+CONTROL_CODES = 1024
+"""The talker's last codes steer the prompt."""
+
+
+class FrameModel:
+    """Talker and code predictor over tables of `rows` rows, for steps of at most `batch` rows.
+
+    `rows` [batch] int32 says which rows take part in the next step; what fills a batch up is the dummy row, whose
+    number is `tables.dummy_row`. `ended` [batch] int32 then tells which of them have come to the end of their speech.
+    """
+
+    def __init__(
+        self,
+        talker: Talker,
+        predictor: CodePredictor,
+        config: TalkerConfig,
+        *,
+        rows: int,
+        batch: int,
+        prompt_tokens: int,
+        positions: int,
+        ring: int,
+        pad_id: int,
+        deterministic: bool = False,
+        pdl: bool = False,
+    ) -> None:
+        self._config, self._pad_id, self._pdl = config, pad_id, pdl
+        self._talker, self._predictor = talker, predictor
+        self._heads = [cast(nn.Linear, head).weight for head in predictor.lm_head]
+        self._projection = predictor.projection if isinstance(predictor.projection, nn.Linear) else None
+        like = talker.codec_head.weight.detach()
+        heads, inner = config.transformer, config.predictor
+        self.tables = RowTables.allocate(
+            rows, positions, config.vocab_size, heads.hidden_size, ring, config.num_code_groups, like
+        )
+        tokens = max(batch, prompt_tokens)
+        self.talker = Stack(talker.transformer, tokens, deterministic=deterministic, pdl=pdl)
+        self.cache = build_cache(
+            talker.transformer.rope,
+            heads.num_hidden_layers,
+            rows + 1,
+            positions,
+            heads.num_key_value_heads,
+            heads.num_attention_heads,
+            batch,
+            like,
+        )
+        self.predictor = Stack(predictor.transformer, 2 * batch, deterministic=deterministic, pdl=pdl)
+        self._frame_cache = build_cache(
+            predictor.transformer.rope,
+            inner.num_hidden_layers,
+            batch,
+            triton.next_power_of_2(config.num_code_groups),
+            inner.num_key_value_heads,
+            inner.num_attention_heads,
+            2 * batch,
+            like,
+        )
+        device = like.device
+        self.rows = torch.full((batch,), self.tables.dummy_row, dtype=torch.int32, device=device)
+        self.ended = torch.zeros(batch, dtype=torch.int32, device=device)
+        self.token_rows = torch.zeros(prompt_tokens, dtype=torch.int32, device=device)
+        self.token_positions = torch.zeros(prompt_tokens, dtype=torch.int64, device=device)
+        self.last_tokens = torch.zeros(batch, dtype=torch.int64, device=device)
+        self._hidden = like.new_empty(max(batch, prompt_tokens), heads.hidden_size)
+        self._total = like.new_empty(batch, heads.hidden_size)
+        self._logits = like.new_empty(batch, config.predictor_vocab_size)
+        self._logits_0 = like.new_empty(batch, config.vocab_size)
+
+    def frame(self, batch: int) -> None:
+        """Makes a frame of each of `rows[:batch]`."""
+        rows, groups, stack = self.rows[:batch], self._config.num_code_groups, self.predictor
+        self._start_frame(rows)
+        stream = stack.run(2 * batch, self._attend_in_frame(batch, 1))
+        stream = Residual(stream.x[batch:], None if stream.parts is None else stream.parts[:, batch:])
+        for group in range(1, groups):
+            logits = self._logits[:batch]
+            stack.normed_linear(stream, self._heads[group - 1], logits, stack.norm)
+            self._draw_code(group, rows, logits)
+            if group < groups - 1:
+                stream = stack.run(batch, self._attend_in_frame(batch, group + 1))
+        stream = self.talker.run(
+            batch,
+            lambda layer, qkv, norm, out: attend(
+                qkv, norm, self.cache, layer, rows, self.tables.positions, out, by_row=True, pdl=self._pdl
+            ),
+        )
+        self._end_step(rows, stream, self._hidden[:batch])
+
+    def _attend_in_frame(self, batch: int, position: int) -> Attend:
+        return lambda layer, qkv, norm, out: attend_in_frame(
+            qkv, norm, self._frame_cache, layer, batch, position, out, pdl=self._pdl
+        )
+
+    def prefill(self, batch: int, tokens: int) -> None:
+        """Runs the prompts of `rows[:batch]`: their embeddings are the first `tokens` of `talker.x`, each at its
+        `token_positions` of its `token_rows`, and `last_tokens` says where each ends. Draws each row's first code 0.
+
+        Padding tokens may stand at positions past their prompt's end, which are written again before they are seen.
+        """
+        rows, at = self.rows[:batch], self.last_tokens[:batch]
+        stream = self.talker.run(
+            tokens,
+            lambda layer, qkv, norm, out: attend_prompt(
+                qkv, norm, self.cache, layer, self.token_rows[:tokens], self.token_positions[:tokens], out
+            ),
+        )
+        parts = None if stream.parts is None else stream.parts.index_select(1, at)
+        self._end_step(rows, Residual(stream.x.index_select(0, at), parts), self._hidden[:batch])
+
+    def _start_frame(self, rows: Tensor) -> None:
+        batch, tables, stack = len(rows), self.tables, self.predictor
+        projection = self._projection
+        hidden = self._hidden[:batch] if projection else stack.x[:batch]
+        frame_start_kernel[(batch,)](
+            rows,
+            tables.hidden,
+            tables.code_0,
+            tables.frames,
+            tables.codes,
+            self._predictor.input_embedding[0].weight,
+            self._talker.codec_embedding.weight,
+            hidden,
+            stack.x,
+            self._total,
+            batch,
+            GROUPS=tables.codes.shape[2],
+            RING=tables.codes.shape[1],
+            H=self.talker.hidden,
+            BLOCK_H=block(self.talker.hidden),
+            P=stack.hidden,
+            BLOCK_P=block(stack.hidden),
+            num_warps=4,
+        )
+        if projection:
+            stack.linear(hidden, projection.weight, stack.x[:batch], BIAS.value, projection.bias)
+
+    def _draw_code(self, group: int, rows: Tensor, logits: Tensor) -> None:
+        last = group == self._config.num_code_groups - 1
+        tables, talker, stack = self.tables, self.talker, self.predictor
+        target = talker if last else stack
+        embedding = self._predictor.codec_embedding[group - 1].weight
+        draw_code_kernel[(len(rows),)](
+            logits,
+            rows,
+            tables.params,
+            tables.seeds,
+            tables.frames,
+            tables.codes,
+            embedding if last else self._predictor.input_embedding[group].weight,
+            embedding,
+            self._total,
+            target.x,
+            tables.text_ids,
+            tables.text_counts,
+            self._talker.text_embedding.weight,
+            tables.text_ids.shape[1],
+            self._pad_id,
+            group,
+            V=logits.shape[1],
+            BLOCK_V=block(logits.shape[1]),
+            GROUPS=tables.codes.shape[2],
+            RING=tables.codes.shape[1],
+            PARAMS=PARAMS,
+            H=talker.hidden,
+            BLOCK_H=block(talker.hidden),
+            P=stack.hidden,
+            BLOCK_P=block(stack.hidden),
+            LAST=last,
+            PDL=self._pdl,
+            num_warps=sampler.WARPS,
+            **pdl_option(self._pdl),
+        )
+
+    def _end_step(self, rows: Tensor, stream: Residual, hidden: Tensor) -> None:
+        """From the talker's last block to the next code 0 of each row [B]; `hidden` [B, hidden] is a buffer."""
+        talker, tables, config = self.talker, self.tables, self._config
+        norm(stream.x, talker.norm, talker.eps, hidden, parts=stream.parts, keep=(rows, tables.hidden), pdl=self._pdl)
+        logits = self._logits_0[: len(rows)]
+        talker.linear(hidden, self._talker.codec_head.weight, logits)
+        draw_code_0(
+            logits,
+            rows,
+            tables,
+            self.ended[: len(rows)],
+            config.codec_eos_token_id,
+            config.vocab_size - CONTROL_CODES,
+            pdl=self._pdl,
+        )

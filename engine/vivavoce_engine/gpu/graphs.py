@@ -1,0 +1,60 @@
+"""CUDA graphs by bucket: a step's launches are recorded once, at start-up, and replayed as one launch afterwards."""
+
+import gc
+from collections.abc import Callable, Hashable, Iterable
+
+import torch
+
+BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Numbers of rows that have a graph of their own; a smaller batch is filled up with the dummy row."""
+
+Launch = Callable[[], None]
+
+
+def bucket_of(size: int, sizes: Iterable[int]) -> int:
+    """The smallest of ascending sizes that holds `size`."""
+    return next(bucket for bucket in sizes if bucket >= size)
+
+
+def buckets(largest: int, sizes: Iterable[int] = BATCHES) -> tuple[int, ...]:
+    """The sizes up to `largest`, which is one itself."""
+    return (*(size for size in sizes if size < largest), largest)
+
+
+class Graphs:
+    """Recorded steps. `eager` records nothing and launches the same kernels one by one.
+
+    Everything recorded must work on tensors that stay where they are, and must not wait for the device.
+    """
+
+    def __init__(self, stream: "torch.cuda.Stream | None", eager: bool) -> None:
+        self._stream = stream
+        self._eager = eager or stream is None
+        self._steps: dict[Hashable, Launch] = {}
+        self._pool = None if self._eager else torch.cuda.graph_pool_handle()
+
+    def record(self, key: Hashable, launch: Launch) -> None:
+        """Runs `launch` once, which compiles what it needs, and records it under `key`.
+
+        Record the largest first: the others then fit into its memory.
+        """
+        launch()
+        self._steps[key] = launch if self._eager else self._capture(launch)
+
+    def _capture(self, launch: Launch) -> Launch:
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # A collection in the middle of a recording would free other graphs' memory, which is an error there.
+        gc.collect()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            launch()
+        return graph.replay
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._steps
+
+    def replay(self, key: Hashable) -> None:
+        self._steps[key]()

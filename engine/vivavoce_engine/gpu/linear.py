@@ -1,0 +1,343 @@
+"""Matrix products of a few tokens with a large weight, the bulk of a step, and the norms between them.
+
+Both ways are bound by reading the weight. With up to GEMV_TOKENS tokens a program holds its rows of the weight in
+registers, all on their way at once, and norm, residual, activation and bias happen in the same kernel. With more,
+tensor cores multiply blocks of tokens, long sums are split over programs, and the norm that follows adds the parts up.
+In the second way a token's result does not depend on how many others there are: sums run over K in one order.
+"""
+
+# Triton reads the annotations of a kernel, so its pointers carry none.
+# ruff: noqa: ANN001, ANN201
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+PLAIN = tl.constexpr(0)
+"""out = x · Wᵀ."""
+ADD = tl.constexpr(1)
+"""out += x · Wᵀ: the residual stream."""
+GATED = tl.constexpr(2)
+"""out = silu(x · Wgateᵀ) * (x · Wupᵀ)."""
+BIAS = tl.constexpr(3)
+"""out = x · Wᵀ + bias."""
+PARTS = tl.constexpr(4)
+"""Split sums, float32, for `norm` to add up."""
+
+GEMV_TOKENS = 2
+"""Measured: from three tokens on the tensor cores are faster."""
+
+
+@triton.jit
+def silu_product(gate, up, dtype: tl.constexpr):
+    """silu(gate) * up, each step rounded as the reference rounds it; float32."""
+    gate = gate.to(dtype).to(tl.float32)
+    silu = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
+    return silu * up.to(dtype).to(tl.float32)
+
+
+@triton.jit
+def gemv_kernel(
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    bias_ptr,
+    norm_ptr,
+    eps,
+    TOKENS: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    MODE: tl.constexpr,
+    NORM: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """x [TOKENS, K], w [N or 2N, K], out [TOKENS, N], bias [N], norm [K]. Grid [N / BLOCK_N]."""
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    inside = n < N
+    exists = k < K
+    mask = inside[:, None] & exists[None, :]
+    dtype: tl.constexpr = out_ptr.dtype.element_ty
+    rows = n.to(tl.int64)[:, None] * K + k[None, :]
+    w = tl.load(w_ptr + rows, mask=mask, other=0.0)
+    if MODE == GATED:
+        w_up = tl.load(w_ptr + N * K + rows, mask=mask, other=0.0)
+    if NORM:
+        weight = tl.load(norm_ptr + k, mask=exists, other=0.0).to(tl.float32)
+    if PDL:
+        # The weights do not depend on the kernel before: they are on their way while it ends.
+        gdc_launch_dependents()
+        gdc_wait()
+    for t in tl.static_range(TOKENS):
+        x = tl.load(x_ptr + t * K + k, mask=exists, other=0.0).to(tl.float32)
+        if NORM:
+            # The cast comes before the product with the weight, as in the reference.
+            unit = (x * tl.rsqrt(tl.sum(x * x) / K + eps)).to(dtype).to(tl.float32)
+            x = (unit * weight).to(dtype).to(tl.float32)
+        out = tl.sum(w.to(tl.float32) * x[None, :], axis=1)
+        where = t * N + n
+        if MODE == ADD:
+            out = out.to(dtype).to(tl.float32) + tl.load(out_ptr + where, mask=inside, other=0.0).to(tl.float32)
+        if MODE == BIAS:
+            out += tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)
+        if MODE == GATED:
+            out = silu_product(out, tl.sum(w_up.to(tl.float32) * x[None, :], axis=1), dtype)
+        tl.store(out_ptr + where, out.to(dtype), mask=inside)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def gemm_kernel(
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    bias_ptr,
+    tokens,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    MODE: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """x [tokens, K], w [N or 2N, K], out [tokens, N], or [SPLITS, tokens, N] float32 for PARTS, bias [N].
+
+    Grid [N / BLOCK_N, tokens / BLOCK_T, SPLITS]; a split sums K / SPLITS products.
+    """
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
+    split = tl.program_id(2)
+    k = tl.arange(0, BLOCK_K)
+    inside = n < N
+    alive = t < tokens
+    rows = tl.where(inside, n, 0).to(tl.int64)[:, None] * K
+    LENGTH: tl.constexpr = K // SPLITS
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    acc = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
+    up = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
+    first = split * LENGTH
+    for step in range(0, LENGTH, BLOCK_K):
+        at = first + step + k
+        x = tl.load(x_ptr + t[None, :] * K + at[:, None], mask=alive[None, :], other=0.0)
+        w = tl.load(w_ptr + rows + at[None, :])
+        acc = tl.dot(w, x, acc, input_precision=PRECISION)
+        if MODE == GATED:
+            w_up = tl.load(w_ptr + N * K + rows + at[None, :])
+            up = tl.dot(w_up, x, up, input_precision=PRECISION)
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    mask = inside[:, None] & alive[None, :]
+    if MODE == BIAS:
+        acc += tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)[:, None]
+    if MODE == GATED:
+        acc = silu_product(acc, up, dtype)
+    if MODE == PARTS:
+        where = (split.to(tl.int64) * tokens + t)[None, :] * N + n[:, None]
+        tl.store(out_ptr + where, acc, mask=mask)
+    else:
+        tl.store(out_ptr + t[None, :] * N + n[:, None], acc.to(dtype), mask=mask)
+
+
+@triton.jit(do_not_specialize=["split_stride"])
+def norm_kernel(
+    x_ptr,
+    parts_ptr,
+    norm_ptr,
+    out_ptr,
+    rows_ptr,
+    table_ptr,
+    split_stride,
+    eps,
+    K: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    SPLITS: tl.constexpr,
+    KEEP: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """x [tokens, K] += the sum of `parts` [SPLITS, tokens, K]; out [tokens, K] = norm(x), with KEEP also in
+    table[rows[token]]. Grid [tokens]."""
+    token = tl.program_id(0).to(tl.int64)
+    k = tl.arange(0, BLOCK_K)
+    exists = k < K
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    weight = tl.load(norm_ptr + k, mask=exists, other=0.0).to(tl.float32)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    x = tl.load(x_ptr + token * K + k, mask=exists, other=0.0).to(tl.float32)
+    if SPLITS > 0:
+        total = tl.zeros((BLOCK_K,), tl.float32)
+        for split in tl.static_range(SPLITS):
+            total += tl.load(parts_ptr + split * split_stride + token * K + k, mask=exists, other=0.0)
+        x = (x + total.to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
+        tl.store(x_ptr + token * K + k, x.to(dtype), mask=exists)
+    unit = (x * tl.rsqrt(tl.sum(x * x) / K + eps)).to(dtype).to(tl.float32)
+    out = (unit * weight).to(dtype)
+    tl.store(out_ptr + token * K + k, out, mask=exists)
+    if KEEP:
+        row = tl.load(rows_ptr + token).to(tl.int64)
+        tl.store(table_ptr + row * K + k, out, mask=exists)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How a product is cut up: tokens, outputs and summands of a block, warps, pipeline stages."""
+
+    t: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+TOKENS_MIN = 16
+"""Of a block: what a tensor core takes at least."""
+SPLITS_MAX = 8
+MULTIPROCESSORS = 128
+"""About as many programs as an H100 has of them keep its memory busy."""
+
+
+def gemv_blocks(n: int, k: int, mode: int) -> Blocks:
+    """Measured on an H100 (benchmarks/gpu_tune.py)."""
+    wide = triton.next_power_of_2(k)
+    rows = 8 if wide <= 4096 else 4
+    return Blocks(1, rows, k, 8 if rows * wide >= 16384 else 4, 1)
+
+
+def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int) -> Blocks:
+    """Measured on an H100 (benchmarks/gpu_tune.py). Results do not depend on it: sums run over K in the same order."""
+    if tokens > 64:
+        return Blocks(128, 64, largest_block(k, 128 // itemsize), 8, 4)
+    block_t = max(TOKENS_MIN, triton.next_power_of_2(tokens))
+    return Blocks(block_t, 64, largest_block(k, 256 // itemsize), 8 if mode == GATED.value else 4, 4)
+
+
+def splits(n: int, k: int) -> int:
+    """Into how many parts the sums of a product are split whose outputs are too few to keep the card busy."""
+    count = 1
+    while 2 * count * triton.cdiv(n, 64) <= MULTIPROCESSORS and k % (2 * count * 64) == 0 and count < SPLITS_MAX:
+        count *= 2
+    return count
+
+
+def largest_block(k: int, limit: int) -> int:
+    """The largest power of two up to `limit` that divides k."""
+    return min(limit, k & -k)
+
+
+def pdl_option(pdl: bool) -> dict[str, bool]:
+    """The launch option that lets a kernel begin while the one before it ends (programmatic dependent launch)."""
+    return {"launch_pdl": True} if pdl else {}
+
+
+def gemv(
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    *,
+    mode: int = 0,
+    bias: Tensor | None = None,
+    norm: tuple[Tensor, float] | None = None,
+    blocks: Blocks | None = None,
+    pdl: bool = False,
+) -> None:
+    """At most GEMV_TOKENS tokens: x [T, K], weight [N or 2N, K] → out [T, N]; with `norm` x is normed on the way."""
+    (tokens, k), n = x.shape, out.shape[1]
+    blocks = blocks or gemv_blocks(n, k, mode)
+    norm_weight, eps = norm or (weight, 0.0)
+    gemv_kernel[(triton.cdiv(n, blocks.n),)](
+        x,
+        weight,
+        out,
+        weight if bias is None else bias,
+        norm_weight,
+        eps,
+        TOKENS=tokens,
+        N=n,
+        K=k,
+        MODE=mode,
+        NORM=norm is not None,
+        BLOCK_N=blocks.n,
+        BLOCK_K=triton.next_power_of_2(k),
+        PDL=pdl,
+        num_warps=blocks.warps,
+        **pdl_option(pdl),
+    )
+
+
+def gemm(
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    *,
+    mode: int = 0,
+    bias: Tensor | None = None,
+    blocks: Blocks | None = None,
+    pdl: bool = False,
+) -> None:
+    """Any number of tokens: x [T, K], weight [N or 2N, K] → out [T, N]; mode PARTS: out [splits, T, N] float32."""
+    (tokens, k), n = x.shape, out.shape[-1]
+    parts = len(out) if mode == PARTS.value else 1
+    blocks = blocks or gemm_blocks(tokens, k // parts, mode, x.itemsize)
+    gemm_kernel[(triton.cdiv(n, blocks.n), triton.cdiv(tokens, blocks.t), parts)](
+        x,
+        weight,
+        out,
+        weight if bias is None else bias,
+        tokens,
+        N=n,
+        K=k,
+        MODE=mode,
+        SPLITS=parts,
+        BLOCK_T=blocks.t,
+        BLOCK_N=blocks.n,
+        BLOCK_K=largest_block(k // parts, blocks.k),
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        PDL=pdl,
+        num_warps=blocks.warps,
+        num_stages=blocks.stages,
+        **pdl_option(pdl),
+    )
+
+
+def norm(
+    x: Tensor,
+    weight: Tensor,
+    eps: float,
+    out: Tensor,
+    *,
+    parts: Tensor | None = None,
+    keep: tuple[Tensor, Tensor] | None = None,
+    pdl: bool = False,
+) -> None:
+    """x [T, K] += the sum of parts [splits, T, K] float32, if given; out [T, K] = norm(x). With `keep` (rows, table)
+    the result also goes into the rows [T] of a table."""
+    tokens, k = x.shape
+    rows, table = keep or (x, x)
+    norm_kernel[(tokens,)](
+        x,
+        x if parts is None else parts,
+        weight,
+        out,
+        rows,
+        table,
+        0 if parts is None else parts.stride(0),
+        eps,
+        K=k,
+        BLOCK_K=triton.next_power_of_2(k),
+        SPLITS=0 if parts is None else len(parts),
+        KEEP=keep is not None,
+        PDL=pdl,
+        num_warps=4,
+        **pdl_option(pdl),
+    )

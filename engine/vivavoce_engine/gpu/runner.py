@@ -1,0 +1,350 @@
+"""Runs plans on a GPU: every step is a few CUDA graphs and one wait, at its end, for what the host must know.
+
+Per step: prompts of new utterances (packed one behind the other) → one frame of all rows → Code2Wav. All state is in
+tables on the device, indexed by row; batches are filled up with a dummy row. On a CPU the same kernels run in Triton's
+interpreter, for tests.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vivavoce_engine.checkpoint import Checkpoint
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.errors import CheckpointError
+from vivavoce_engine.gpu.codec import GpuCodec
+from vivavoce_engine.gpu.frame import FrameModel
+from vivavoce_engine.gpu.graphs import Graphs, Launch, bucket_of, buckets
+from vivavoce_engine.gpu.sampler import PARAMS
+from vivavoce_engine.isolation import isolated
+from vivavoce_engine.messages import AudioChunk
+from vivavoce_engine.model_info import model_info
+from vivavoce_engine.models.loader import load_models
+from vivavoce_engine.prompts import embed_prompts
+from vivavoce_engine.request import SamplingParams
+from vivavoce_engine.runner import Outcome
+from vivavoce_engine.scheduler import Plan
+from vivavoce_engine.sequence import Sequence
+from vivavoce_engine.text import TextFrontend, Tokenizer
+
+log = logging.getLogger(__name__)
+
+MIN_FRAMES = 2
+"""The reference draws no end of speech before two codes exist (min_new_tokens=2)."""
+NEVER = 1 << 62
+PROMPT_TOKENS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Numbers of prompt tokens that have a graph of their own; longer prompts go through the largest more than once."""
+CODEC_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class GraphRunner:
+    """One checkpoint on one device."""
+
+    def __init__(
+        self, name: str, checkpoint: Checkpoint, config: EngineConfig, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.device = device
+        self._checkpoint, self._config = checkpoint, config
+        check_memory(checkpoint, config, device, dtype)
+        # The decoder's activations are prepared in float32, whatever it computes in.
+        talker, predictor, decoder = load_models(checkpoint, device, dtype, torch.float32)
+        self._talker, self._predictor = talker, predictor
+        self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
+        self.info = model_info(name, checkpoint, self.text)
+        self._prompts_at_once = config.max_prefills_per_step
+        self._largest_prompt = min(PROMPT_TOKENS[-1], config.max_context)
+        with torch.inference_mode():
+            self._frames = FrameModel(
+                talker,
+                predictor,
+                checkpoint.talker,
+                rows=config.max_streams,
+                batch=max(config.max_streams, self._prompts_at_once),
+                prompt_tokens=self._largest_prompt,
+                positions=config.max_context,
+                ring=2 * config.max_chunk_frames,
+                pad_id=checkpoint.tts_pad_token_id,
+                deterministic=config.deterministic,
+                pdl=device.type == "cuda",
+            )
+            self._codec = GpuCodec(decoder, config.max_streams, piece_sizes(config.max_chunk_frames)[0], dtype)
+        self._tables = self._frames.tables
+        self._dummy = self._tables.dummy_row
+        self._text_sent = [0] * config.max_streams
+        self._codec_rows = torch.full((config.max_streams,), self._dummy, device=device)
+        self._codec_first = torch.zeros(config.max_streams, dtype=torch.int64, device=device)
+        self._decoded: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self.models: dict[str, nn.Module] = {}
+        """A step runs no modules that could be timed one by one."""
+        self._upload = Upload(device)
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._graphs = Graphs(self._stream, eager=config.eager)
+        with torch.inference_mode(), self._on_stream():
+            self._record()
+
+    @contextlib.contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.default_stream(self.device))
+        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+            yield
+
+    def synchronize(self) -> None:
+        """Waits until the device has done all that was asked of it."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+    def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
+        """Of the preset speakers, each [hidden]: what a mix of them is made of."""
+        table = self._talker.codec_embedding.weight
+        ids = {name.lower(): codec_id for name, codec_id in self._checkpoint.talker.spk_id.items()}
+        return {name: table[codec_id].detach().float().cpu().numpy() for name, codec_id in ids.items()}
+
+    # ---- graphs -----------------------------------------------------------------------------------------------
+
+    def _record(self) -> None:
+        """Every batch that can come is recorded, the largest first; on a GPU this also compiles the kernels."""
+        if self._stream is None:  # the interpreter compiles nothing, and takes its time
+            return
+        started_s = time.monotonic()
+        frames, codec = self._batches, [(b, t) for b in self._codec_batches for t in self._pieces]
+        for done, batch in enumerate(reversed(frames)):
+            self._graphs.record(("frame", batch), lambda batch=batch: self._frames.frame(batch))  # type: ignore[misc]
+            log.info("recorded frames of %d rows (%d of %d)", batch, done + 1, len(frames))
+        for tokens in reversed(self._prompt_sizes):
+            self._graphs.record(
+                ("prompt", tokens),
+                lambda tokens=tokens: self._frames.prefill(self._prompts_at_once, tokens),  # type: ignore[misc]
+            )
+        for batch, count in reversed(codec):
+            self._graphs.record(("codec", batch, count), lambda b=batch, t=count: self._decode(b, t))  # type: ignore[misc]
+        log.info("recorded %d graphs in %.1f s", len(self._graphs), time.monotonic() - started_s)
+
+    @property
+    def _batches(self) -> tuple[int, ...]:
+        return buckets(self._config.max_streams)
+
+    @property
+    def _codec_batches(self) -> tuple[int, ...]:
+        return buckets(self._config.max_streams, CODEC_BATCHES)
+
+    @property
+    def _prompt_sizes(self) -> tuple[int, ...]:
+        return buckets(self._largest_prompt, PROMPT_TOKENS)
+
+    @property
+    def _pieces(self) -> tuple[int, ...]:
+        return piece_sizes(self._config.max_chunk_frames)
+
+    # ---- a step -----------------------------------------------------------------------------------------------
+
+    def run(self, plan: Plan) -> Outcome:
+        """Prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
+        outcome = Outcome(plan, {}, {}, {})
+        with torch.inference_mode(), self._on_stream():
+            isolated(self._start, plan.start, outcome)
+            step = [sequence for sequence in plan.step if sequence.utterance_id not in outcome.failed]
+            ended = self._step(step) if step else None
+            vocode = [item for item in plan.vocode if item[0].utterance_id not in outcome.failed]
+            pieces = self._vocode(vocode)
+            self.synchronize()
+        if ended is not None:
+            flags = ended.tolist()
+            outcome.ended.update({sequence.utterance_id: bool(flags[at]) for at, sequence in enumerate(step)})
+        for sequence, _ in vocode:
+            parts = pieces[sequence.utterance_id]
+            pcm = np.concatenate([audio.numpy()[at] for audio, _, at in parts])
+            codes = np.concatenate([codes.numpy()[at] for _, codes, at in parts]).astype(np.int16)
+            outcome.audio[sequence.utterance_id] = AudioChunk(pcm, codes)
+        return outcome
+
+    def _start(self, sequences: SequenceOf[Sequence], _: Outcome) -> None:
+        """Sets rows up and runs their prompts, packed one behind the other."""
+        prompts = [sequence.pending.prompt for sequence in sequences]
+        embedded = embed_prompts(prompts, self._talker, self._predictor)
+        self._set_rows(sequences)
+        self._codec.reset(self._upload.ints([sequence.row for sequence in sequences]))
+        ends = np.cumsum([prompt.prefill_tokens for prompt in prompts]).tolist()
+        x = torch.cat([embedded[at, : prompt.prefill_tokens] for at, prompt in enumerate(prompts)])
+        rows = [s.row for s, p in zip(sequences, prompts, strict=True) for _ in range(p.prefill_tokens)]
+        positions = [position for prompt in prompts for position in range(prompt.prefill_tokens)]
+        for begin in range(0, len(rows), self._largest_prompt):
+            end = min(len(rows), begin + self._largest_prompt)
+            last = {
+                sequence.row: at - 1 - begin for sequence, at in zip(sequences, ends, strict=True) if begin < at <= end
+            }
+            self._prefill(x[begin:end], rows[begin:end], positions[begin:end], last)
+        for sequence, prompt in zip(sequences, prompts, strict=True):
+            if prompt.conditioning is not None and prompt.conditioning.codes is not None:
+                self._codec.prime(sequence.row, self._upload.array(prompt.conditioning.codes.astype(np.int64)))
+
+    def _prefill(self, x: Tensor, rows: list[int], positions: list[int], last: dict[int, int]) -> None:
+        """A part of the packed prompts: x [T, hidden]; `last`: row → where its prompt ends in this part."""
+        tokens = bucket_of(len(rows), self._prompt_sizes)
+        padding = tokens - len(rows)
+        model = self._frames
+        model.talker.x[: len(rows)] = x
+        self._upload.into(model.token_rows, rows + [self._dummy] * padding)
+        self._upload.into(model.token_positions, positions + [0] * padding)
+        fill = self._prompts_at_once - len(last)
+        self._upload.into(model.rows, [*last, *[self._dummy] * fill])
+        self._upload.into(model.last_tokens, [*last.values(), *[0] * fill])
+        self._launch(("prompt", tokens), lambda: model.prefill(self._prompts_at_once, tokens))
+
+    def _set_rows(self, sequences: SequenceOf[Sequence]) -> None:
+        """Everything that a row begins with. Its prompt's end moves positions and frames on to their first values."""
+        tables = self._tables
+        rows = self._upload.ints([sequence.row for sequence in sequences])
+        first = [
+            [sequence.pending.seed, -1, sequence.pending.prompt.prefill_tokens - 1, MIN_FRAMES, 0]
+            for sequence in sequences
+        ]
+        columns = self._upload.ints(first).unbind(1)
+        targets = (tables.seeds, tables.frames, tables.positions, tables.min_frames, tables.text_counts)
+        for table, column in zip(targets, columns, strict=True):
+            table.index_copy_(0, rows, column)
+        samplings = [sequence.pending.request.sampling for sequence in sequences]
+        params = [[sampler_params(s.talker), sampler_params(s.predictor)] for s in samplings]
+        tables.params.index_copy_(0, rows, self._upload.array(np.array(params, np.float32)))
+        tables.seen.index_fill_(0, rows, 0)
+        for sequence in sequences:
+            self._text_sent[sequence.row] = 0
+            given = sequence.pending.prompt.conditioning
+            if given is not None and given.codes is not None and given.own_frames:
+                spoken = self._upload.array(given.codes[-given.own_frames :, 0].astype(np.int64))
+                tables.seen[sequence.row].index_fill_(0, spoken, 1)
+
+    def _send_text(self, sequence: Sequence) -> None:
+        """Copies text ids that have arrived since the last step into the row."""
+        row, trailing, sent = sequence.row, sequence.trailing, self._text_sent[sequence.row]
+        count, live = len(trailing.ids), sequence.pending.request.end_after_text
+        if sent == count and not (live and sequence.frames_made == 0):
+            return
+        if sent < count:
+            self._tables.text_ids[row, sent:count] = self._upload.ints(trailing.ids[sent:])
+            self._text_sent[row] = count
+        may_end = MIN_FRAMES if not live else max(MIN_FRAMES, count) if trailing.complete else NEVER
+        self._tables.text_counts[row : row + 1] = self._upload.ints([count])
+        self._tables.min_frames[row : row + 1] = self._upload.ints([may_end])
+
+    def _step(self, sequences: SequenceOf[Sequence]) -> Tensor:
+        """One frame of each; returns where the host finds, once the device is done, which end their speech [B]."""
+        for sequence in sequences:
+            self._send_text(sequence)
+        batch = bucket_of(len(sequences), self._batches)
+        rows = [sequence.row for sequence in sequences]
+        self._upload.into(self._frames.rows, rows + [self._dummy] * (batch - len(rows)))
+        self._launch(("frame", batch), lambda: self._frames.frame(batch))
+        return self._upload.fetch(self._frames.ended[: len(rows)])
+
+    def _vocode(self, vocode: Iterable[tuple[Sequence, int]]) -> dict[int, list[tuple[Tensor, Tensor, int]]]:
+        """Decodes what is due, in calls of the recorded sizes: utterance id → (audio, codes, place in both) by call."""
+        done: dict[int, list[tuple[Tensor, Tensor, int]]] = {sequence.utterance_id: [] for sequence, _ in vocode}
+        todo = [Waiting(sequence, sequence.frames_vocoded, frames) for sequence, frames in vocode]
+        for size in self._pieces:
+            while due := [item for item in todo if item.frames >= size]:
+                batch = bucket_of(len(due), self._codec_batches)
+                fill = batch - len(due)
+                self._upload.into(self._codec_rows, [item.sequence.row for item in due] + [self._dummy] * fill)
+                self._upload.into(self._codec_first, [item.first for item in due] + [0] * fill)
+                self._launch(("codec", batch, size), lambda b=batch, t=size: self._decode(b, t))  # type: ignore[misc]
+                audio, codes = (self._upload.fetch(out[: len(due)]) for out in self._decoded[batch, size])
+                for at, item in enumerate(due):
+                    done[item.sequence.utterance_id].append((audio, codes, at))
+                    item.first += size
+                    item.frames -= size
+        return done
+
+    def _decode(self, batch: int, frames: int) -> None:
+        """The next `frames` frames of `_codec_rows[:batch]`, the first of them `_codec_first`, into `_decoded`."""
+        rows, ring = self._codec_rows[:batch], self._tables.codes
+        at = (self._codec_first[:batch, None] + torch.arange(frames, device=self.device)) % ring.shape[1]
+        codes = ring[rows[:, None], at]
+        self._decoded[batch, frames] = (self._codec.decode(rows, codes), codes)
+
+    def _launch(self, key: tuple[object, ...], launch: Launch) -> None:
+        if key in self._graphs:
+            self._graphs.replay(key)
+        else:
+            launch()
+
+
+@dataclass
+class Waiting:
+    """Frames of an utterance that are to become audio, `first` the number of the first."""
+
+    sequence: Sequence
+    first: int
+    frames: int
+
+
+class Upload:
+    """Small copies between host and device that nobody waits for: through pinned memory that lives until they are done.
+
+    Host memory is kept until the next step's copies, by when the device has been waited for.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pinned = device.type == "cuda"
+
+    def array(self, values: NDArray[np.generic]) -> Tensor:
+        host = torch.from_numpy(np.ascontiguousarray(values))
+        # PyTorch's pinned allocator does not give memory away while a copy from it is under way.
+        return host.pin_memory().to(self._device, non_blocking=True) if self._pinned else host
+
+    def ints(self, values: SequenceOf[object]) -> Tensor:
+        return self.array(np.array(values, np.int64))
+
+    def into(self, target: Tensor, values: list[int]) -> None:
+        """values → the first of target."""
+        host = torch.tensor(values, dtype=target.dtype, pin_memory=self._pinned)
+        target[: len(values)].copy_(host, non_blocking=True)
+
+    def fetch(self, source: Tensor) -> Tensor:
+        """A copy on the host, to be read once the device is done."""
+        host = torch.empty(source.shape, dtype=source.dtype, pin_memory=self._pinned)
+        return host.copy_(source, non_blocking=True)
+
+
+def piece_sizes(largest: int) -> tuple[int, ...]:
+    """Powers of two up to `largest`, descending: any number of frames is a sum of a few of them."""
+    return tuple(1 << power for power in reversed(range(largest.bit_length())))
+
+
+def sampler_params(params: SamplingParams) -> list[float]:
+    values = [params.temperature, float(params.top_k), params.top_p, params.repetition_penalty]
+    assert len(values) == PARAMS
+    return values
+
+
+def check_memory(checkpoint: Checkpoint, config: EngineConfig, device: torch.device, dtype: torch.dtype) -> None:
+    """Raises CheckpointError where the talker's keys and values alone cannot fit the card."""
+    if device.type != "cuda":
+        return
+    shape = checkpoint.talker.transformer
+    position_bytes = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * dtype.itemsize
+    weights_bytes = (checkpoint.path / "model.safetensors").stat().st_size
+    needed = position_bytes * (config.max_streams + 1) * config.max_context + weights_bytes
+    free, _ = torch.cuda.mem_get_info(device)
+    if needed > config.gpu_memory * free:
+        room = (config.gpu_memory * free - weights_bytes) / position_bytes
+        fits = max(0, int(room / config.max_context) - 1)
+        allowed_gb = config.gpu_memory * free / 1e9
+        wanted = (
+            f"{config.max_streams} streams of {config.max_context} positions and the weights take {needed / 1e9:.1f} GB"
+        )
+        raise CheckpointError(
+            f"{wanted}, but {allowed_gb:.1f} GB of {device} may be used; {fits} streams would fit (--max-streams), "
+            "or streams of fewer positions (--max-context)"
+        )

@@ -1,0 +1,361 @@
+"""Draws a code for each row, and prepares what the drawn code leads to: one program a row, one launch a codebook.
+
+The same operations in the same order as sampling.py, which is their plain PyTorch twin; random numbers are the same
+function of (seed, frame, codebook). The k-th largest logit is found by bisection, which is exact; codes that tie at the
+edge of top-p all stay.
+"""
+
+# Triton reads the annotations of a kernel, so its pointers carry none.
+# ruff: noqa: ANN001, ANN201
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from vivavoce_engine.gpu.linear import pdl_option
+from vivavoce_engine.sampling import BITS, CODEBOOKS_MAX
+
+SHIFT = tl.constexpr(64 - BITS)
+SCALE = tl.constexpr(1.0 / (1 << BITS))
+CODEBOOKS = tl.constexpr(CODEBOOKS_MAX)
+SIGN = tl.constexpr(0x80000000)
+WARPS = 4
+PARAMS = 4
+"""Of one sampler, float32 each: temperature, top_k, top_p, repetition_penalty."""
+
+
+@triton.jit
+def mix(x):
+    """The finaliser of SplitMix64 on uint64 (sampling.py)."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return x ^ (x >> 31)
+
+
+@triton.jit
+def uniform(seed, frame, codebook):
+    """seed, frame int64 → float32 in [0, 1)."""
+    counter = (frame * CODEBOOKS + codebook + 1).to(tl.uint64)
+    bits = mix(mix(seed.to(tl.uint64)) + counter * 0x9E3779B97F4A7C15) >> SHIFT
+    return bits.to(tl.float32) * SCALE
+
+
+@triton.jit
+def kth_largest(x, count):
+    """A number that exactly `count` of x [BLOCK] reach, or, where ties do not allow that, the count-th largest.
+
+    Bisection: at least `count` reach `low`, fewer reach `high`; it ends at the latest when nothing lies between them.
+    """
+    low = tl.min(x, axis=0)
+    high = tl.max(x, axis=0)
+    # The largest itself is the answer if so many are as large.
+    reach = tl.sum((x >= high).to(tl.int32))
+    low = tl.where(reach >= count, high, low)
+    searching = reach < count
+    while searching:
+        middle = low + (high - low) * 0.5
+        reach = tl.sum((x >= middle).to(tl.int32))
+        between = (middle > low) & (middle < high)
+        low = tl.where(between & (reach >= count), middle, low)
+        high = tl.where(between & (reach < count), middle, high)
+        searching = between & (reach != count)
+    return low
+
+
+@triton.jit
+def largest_droppable(p, mass):
+    """The largest float t ≥ 0, as bits, for which the probabilities up to t sum to at most `mass`; all ones: none."""
+    bits = p.to(tl.uint32, bitcast=True)
+    found = tl.zeros((), tl.uint32)
+    top = tl.full((), SIGN, tl.uint32)
+    for bit in range(1, 32):
+        candidate = found | (top >> bit)
+        fits = tl.sum(tl.where(bits <= candidate, p, 0.0)) <= mass
+        found = tl.where(fits, candidate, found)
+    return found
+
+
+@triton.jit
+def draw(logits, inside, params_ptr, noise, BLOCK_V: tl.constexpr):
+    """logits [BLOCK_V] float32, -inf where a code is impossible → the code drawn, int32."""
+    temperature = tl.load(params_ptr)
+    top_k = tl.load(params_ptr + 1).to(tl.int32)
+    top_p = tl.load(params_ptr + 2)
+    code = tl.argmax(logits, axis=0)
+    if temperature > 0:
+        scaled = logits / temperature
+        highest = tl.max(scaled, axis=0)
+        keep = logits > float("-inf")
+        if top_k > 0:
+            lowest = tl.min(tl.where(keep, scaled, highest), axis=0)
+            if tl.sum(keep.to(tl.int32)) > top_k:
+                # What is impossible counts as the lowest there is, so that the numbers to search lie close together.
+                keep = keep & (scaled >= kth_largest(tl.where(keep, scaled, lowest), top_k))
+        e = tl.where(keep, tl.exp(scaled - highest), 0.0)
+        p = e / tl.sum(e)
+        if top_p < 1:
+            limit = largest_droppable(tl.where(keep, p, 2.0), 1.0 - top_p)
+            stays = keep & ((p.to(tl.uint32, bitcast=True) > limit) | (scaled == highest))
+            e = tl.where(stays, e, 0.0)
+            p = e / tl.sum(e)
+        cumulative = tl.cumsum(p.to(tl.float64), axis=0)
+        target = noise.to(tl.float64) * tl.max(cumulative, axis=0)
+        code = tl.sum((inside & (cumulative <= target)).to(tl.int32))
+    return code
+
+
+@triton.jit(do_not_specialize=["batch"])
+def frame_start_kernel(
+    rows_ptr,
+    hidden_ptr,
+    code_0_ptr,
+    frames_ptr,
+    codes_ptr,
+    input_embedding_ptr,
+    codec_embedding_ptr,
+    hidden_out_ptr,
+    x_ptr,
+    total_ptr,
+    batch,
+    GROUPS: tl.constexpr,
+    RING: tl.constexpr,
+    H: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    P: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+) -> None:
+    """The first two inputs of the code predictor. Grid [batch].
+
+    Token b is the talker's hidden state, which goes to hidden_out, token batch + b of x the embedding of code 0;
+    `total` begins the sum of the frame's embeddings.
+    """
+    b = tl.program_id(0)
+    row = tl.load(rows_ptr + b).to(tl.int64)
+    code = tl.load(code_0_ptr + row)
+    frame = tl.load(frames_ptr + row)
+    tl.store(codes_ptr + (row * RING + frame % RING) * GROUPS, code)
+    h = tl.arange(0, BLOCK_H)
+    hidden = tl.load(hidden_ptr + row * H + h, mask=h < H, other=0.0)
+    embedding = tl.load(codec_embedding_ptr + code * H + h, mask=h < H, other=0.0)
+    tl.store(total_ptr + b * H + h, embedding, mask=h < H)
+    tl.store(hidden_out_ptr + b * H + h, hidden, mask=h < H)
+    p = tl.arange(0, BLOCK_P)
+    x = tl.load(input_embedding_ptr + code * P + p, mask=p < P, other=0.0)
+    tl.store(x_ptr + (batch + b) * P + p, x, mask=p < P)
+
+
+@triton.jit(do_not_specialize=["text_length", "pad_id", "group"])
+def draw_code_kernel(
+    logits_ptr,
+    rows_ptr,
+    params_ptr,
+    seeds_ptr,
+    frames_ptr,
+    codes_ptr,
+    input_embedding_ptr,
+    codec_embedding_ptr,
+    total_ptr,
+    x_ptr,
+    text_ids_ptr,
+    text_counts_ptr,
+    text_embedding_ptr,
+    text_length,
+    pad_id,
+    group,
+    V: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    GROUPS: tl.constexpr,
+    RING: tl.constexpr,
+    PARAMS: tl.constexpr,
+    H: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    P: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    LAST: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """Draws code `group` ≥ 1 of each row's frame from logits [batch, V]. Grid [batch].
+
+    Its embedding joins `total` [batch, H] and is the code predictor's next input, x [batch, P]; after the LAST group
+    the sum and the row's next text id are the talker's input, x [batch, H].
+    """
+    b = tl.program_id(0)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    row = tl.load(rows_ptr + b).to(tl.int64)
+    frame = tl.load(frames_ptr + row)
+    v = tl.arange(0, BLOCK_V)
+    inside = v < V
+    logits = tl.load(logits_ptr + b * V + v, mask=inside, other=float("-inf")).to(tl.float32)
+    noise = uniform(tl.load(seeds_ptr + row), frame, group)
+    code = draw(logits, inside, params_ptr + row * 2 * PARAMS + PARAMS, noise, BLOCK_V).to(tl.int64)
+    tl.store(codes_ptr + (row * RING + frame % RING) * GROUPS + group, code)
+    h = tl.arange(0, BLOCK_H)
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    embedding = tl.load(codec_embedding_ptr + code * H + h, mask=h < H, other=0.0).to(tl.float32)
+    total = tl.load(total_ptr + b * H + h, mask=h < H, other=0.0).to(tl.float32)
+    total = (total + embedding).to(dtype)
+    if LAST:
+        count = tl.load(text_counts_ptr + row)
+        spoken = frame < count
+        text = tl.load(text_ids_ptr + row * text_length + tl.where(spoken, frame, 0))
+        text = tl.where(spoken, text, pad_id)
+        addend = tl.load(text_embedding_ptr + text * H + h, mask=h < H, other=0.0).to(tl.float32)
+        x = (total.to(tl.float32) + addend).to(dtype)
+        tl.store(x_ptr + b * H + h, x, mask=h < H)
+    else:
+        tl.store(total_ptr + b * H + h, total, mask=h < H)
+        p = tl.arange(0, BLOCK_P)
+        x = tl.load(input_embedding_ptr + code * P + p, mask=p < P, other=0.0)
+        tl.store(x_ptr + b * P + p, x, mask=p < P)
+
+
+@triton.jit(do_not_specialize=["dummy_row", "end_of_speech"])
+def draw_code_0_kernel(
+    logits_ptr,
+    rows_ptr,
+    params_ptr,
+    seeds_ptr,
+    frames_ptr,
+    positions_ptr,
+    min_frames_ptr,
+    seen_ptr,
+    code_0_ptr,
+    ended_ptr,
+    dummy_row,
+    end_of_speech,
+    V: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    SPEECH: tl.constexpr,
+    PARAMS: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:
+    """Draws code 0 of each row's next frame, or the end of speech, from logits [batch, V]; the row moves on. Grid
+    [batch].
+
+    Codes from SPEECH on steer the prompt; of them only the end of speech may be drawn, from min_frames[row] on.
+    """
+    b = tl.program_id(0)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    row = tl.load(rows_ptr + b).to(tl.int64)
+    frame = tl.load(frames_ptr + row) + 1
+    params = params_ptr + row * 2 * PARAMS
+    v = tl.arange(0, BLOCK_V)
+    inside = v < V
+    logits = tl.load(logits_ptr + b * V + v, mask=inside, other=float("-inf")).to(tl.float32)
+    penalty = tl.load(params + 3)
+    seen = tl.load(seen_ptr + row * V + v, mask=inside, other=0) != 0
+    penalised = tl.where(logits < 0, logits * penalty, logits / penalty)
+    logits = tl.where(seen, penalised, logits)
+    may_end = frame >= tl.load(min_frames_ptr + row)
+    allowed = (v < SPEECH) | ((v == end_of_speech) & may_end)
+    logits = tl.where(inside & allowed, logits, float("-inf"))
+    noise = uniform(tl.load(seeds_ptr + row), frame, 0)
+    code = draw(logits, inside, params, noise, BLOCK_V)
+    tl.store(code_0_ptr + row, code.to(tl.int64))
+    tl.store(seen_ptr + row * V + code, 1)
+    tl.store(ended_ptr + b, (code == end_of_speech).to(tl.int32))
+    if row != dummy_row:
+        tl.store(frames_ptr + row, frame)
+        tl.store(positions_ptr + row, tl.load(positions_ptr + row) + 1)
+
+
+@dataclass(frozen=True)
+class RowTables:
+    """What the device keeps of each row, and of one dummy row, the last, that fills batches up."""
+
+    params: Tensor
+    """[rows, 2, PARAMS] float32: of the talker's sampler and the code predictor's."""
+    seeds: Tensor
+    """[rows] int64"""
+    frames: Tensor
+    """[rows] int64: the frame that is made next."""
+    positions: Tensor
+    """[rows] int64: where the talker's next input stands."""
+    min_frames: Tensor
+    """[rows] int64: the first frame in whose place the speech may end."""
+    seen: Tensor
+    """[rows, vocab] uint8: codes 0 drawn so far."""
+    code_0: Tensor
+    """[rows] int64: of the frame that is made next."""
+    hidden: Tensor
+    """[rows, hidden]: the talker's last."""
+    codes: Tensor
+    """[rows, ring, groups] int64: frame f is at f modulo ring."""
+    text_ids: Tensor
+    """[rows, positions] int64: number k goes with frame k."""
+    text_counts: Tensor
+    """[rows] int64"""
+
+    @classmethod
+    def allocate(
+        cls, rows: int, positions: int, vocab: int, hidden: int, ring: int, groups: int, like: Tensor
+    ) -> "RowTables":
+        rows += 1
+
+        def ints(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=like.device)
+
+        return cls(
+            params=torch.zeros(rows, 2, PARAMS, device=like.device),
+            seeds=ints(rows),
+            frames=ints(rows),
+            positions=ints(rows),
+            min_frames=ints(rows),
+            seen=torch.zeros(rows, vocab, dtype=torch.uint8, device=like.device),
+            code_0=ints(rows),
+            hidden=like.new_zeros(rows, hidden),
+            codes=ints(rows, ring, groups),
+            text_ids=ints(rows, positions),
+            text_counts=ints(rows),
+        )
+
+    @property
+    def dummy_row(self) -> int:
+        return len(self.seeds) - 1
+
+
+def block(size: int) -> int:
+    return int(triton.next_power_of_2(size))
+
+
+def draw_code_0(
+    logits: Tensor,
+    rows: Tensor,
+    tables: RowTables,
+    ended: Tensor,
+    end_of_speech: int,
+    speech: int,
+    *,
+    pdl: bool = False,
+) -> None:
+    """logits [B, V] → code_0 of rows [B] int32, and ended [B] int32; frames and positions go one further."""
+    draw_code_0_kernel[(len(rows),)](
+        logits,
+        rows,
+        tables.params,
+        tables.seeds,
+        tables.frames,
+        tables.positions,
+        tables.min_frames,
+        tables.seen,
+        tables.code_0,
+        ended,
+        tables.dummy_row,
+        end_of_speech,
+        V=logits.shape[1],
+        BLOCK_V=block(logits.shape[1]),
+        SPEECH=speech,
+        PARAMS=PARAMS,
+        PDL=pdl,
+        num_warps=WARPS,
+        **pdl_option(pdl),
+    )

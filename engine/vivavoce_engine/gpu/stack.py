@@ -1,0 +1,122 @@
+"""A transformer of models/layers.py run by kernels, over buffers that are allocated once: a step is launches alone."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from vivavoce_engine.gpu.attention import SPLIT_TOKENS, Cache
+from vivavoce_engine.gpu.linear import ADD, GATED, GEMV_TOKENS, PARTS, gemm, gemv, norm, splits
+from vivavoce_engine.models.layers import Block, Rope, Transformer
+
+Attend = Callable[[int, Tensor, tuple[Tensor, float], Tensor], None]
+"""(layer, qkv [T, …], (qk-norm weight, eps), out [T, heads * D])."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The weights of one block, as the loaded module holds them."""
+
+    input_norm: Tensor
+    qkv: Tensor
+    qk_norm: tuple[Tensor, float]
+    o: Tensor
+    post_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True)
+class Residual:
+    """The residual stream between two kernels: x [T, hidden], and what is still to be added to it, in parts
+    [splits, T, hidden] float32, unless that has been done."""
+
+    x: Tensor
+    parts: Tensor | None = None
+
+
+class Stack:
+    """One transformer, at most `tokens` new tokens a step. Its user writes the inputs into `x` [tokens, hidden].
+
+    `deterministic` computes any number of tokens in the way whose results do not depend on that number.
+    """
+
+    def __init__(self, transformer: Transformer, tokens: int, *, deterministic: bool, pdl: bool) -> None:
+        self.layers = [layer_weights(cast(Block, block)) for block in transformer.layers]
+        self.norm, self.eps = transformer.norm.weight.detach(), transformer.norm.eps
+        self.pdl = pdl
+        self._gemv_tokens = 0 if deterministic else GEMV_TOKENS
+        like, first = self.norm, self.layers[0]
+        self.hidden = hidden = len(like)
+        self._attended = like.new_empty(tokens, first.o.shape[1])
+        self._qkv = like.new_empty(tokens, first.qkv.shape[0])
+        self._inner = like.new_empty(tokens, first.down.shape[1])
+        self._normed = like.new_empty(tokens, hidden)
+        sizes = [splits(*weight.shape) * tokens * hidden for weight in (first.o, first.down)]
+        self._parts = torch.empty(max(sizes), dtype=torch.float32, device=like.device)
+        self.x = like.new_zeros(tokens, hidden)
+
+    def run(self, tokens: int, attend: Attend) -> Residual:
+        """Moves the first `tokens` of x through all blocks."""
+        stream = Residual(self.x[:tokens])
+        qkv, attended, inner = self._qkv[:tokens], self._attended[:tokens], self._inner[:tokens]
+        for number, layer in enumerate(self.layers):
+            self.normed_linear(stream, layer.qkv, qkv, layer.input_norm)
+            attend(number, qkv, layer.qk_norm, attended)
+            stream = self._add(attended, layer.o)
+            self.normed_linear(stream, layer.gate_up, inner, layer.post_norm, mode=GATED.value)
+            stream = self._add(inner, layer.down)
+        return stream
+
+    def normed_linear(self, stream: Residual, weight: Tensor, out: Tensor, norm_weight: Tensor, mode: int = 0) -> None:
+        """out = mode(norm(stream) · weightᵀ)."""
+        if len(stream.x) <= self._gemv_tokens and stream.parts is None:
+            gemv(stream.x, weight, out, mode=mode, norm=(norm_weight, self.eps), pdl=self.pdl)
+            return
+        normed = self._normed[: len(stream.x)]
+        norm(stream.x, norm_weight, self.eps, normed, parts=stream.parts, pdl=self.pdl)
+        self.linear(normed, weight, out, mode)
+
+    def _add(self, inner: Tensor, weight: Tensor) -> Residual:
+        """x += inner · weightᵀ."""
+        tokens = len(inner)
+        x = self.x[:tokens]
+        if tokens <= self._gemv_tokens:
+            gemv(inner, weight, x, mode=ADD.value, pdl=self.pdl)
+            return Residual(x)
+        count = splits(*weight.shape)
+        parts = self._parts[: count * x.numel()].view(count, tokens, -1)
+        gemm(inner, weight, parts, mode=PARTS.value, pdl=self.pdl)
+        return Residual(x, parts)
+
+    def linear(self, x: Tensor, weight: Tensor, out: Tensor, mode: int = 0, bias: Tensor | None = None) -> None:
+        """out = mode(x · weightᵀ)."""
+        product = gemv if len(x) <= self._gemv_tokens else gemm
+        product(x, weight, out, mode=mode, bias=bias, pdl=self.pdl)
+
+
+def layer_weights(block: Block) -> Layer:
+    attention, mlp = block.self_attn, block.mlp
+    return Layer(
+        input_norm=block.input_layernorm.weight.detach(),
+        qkv=attention.qkv_proj.weight.detach(),
+        qk_norm=(attention.qk_norm.weight.detach(), attention.qk_norm.eps),
+        o=attention.o_proj.weight.detach(),
+        post_norm=block.post_attention_layernorm.weight.detach(),
+        gate_up=mlp.gate_up_proj.weight.detach(),
+        down=mlp.down_proj.weight.detach(),
+    )
+
+
+def build_cache(
+    rope: Rope, layers: int, rows: int, length: int, kv_heads: int, heads: int, tokens: int, like: Tensor
+) -> Cache:
+    """Keys and values of `rows` rows, and the rotations of `length` positions."""
+    head_dim = 2 * len(rope.inverse_frequency)
+    k = torch.zeros(layers, rows, length, kv_heads, head_dim, dtype=like.dtype, device=like.device)
+    with torch.no_grad():
+        cos, sin = rope(torch.arange(length, device=rope.inverse_frequency.device)[None])
+    cos, sin = (table.view(length, head_dim).to(like.device) for table in (cos, sin))
+    return Cache(k, torch.zeros_like(k), cos, sin, tokens, heads, SPLIT_TOKENS)
