@@ -1,12 +1,12 @@
 """Vivavoce's engine: continuous batching of Qwen3-TTS utterances, streamed as 24 kHz float audio.
 
-engine = load_engine("path/to/checkpoint", EngineConfig())
+engine = EngineProcess(read_model("path/to/checkpoint", EngineConfig()), EngineConfig())
 engine.start()
 async for chunk in engine.submit(SynthesisRequest("Hello.", speaker="heart")): ...
 """
 
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.engine import Engine, EngineStats
+from vivavoce_engine.engine import Engine
 from vivavoce_engine.errors import (
     CheckpointError,
     EndlessSpeech,
@@ -14,11 +14,16 @@ from vivavoce_engine.errors import (
     NotServing,
     Overloaded,
     Rejected,
+    StoreFailed,
     StoreFull,
     SynthesisFailed,
 )
 from vivavoce_engine.messages import AudioChunk, Finished
-from vivavoce_engine.request import ModelInfo, Sampling, SamplingParams, SynthesisRequest, VoiceReference
+from vivavoce_engine.model import Model
+from vivavoce_engine.pool import EnginePool
+from vivavoce_engine.process import EngineProcess
+from vivavoce_engine.request import ModelInfo, Sampling, SamplingParams, SpokenContext, SynthesisRequest, VoiceReference
+from vivavoce_engine.speech_engine import EngineStats, SpeechEngine
 from vivavoce_engine.stream import AudioStream, collect
 from vivavoce_engine.voice_store import StoredVoice, VoiceStore
 from vivavoce_engine.voices import Voices
@@ -31,14 +36,20 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "EngineError",
+    "EnginePool",
+    "EngineProcess",
     "EngineStats",
     "Finished",
+    "Model",
     "ModelInfo",
     "NotServing",
     "Overloaded",
     "Rejected",
     "Sampling",
     "SamplingParams",
+    "SpeechEngine",
+    "SpokenContext",
+    "StoreFailed",
     "StoreFull",
     "StoredVoice",
     "SynthesisFailed",

@@ -1,4 +1,4 @@
-"""`vivavoce bench`: how fast the engine is on this machine, and where its time goes.
+"""`vivavoce bench engine`: how fast the engine is on this machine, and where its time goes.
 
 Times are of one run, so compare figures of the same run only. The last line of the output is one JSON document.
 """
@@ -32,26 +32,25 @@ TEXTS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Entry point of the command line: what `vivavoce bench` takes."""
-    kinds = parser.add_subparsers(dest="bench", metavar="KIND", required=True)
-    engine = kinds.add_parser("engine", help="frames a second, real-time factor, TTFA, and time by component")
-    engine.add_argument("--model", help="checkpoint folder or hub id (default: the voice that ships)")
-    engine.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4], help="utterances at once, one run each")
-    engine.add_argument("--utterances", type=int, default=4, help="utterances a stream says, one after the other")
+    """Entry point of the command line: what `vivavoce bench engine` takes."""
+    parser.description = "Frames a second, real-time factor, TTFA, and time by component"
+    parser.add_argument("--model", help="checkpoint folder or hub id (default: the voice that ships)")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4], help="utterances at once, one run each")
+    parser.add_argument("--utterances", type=int, default=4, help="utterances a stream says, one after the other")
     defaults = EngineConfig()
-    engine.add_argument("--device", default=defaults.device)
-    engine.add_argument("--dtype", default=defaults.dtype)
+    parser.add_argument("--device", default=defaults.device)
+    parser.add_argument("--dtype", default=defaults.dtype)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Entry point of the command line: `vivavoce bench KIND`."""
+    """Entry point of the command line: `vivavoce bench engine`."""
     import torch
 
-    from vivavoce_engine.torch_runner import TorchRunner
+    from vivavoce_engine.load import make_runner
 
     config = EngineConfig(max_streams=max(args.streams), device=args.device, dtype=args.dtype)
     started_s = time.perf_counter()
-    runner = TorchRunner("bench", read_checkpoint(locate_checkpoint(args.model or shipped_voice())), config)
+    runner = make_runner("bench", read_checkpoint(locate_checkpoint(args.model or shipped_voice())), config)
     load_s = time.perf_counter() - started_s
     clock = ComponentClock(runner.models, runner.synchronize)
     engine = Engine(runner, config)
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     finally:
         engine.stop()
     rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {runner.device}"
+    machine = describe_machine(str(runner.device))
     report(machine, load_s, rss_mb, loads)
     versions = {"torch": torch.__version__, "python": platform.python_version()}
     print(
@@ -77,6 +76,14 @@ def run(args: argparse.Namespace) -> int:
         )
     )
     return 0
+
+
+def describe_machine(device: str) -> str:
+    """What the figures are of."""
+    import torch
+
+    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else device
+    return f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, {name}"
 
 
 def shipped_voice() -> str:
@@ -96,7 +103,7 @@ class Load:
     ttfa_ms_max: float
     frames_per_step: float
     share: dict[str, float]
-    """Component → part of the wall time; `host` is all that is in no model."""
+    """Component → part of the wall time; `host` is all that is in no model. Empty on a GPU, where a step is graphs."""
 
 
 class ComponentClock:
@@ -132,7 +139,8 @@ async def measure(engine: Engine, clock: ComponentClock, streams: int, utterance
     frames = sum(frames for frames, _ in results)
     ttfa_ms = [value for _, values in results for value in values]
     share = {name: round(seconds / wall_s, 3) for name, seconds in clock.seconds.items()}
-    share["host"] = round(1 - sum(share.values()), 3)
+    if share:
+        share["host"] = round(1 - sum(share.values()), 3)
     return Load(
         streams=streams,
         frames_per_s=round(frames / wall_s, 1),

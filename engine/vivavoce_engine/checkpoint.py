@@ -21,7 +21,6 @@ REFERENCE_SAMPLE_RATE = 24000
 REQUIRED_FILES = (
     "config.json",
     "generation_config.json",
-    "tokenizer_config.json",
     "vocab.json",
     "merges.txt",
     "model.safetensors",
@@ -151,6 +150,8 @@ class Checkpoint:
     sampling: Sampling
     max_new_tokens: int
     encoder: EncoderConfig | None = None
+    max_utterance_chars: int | None = None
+    """Our addition to generation_config.json: the longest text that the model says reliably in one go."""
 
     @property
     def takes_instructions(self) -> bool:
@@ -200,7 +201,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
         sampling=_sampling(generation),
         max_new_tokens=generation.value("max_new_tokens", int),
         encoder=_encoder(main, codec_file, talker) if task == "base" else None,
+        max_utterance_chars=_max_utterance_chars(generation),
     )
+
+
+def _max_utterance_chars(generation: "_JsonFile") -> int | None:
+    key = "max_utterance_chars"
+    if not generation.has(key):
+        return None
+    chars = generation.value(key, int)
+    if chars < 1:
+        raise CheckpointError(f"{generation.where(key)} must be above 0, not {chars}")
+    return chars
 
 
 class _JsonFile:

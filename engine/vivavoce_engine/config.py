@@ -13,7 +13,7 @@ class EngineConfig:
     """Accepted requests that may wait for a row; the next one is refused as Overloaded."""
     max_queue_s: float = 600.0
     """Seconds of speech, as estimated from the texts, that may wait for a row."""
-    max_context: int = 8192
+    max_context: int = 4096
     """Positions of talker KV cache a row: prompt tokens plus generated frames."""
     max_prefills_per_step: int = 2
     """New utterances started between two frames, so that a burst never stalls running streams."""
@@ -21,13 +21,22 @@ class EngineConfig:
     """Largest piece of audio decoded at once; the ramp from the first chunk ends here."""
     max_unread_s: float = 30.0
     """Seconds of audio that a reader may leave unread before its row rests."""
+    max_step_s: float = 60.0
+    """Seconds that a step may take before the engine's process is taken for hung, and started anew."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, or `auto`: cuda where there is one."""
     dtype: str = "auto"
     """`float32`, `bfloat16`, `float16`, or `auto`: bfloat16 on cuda and float32 on cpu."""
 
+    gpu_memory: float = 0.9
+    """The share of a GPU's free memory that weights and the keys and values of all streams may take."""
+    eager: bool = False
+    """On a GPU: launch kernels one by one instead of recording CUDA graphs. Starts sooner, speaks slower."""
+    deterministic: bool = False
+    """On a GPU: a seeded request gives the same codes whatever else is running, at some cost where few streams run."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and not value > 0:
+            if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"{field.name} must be above 0, not {value}")

@@ -5,14 +5,24 @@ EngineError
 ├── Rejected          this model cannot serve this request (names the field)
 ├── Overloaded        the queue is full; try again after `retry_after_s`
 ├── StoreFull         no room for another stored voice
-├── NotServing        the engine is starting, draining or stopped
+├── StoreFailed       the folder of stored voices cannot be written to: a full disk, most likely
+├── NotServing        the engine is starting, draining, stopped, or broke down
 └── SynthesisFailed   this utterance broke while it was running
     └── EndlessSpeech the model would not stop
 """
 
 
 class EngineError(Exception):
-    """Base of all errors that the engine raises on purpose."""
+    """Base of all errors that the engine raises on purpose. They cross processes with all that they carry."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _revive, (type(self), self.args, self.__dict__)
+
+
+def _revive(kind: type[EngineError], args: tuple[object, ...], fields: dict[str, object]) -> EngineError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
 
 
 class CheckpointError(EngineError):
@@ -42,8 +52,12 @@ class StoreFull(EngineError):
     """The folder of stored voices holds as many as it may; delete one first."""
 
 
+class StoreFailed(EngineError):
+    """A voice could not be written or deleted, for a reason outside of this program."""
+
+
 class NotServing(EngineError):
-    """The engine takes no requests now."""
+    """The engine takes no requests now, or broke down under those that it had; it may soon be there again."""
 
 
 class SynthesisFailed(EngineError):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from vivavoce_engine.errors import Rejected
 from vivavoce_engine.messages import AudioChunk
+from vivavoce_engine.model import Model
 from vivavoce_engine.request import ModelInfo, Sampling, SynthesisRequest, VoiceReference
 from vivavoce_engine.runner import Outcome
 from vivavoce_engine.scheduler import Plan
@@ -17,6 +18,7 @@ from vivavoce_engine.sequence import Sequence
 from vivavoce_engine.text import NO_ID, Prompt
 from vivavoce_engine.voice_store import VoiceStore
 from vivavoce_engine.voices import Voices
+from vivavoce_engine.wire import Parts
 
 SAMPLE_RATE = 24000
 SAMPLES_PER_FRAME = 1920
@@ -91,10 +93,22 @@ class FakeEncoder:
         return VoiceReference(embedding, np.zeros((-(-len(audio) // SAMPLES_PER_FRAME), 1), np.int16))
 
 
+def fake_presets(info: ModelInfo = FAKE_INFO) -> dict[str, NDArray[np.float32]]:
+    return {name: np.full(EMBEDDING_SIZE, number, np.float32) for number, name in enumerate(info.speakers, 1)}
+
+
 def fake_voices(store: VoiceStore | None = None, info: ModelInfo = FAKE_INFO) -> Voices:
     """Voices of a fake engine that mix, clone and are stored as real ones are."""
-    presets = {name: np.full(EMBEDDING_SIZE, number, np.float32) for number, name in enumerate(info.speakers, 1)}
-    return Voices(info, presets, FakeEncoder(), store)
+    return Voices(info, fake_presets(info), FakeEncoder(), store)
+
+
+def fake_model() -> Model:
+    """Plays tones, in a process of its own."""
+    return Model(FAKE_INFO, FakeText(FAKE_INFO), fake_parts)
+
+
+def fake_parts() -> Parts:
+    return Parts(FakeRunner(), fake_presets(), FakeEncoder())
 
 
 class FakeRunner:

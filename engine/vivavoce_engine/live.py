@@ -12,18 +12,18 @@ from vivavoce_engine.runner import PromptBuilder
 from vivavoce_engine.text import check_characters
 
 if TYPE_CHECKING:
-    from vivavoce_engine.engine import Engine
+    from vivavoce_engine.front import EngineFront
 
 
 class LiveUtterance:
-    """Made by `Engine.open`. `stream` gives the speech; leave early by `stream.cancel()`.
+    """Made by `EngineFront.open`. `stream` gives the speech; leave early by `stream.cancel()`.
 
     Both methods raise:
         Overloaded: the queue is full, when there is enough text to start with.
         Rejected: the text does not fit into the context, or is no Unicode.
     """
 
-    def __init__(self, engine: "Engine", text: PromptBuilder, request: SynthesisRequest) -> None:
+    def __init__(self, engine: "EngineFront", text: PromptBuilder, request: SynthesisRequest) -> None:
         self.stream = engine.new_stream()
         self._engine = engine
         self._text = text

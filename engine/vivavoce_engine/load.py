@@ -1,34 +1,80 @@
-"""From a checkpoint's name to an engine that is warm: the one place that puts the parts together."""
+"""From a checkpoint's name to a model: the one place that puts the parts together.
+
+What can be told of a model without computing is read where it is asked for; `load_parts` takes a process to itself.
+"""
 
 import logging
 import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vivavoce_engine.checkpoint import locate_checkpoint, read_checkpoint
+from vivavoce_engine.checkpoint import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.engine import Engine
+from vivavoce_engine.model import Model
+from vivavoce_engine.model_info import model_info
+from vivavoce_engine.text import TextFrontend, Tokenizer
 from vivavoce_engine.voice_store import VoiceStore
 from vivavoce_engine.voices import Voices
+from vivavoce_engine.wire import Parts
+
+if TYPE_CHECKING:
+    from vivavoce_engine.gpu.runner import GraphRunner
+    from vivavoce_engine.torch_runner import TorchRunner
 
 log = logging.getLogger(__name__)
+
+
+def read_model(name: str, config: EngineConfig, model_id: str | None = None) -> Model:
+    """Reads a checkpoint (a folder, or a hub id), but for its weights. Imports no torch.
+
+    `model_id` is the name that clients use; the folder's name unless given.
+
+    Raises:
+        CheckpointError: the checkpoint cannot be found or is not servable.
+    """
+    path = locate_checkpoint(name)
+    checkpoint = read_checkpoint(path)
+    text = TextFrontend(checkpoint, Tokenizer(path))
+    model_id = model_id or path.resolve().name
+    return Model(model_info(model_id, checkpoint, text), text, partial(load_parts, path, config, model_id))
+
+
+def load_parts(path: Path, config: EngineConfig, model_id: str) -> Parts:
+    """Loads a checkpoint's weights into this process.
+
+    Raises:
+        CheckpointError: it is not servable.
+    """
+    from vivavoce_engine.reference_encoder import ReferenceEncoder  # torch, seconds to import
+
+    started_s = time.monotonic()
+    checkpoint = read_checkpoint(path)
+    runner = make_runner(model_id, checkpoint, config)
+    encoder = ReferenceEncoder(checkpoint, runner.device) if checkpoint.encoder else None
+    log.info("loaded %s in %.1f s", path, time.monotonic() - started_s)
+    return Parts(runner, runner.speaker_embeddings(), encoder)
+
+
+def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> "GraphRunner | TorchRunner":
+    """What runs a checkpoint on the device of the configuration: our kernels on a GPU, PyTorch's on a CPU."""
+    import torch
+
+    from vivavoce_engine.torch_runner import TorchRunner, resolve_device, resolve_dtype
+
+    device = torch.device(resolve_device(config.device))
+    if device.type != "cuda":
+        return TorchRunner(name, checkpoint, config)
+    from vivavoce_engine.gpu.runner import GraphRunner
+
+    return GraphRunner(name, checkpoint, config, device, resolve_dtype(config.dtype, device))
 
 
 def load_engine(
     name: str, config: EngineConfig, model_id: str | None = None, store: VoiceStore | None = None
 ) -> Engine:
-    """Loads a checkpoint (a folder, or a hub id) and returns its engine, not started.
-
-    `model_id` is the name that clients use; the folder's name unless given. `store` keeps voices; engines may share it.
-
-    Raises:
-        CheckpointError: the checkpoint cannot be found or is not servable.
-    """
-    from vivavoce_engine.reference_encoder import ReferenceEncoder  # torch, seconds to import
-    from vivavoce_engine.torch_runner import TorchRunner
-
-    started = time.monotonic()
+    """An engine in this process, not started. `store` keeps voices; engines may share it. Raises as `read_model`."""
     path = locate_checkpoint(name)
-    checkpoint = read_checkpoint(path)
-    runner = TorchRunner(model_id or path.resolve().name, checkpoint, config)
-    encoder = ReferenceEncoder(checkpoint, runner.device) if checkpoint.encoder else None
-    log.info("loaded %s in %.1f s", path, time.monotonic() - started)
-    return Engine(runner, config, Voices(runner.info, runner.speaker_embeddings(), encoder, store))
+    parts = load_parts(path, config, model_id or path.resolve().name)
+    return Engine(parts.runner, config, Voices(parts.runner.info, parts.presets, parts.encoder, store))

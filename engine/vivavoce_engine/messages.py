@@ -4,7 +4,7 @@ In:  Submit, AppendText, Cancel, Shutdown (event loop → engine thread).
 Out: AudioChunk, Finished, Failed (engine thread → AudioStream).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -60,11 +60,15 @@ class AudioChunk:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The utterance is complete. `reason` is `length` when the frame limit ended it, not the model."""
+    """The utterance is complete. `reason` is `length` when the frame limit ended it, not the model.
+
+    `queue_wait_s` is how long it waited for a row.
+    """
 
     text_tokens: int
     frames: int
     reason: Literal["stop", "length"]
+    queue_wait_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ def embed_prompts(prompts: Sequence[Prompt], talker: Talker, predictor: CodePred
         given = prompt.conditioning
         if given is None:
             continue
-        x[number, given.embedding_at] += torch.tensor(given.embedding).to(like)
+        if given.embedding is not None:
+            x[number, given.embedding_at] += torch.tensor(given.embedding).to(like)
         if given.codes is not None:
             codes = torch.tensor(given.codes, dtype=torch.int64, device=like.device)
             frames = predictor.embed_frame(codes, talker.codec_embedding(codes[:, 0]))

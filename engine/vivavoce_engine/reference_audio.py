@@ -66,7 +66,8 @@ def decode(data: bytes) -> tuple[Samples, int]:
         with av.open(io.BytesIO(data), options={"format_whitelist": FORMATS}, metadata_errors="ignore") as container:
             assert isinstance(container, av.container.InputContainer)
             for frame in decoded(container):
-                pieces.append(frame.to_ndarray().mean(axis=0, dtype=np.float32))
+                with np.errstate(invalid="ignore", over="ignore"):  # of infinite samples, which are refused below
+                    pieces.append(frame.to_ndarray().mean(axis=0, dtype=np.float32))
                 rate = rate or frame.sample_rate
                 count += frame.samples
                 if rate not in RATES:

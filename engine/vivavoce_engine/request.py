@@ -61,6 +61,18 @@ class VoiceReference:
         return self.embedding.nbytes + (0 if self.codes is None else self.codes.nbytes) + len(self.text.encode())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SpokenContext:
+    """Speech of the same model that an utterance goes on from, as if it were one with it.
+
+    `codes` [frames, code groups] int16 are that speech and `text` what is said in it, with the blanks that lie between
+    it and the utterance's text.
+    """
+
+    text: str
+    codes: NDArray[np.int16]
+
+
 @dataclass(frozen=True, slots=True)
 class SynthesisRequest:
     """One utterance.
@@ -77,6 +89,9 @@ class SynthesisRequest:
     `max_wait_s` is how long the request may wait for its turn; past it, or when it is clear that it will be past it,
     the request is refused as Overloaded. None waits as long as it takes.
     `client` tells whose request it is: clients get rows in turn, however many requests each has in the queue.
+    `context` is what was said just before, with the same voice; somebody hears it now, so the request is never refused
+    for the length of the queue and has the next row. The context is left out where it would take more than half of
+    the positions, and for models with `max_utterance_chars`: two texts in one go are too long for them.
     """
 
     text: str
@@ -92,6 +107,7 @@ class SynthesisRequest:
     max_wait_s: float | None = None
     client: str = ""
     reference: VoiceReference | None = None
+    context: SpokenContext | None = None
 
     def __post_init__(self) -> None:
         if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
@@ -108,7 +124,8 @@ class ModelInfo:
     """What a loaded checkpoint can do; all that the server needs to know of it.
 
     `embedding_size` is that of a VoiceReference's embedding, 0 where the checkpoint takes no reference. `clones`
-    tells whether it takes reference audio.
+    tells whether it takes reference audio. `max_utterance_chars` is the longest text that it says reliably in one go,
+    None where no limit is known.
     """
 
     name: str
@@ -122,6 +139,7 @@ class ModelInfo:
     samples_per_frame: int
     embedding_size: int = 0
     clones: bool = False
+    max_utterance_chars: int | None = None
 
     @property
     def frame_s(self) -> float:

@@ -108,9 +108,11 @@ class Scheduler:
         return started
 
     def _next_in_turn(self) -> int:
-        """The oldest request of the client that has the fewest rows: one client's burst delays nobody else."""
+        """What goes on from speech that is being heard; else the oldest request of the client that has the fewest rows:
+        one client's burst delays nobody else."""
         rows = Counter(sequence.pending.request.client for sequence in self._running.values())
-        return min(self._queue, key=lambda utterance_id: rows[self._queue[utterance_id].request.client])
+        requests = {utterance_id: pending.request for utterance_id, pending in self._queue.items()}
+        return min(requests, key=lambda number: (requests[number].context is None, rows[requests[number].client]))
 
     def drop_all(self) -> list[Pending]:
         """Empties queue and rows, and returns what was in them."""

@@ -6,6 +6,7 @@ An utterance is `Pending` until it owns a row and a `Sequence` from then on; the
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from vivavoce_engine.chunking import chunk_frames
 from vivavoce_engine.messages import Finished
 from vivavoce_engine.request import SynthesisRequest
-from vivavoce_engine.stream import AudioStream
+from vivavoce_engine.stream import Listener
 from vivavoce_engine.text import Prompt
 
 ENDLESS_FRAMES = 250
@@ -52,7 +53,7 @@ class TrailingText:
 class Pending:
     """An accepted utterance that waits for a row. `trailing` alone changes, while text arrives.
 
-    `frames` estimates the length of its speech; past `deadline_s` (time.monotonic) it no longer waits.
+    `frames` estimates the length of its speech; past `deadline_s` (time.monotonic, as `queued_s`) it no longer waits.
     """
 
     utterance_id: int
@@ -60,10 +61,11 @@ class Pending:
     prompt: Prompt
     seed: int
     max_frames: int
-    stream: AudioStream
+    stream: Listener
     trailing: TrailingText
     frames: float = 0.0
     deadline_s: float = math.inf
+    queued_s: float = math.inf
 
 
 class Sequence:
@@ -76,6 +78,7 @@ class Sequence:
         assert pending.max_frames > 0
         self.pending = pending
         self.row = row
+        self.queue_wait_s = 0.0
         self.frames_made = 0
         self.frames_vocoded = 0
         self.ended = False
@@ -89,7 +92,7 @@ class Sequence:
         return self.pending.utterance_id
 
     @property
-    def stream(self) -> AudioStream:
+    def stream(self) -> Listener:
         return self.pending.stream
 
     @property
@@ -150,4 +153,5 @@ class Sequence:
     def finished(self) -> Finished:
         """What the listener hears last."""
         assert self.complete
-        return Finished(self.trailing.text_tokens, self.frames_made, "length" if self._hit_limit else "stop")
+        reason: Literal["stop", "length"] = "length" if self._hit_limit else "stop"
+        return Finished(self.trailing.text_tokens, self.frames_made, reason, self.queue_wait_s)

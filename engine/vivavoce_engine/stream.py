@@ -6,9 +6,28 @@ The engine never waits for a reader: a row whose reader lags rests (scheduler.py
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vivavoce_engine.errors import EngineError
 from vivavoce_engine.messages import AudioChunk, Failed, Finished, StreamEvent
+
+
+class Listener(Protocol):
+    """Who hears an utterance, as far as the loop that makes it is concerned."""
+
+    utterance_id: int
+
+    @property
+    def unread_frames(self) -> int:
+        """Frames made and not yet taken by the reader."""
+        ...
+
+    def count_sent(self, frames: int) -> None:
+        """Engine thread only: announces frames that are on their way."""
+        ...
 
 
 class AudioStream:
@@ -24,7 +43,7 @@ class AudioStream:
         utterance_id: int,
         loop: asyncio.AbstractEventLoop,
         cancel: Callable[[int], None],
-        on_read: Callable[[], None],
+        on_read: Callable[["AudioStream"], None],
     ) -> None:
         self.utterance_id = utterance_id
         self.loop = loop
@@ -33,18 +52,18 @@ class AudioStream:
         self._on_read = on_read
         self._events: deque[StreamEvent] = deque()
         self._arrived = asyncio.Event()
+        self._codes: list[NDArray[np.int16]] = []
+        self._made = asyncio.Event()
         self._ended = False
         # Each counter has one writer, so that the engine thread may read the other without a lock.
         self._frames_sent = 0
-        self._frames_read = 0
+        self.frames_read = 0
 
     @property
     def unread_frames(self) -> int:
-        """Frames made and not yet taken by the reader."""
-        return self._frames_sent - self._frames_read
+        return self._frames_sent - self.frames_read
 
     def count_sent(self, frames: int) -> None:
-        """Engine thread only: announces frames that a later `deliver` brings."""
         self._frames_sent += frames
 
     def cancel(self) -> None:
@@ -58,7 +77,18 @@ class AudioStream:
         self._ended = True
         self._cancel(self.utterance_id)
 
+    async def made(self) -> NDArray[np.int16]:
+        """The codes of the whole utterance [frames, code groups], as soon as all of it is made, read or not. Waits for
+        ever for what breaks off or is cancelled, of which only the reader hears."""
+        await self._made.wait()
+        return np.concatenate(self._codes)
+
     def _put(self, event: StreamEvent) -> None:
+        match event:
+            case AudioChunk(codes=codes):
+                self._codes.append(codes)
+            case Finished():
+                self._made.set()
         self._events.append(event)
         self._arrived.set()
 
@@ -71,8 +101,8 @@ class AudioStream:
         event = self._events.popleft()
         match event:
             case AudioChunk():
-                self._frames_read += event.frames
-                self._on_read()  # the row may have rested because of what was unread
+                self.frames_read += event.frames
+                self._on_read(self)  # the row may have rested because of what was unread
                 return event
             case Finished():
                 self.finished = event
@@ -92,16 +122,17 @@ class AudioStream:
         self.cancel()
 
 
-Delivery = tuple[AudioStream, StreamEvent]
+Delivery = tuple[Listener, StreamEvent]
 
 
 def deliver(deliveries: Iterable[Delivery]) -> None:
-    """Engine thread: hands events to their streams with one wake-up per event loop.
+    """Engine thread: hands events to the streams of this process that wait for them, with one wake-up per event loop.
 
     A loop that has closed can have no reader left; its streams' rows end through their Cancel or at their end.
     """
-    by_loop: dict[asyncio.AbstractEventLoop, list[Delivery]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[AudioStream, StreamEvent]]] = {}
     for stream, event in deliveries:
+        assert isinstance(stream, AudioStream)
         if isinstance(event, AudioChunk):
             stream.count_sent(event.frames)
         by_loop.setdefault(stream.loop, []).append((stream, event))
@@ -115,7 +146,7 @@ def deliver(deliveries: Iterable[Delivery]) -> None:
                 stream.abandon()
 
 
-def _put_all(batch: list[Delivery]) -> None:
+def _put_all(batch: list[tuple[AudioStream, StreamEvent]]) -> None:
     for stream, event in batch:
         stream._put(event)
 

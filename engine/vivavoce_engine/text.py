@@ -7,12 +7,15 @@ newline shifts its slices; here the text is tokenised on its own, where the role
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as BytePairEncoder
+from tokenizers.models import BPE
 
 from vivavoce_engine.checkpoint import Checkpoint
 from vivavoce_engine.errors import CheckpointError, Rejected
@@ -21,6 +24,10 @@ from vivavoce_engine.request import AUTO_LANGUAGE, SynthesisRequest, VoiceRefere
 
 NO_ID = -1
 """Marks a prefill position without a text id or without a codec id."""
+PIECES = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How Qwen2's tokenizer divides text before it merges bytes."""
 EMBEDDING_MAX = 1000
 """Speaker embeddings are small numbers; values that could overflow on the way are no voice."""
 
@@ -30,13 +37,15 @@ class Conditioning:
     """The codec side of the prefill positions that no id names.
 
     `embedding` [hidden] float32 stands at position `embedding_at`. The frames of `codes` [frames, code groups], the
-    sums of their code embeddings, stand from `codes_at` on; they are also what the utterance's audio goes on from.
+    sums of their code embeddings, stand from `codes_at` on; they are also what the utterance's audio goes on from. The
+    last `own_frames` of them are the model's own speech: their codes count for the repetition penalty.
     """
 
-    embedding: NDArray[np.float32]
-    embedding_at: int
+    embedding: NDArray[np.float32] | None = None
+    embedding_at: int = 0
     codes: NDArray[np.int16] | None = None
     codes_at: int = 0
+    own_frames: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +78,20 @@ class Tokenizer:
     """
 
     def __init__(self, path: Path) -> None:
-        # transformers imports torch, which host-only users of this module don't need.
-        from tokenizers import Tokenizer as BytePairEncoder
-        from transformers import Qwen2Tokenizer
-
+        # Built by hand: transformers would import torch, which a process that runs no model has no use for. Without
+        # the added tokens: a control token's name inside a text is text as any other.
         try:
-            backend = Qwen2Tokenizer.from_pretrained(path).backend_tokenizer
+            model = BPE.from_file(str(path / "vocab.json"), str(path / "merges.txt"))
         except Exception as error:  # the tokenizers package raises no narrower type
             raise CheckpointError(f"{path}: the tokenizer files cannot be read: {error}") from error
-        # Without the added tokens: a control token's name inside a text is text as any other.
-        self._encoder = BytePairEncoder(backend.model)
-        self._encoder.normalizer = backend.normalizer
-        self._encoder.pre_tokenizer = backend.pre_tokenizer
+        self._encoder = BytePairEncoder(model)
+        self._encoder.normalizer = normalizers.NFC()
+        self._encoder.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text; control tokens never come out."""
@@ -125,7 +136,14 @@ class TextFrontend:
         if not request.text.strip():
             raise Rejected("text", "the text is blank")
         check_characters("text", request.text)
-        return self.build(request, self._tokenizer.encode(request.text), complete=True)
+        context = request.context
+        if context is None:
+            return self.build(request, self._tokenizer.encode(request.text), complete=True)
+        check_characters("context", context.text)
+        check_codes("context", context.codes, self._checkpoint)
+        # As one text: words and signs at the seam get the tokens that they have inside a text.
+        whole = self.build(request, self._tokenizer.encode(context.text + request.text), complete=True)
+        return replace(whole, text_tokens=max(1, whole.text_tokens - len(self._tokenizer.encode(context.text))))
 
     @property
     def end_of_text_id(self) -> int:
@@ -142,7 +160,8 @@ class TextFrontend:
         return max(1, 1 + frames - len(self._reference_text(reference)))
 
     def build(self, request: SynthesisRequest, text: Sequence[int], complete: bool) -> Prompt:
-        """The prompt for text ids of which more will follow unless `complete`: they then go on as trailing ids.
+        """The prompt for text ids, those of the request's context before them, of which more will follow unless
+        `complete`: they then go on as trailing ids. The context's frames stand where they would have been made.
 
         Raises:
             Rejected: as `prompt`.
@@ -155,9 +174,10 @@ class TextFrontend:
         head = [*language, *speaker, talker.codec_pad_id]
         positions = [(text_id, NO_ID) for text_id in role]
         positions += zip([pad] * (len(head) - 1) + [bos], head, strict=True)
-        # Two tracks: the text, after the reference's own; and the start of speech, then the reference's frames.
-        reference = request.reference
-        codes = None if reference is None else reference.codes
+        # Two tracks: the text, after the reference's own; and the start of speech, then the frames that are known.
+        reference, context = request.reference, request.context
+        known = [given.codes for given in (reference, context) if given is not None and given.codes is not None]
+        codes = np.concatenate(known) if known else None
         text_track = [*self._reference_text(reference), *text, *([eos] if complete else [])]
         speech_track = [talker.codec_bos_id] + [NO_ID] * (0 if codes is None else len(codes))
         if not request.streaming_text:  # one track after the other; both side by side otherwise
@@ -167,8 +187,10 @@ class TextFrontend:
         positions += zip_longest(text_track[: len(speech_track)], speech_track, fillvalue=pad)
         text_ids, codec_ids = zip(*positions, strict=True)
         conditioning = None
-        if reference is not None:
-            conditioning = Conditioning(reference.embedding, len(role) + len(language), codes, spoken_at + 1)
+        if reference is not None or context is not None:
+            embedding = None if reference is None else reference.embedding
+            own_frames = 0 if context is None else len(context.codes)
+            conditioning = Conditioning(embedding, len(role) + len(language), codes, spoken_at + 1, own_frames)
         return Prompt(text_ids, codec_ids, tuple(text_track[len(speech_track) :]), len(text), conditioning)
 
     def _reference_text(self, reference: VoiceReference | None) -> list[int]:
@@ -245,8 +267,13 @@ def check_reference(reference: VoiceReference, checkpoint: Checkpoint) -> None:
         return
     if checkpoint.task != "base":
         raise Rejected("reference", "this model cannot go on from a recording; a Base model can")
-    if codes.ndim != 2 or codes.shape[1] != talker.num_code_groups or not len(codes):
-        groups = talker.num_code_groups
-        raise Rejected("reference", f"this model's frames have {groups} codes; the reference's size is {codes.shape}")
-    if codes.min() < 0 or codes.max() >= talker.predictor_vocab_size:
-        raise Rejected("reference", f"this model's codes are below {talker.predictor_vocab_size}")
+    check_codes("reference", codes, checkpoint)
+
+
+def check_codes(field: str, codes: NDArray[np.int16], checkpoint: Checkpoint) -> None:
+    """Raises Rejected unless these are frames of the checkpoint's codec, at least one."""
+    groups, size = checkpoint.talker.num_code_groups, checkpoint.talker.predictor_vocab_size
+    if codes.ndim != 2 or codes.shape[1] != groups or not len(codes):
+        raise Rejected(field, f"this model's frames have {groups} codes; the size of these is {codes.shape}")
+    if codes.min() < 0 or codes.max() >= size:
+        raise Rejected(field, f"this model's codes are below {size}")

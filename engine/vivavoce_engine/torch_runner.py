@@ -4,10 +4,8 @@ A frame: code predictor (codes 1..G-1) → sum of the frame's code embeddings + 
 code 0 of the next frame, or end of speech. Reference: qwen-tts 0.1.1, Qwen3TTSTalkerForConditionalGeneration.
 """
 
-import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from functools import partial
 
@@ -18,22 +16,19 @@ from torch import Tensor, nn
 
 from vivavoce_engine.checkpoint import Checkpoint
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.errors import SynthesisFailed
+from vivavoce_engine.isolation import isolated
 from vivavoce_engine.messages import AudioChunk
+from vivavoce_engine.model_info import model_info
 from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.models.layers import KVCache, RowView
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.prompts import embed_prompts
-from vivavoce_engine.request import ModelInfo
 from vivavoce_engine.runner import Outcome
 from vivavoce_engine.sampling import SamplingTable, uniform
 from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.sequence import Sequence
 from vivavoce_engine.text import TextFrontend, Tokenizer
 
-log = logging.getLogger(__name__)
-
-Stage = Callable[[SequenceOf[Sequence], Outcome], None]
 MIN_FRAMES = 2
 """The reference draws no end of speech before two codes exist (min_new_tokens=2)."""
 NEVER = 1 << 62
@@ -53,7 +48,7 @@ class TorchRunner:
         self._checkpoint = checkpoint
         self._talker, self._predictor, decoder = load_models(checkpoint, self.device, dtype)
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
-        self.info = self._model_info(name)
+        self.info = model_info(name, checkpoint, self.text)
         rows, talker = config.max_streams, checkpoint.talker
         like = self._talker.codec_head.weight
         self._cache = KVCache(talker.transformer, rows, config.max_context, like)
@@ -88,32 +83,11 @@ class TorchRunner:
             # on the size of a call: frame by frame, even they are the same whenever the text came.
             calls[frames, 1 if sequence.pending.request.end_after_text else frames].append(sequence)
         with torch.inference_mode():
-            self._isolated(self._start, plan.start, outcome)
-            self._isolated(self._step, plan.step, outcome)
+            isolated(self._start, plan.start, outcome)
+            isolated(self._step, plan.step, outcome)
             for (frames, at_once), sequences in calls.items():
-                self._isolated(partial(self._vocode, frames, at_once), sequences, outcome)
+                isolated(partial(self._vocode, frames, at_once), sequences, outcome)
         return outcome
-
-    def _isolated(self, stage: Stage, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
-        """Runs a stage for all at once; if that fails, for one after the other, so that a fault takes down its own
-        row alone. That is possible because a stage changes a row's state last, when nothing can fail any more.
-
-        Raises what cannot be one row's fault: an error of the CUDA context.
-        """
-        alive = [sequence for sequence in sequences if sequence.utterance_id not in outcome.failed]
-        if not alive:
-            return
-        try:
-            stage(alive, outcome)
-        except Exception as error:
-            if "CUDA error" in str(error):
-                raise
-            if len(alive) == 1:
-                log.exception("utterance %d failed", alive[0].utterance_id)
-                outcome.failed[alive[0].utterance_id] = SynthesisFailed(f"the utterance failed: {error}")
-                return
-            for sequence in alive:
-                self._isolated(stage, [sequence], outcome)
 
     def synchronize(self) -> None:
         """Waits until the device has done all that was asked of it."""
@@ -121,22 +95,6 @@ class TorchRunner:
             torch.cuda.synchronize(self.device)
 
     # ---- set-up -----------------------------------------------------------------------------------------------
-
-    def _model_info(self, name: str) -> ModelInfo:
-        checkpoint = self._checkpoint
-        return ModelInfo(
-            name=name,
-            task=checkpoint.task,
-            speakers=self.text.speakers,
-            languages=self.text.languages,
-            takes_instructions=checkpoint.takes_instructions,
-            sampling=checkpoint.sampling,
-            max_frames=checkpoint.max_new_tokens,
-            sample_rate=checkpoint.codec.sample_rate,
-            samples_per_frame=checkpoint.codec.samples_per_frame,
-            embedding_size=0 if checkpoint.task == "voice_design" else checkpoint.talker.transformer.hidden_size,
-            clones=checkpoint.encoder is not None,
-        )
 
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
         """Of the preset speakers, each [hidden]: what a mix of them is made of."""
@@ -181,6 +139,10 @@ class TorchRunner:
         self._trailing_count[row] = 0
         self._min_frames[row] = MIN_FRAMES
         self._seen[row] = False
+        given = pending.prompt.conditioning
+        if given is not None and given.codes is not None and given.own_frames:
+            spoken = torch.tensor(given.codes[-given.own_frames :, 0], dtype=torch.int64, device=self.device)
+            self._seen[row, spoken] = True
         self._talker_sampling.set(row, pending.request.sampling.talker)
         self._predictor_sampling.set(row, pending.request.sampling.predictor)
 

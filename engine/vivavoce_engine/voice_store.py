@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from vivavoce_engine.errors import Rejected, StoreFull
+from vivavoce_engine.errors import Rejected, StoreFailed, StoreFull
 from vivavoce_engine.lru import ByteLimitedCache
 from vivavoce_engine.request import VoiceReference
 from vivavoce_engine.text import check_characters
@@ -112,23 +112,26 @@ class VoiceStore:
         Raises:
             Rejected: the name is taken or unfit, or a text is missing or too long.
             StoreFull: no room for another voice.
+            StoreFailed: the disk is full, or does not let itself be written to.
         """
         check_voice(voice)
-        self._remove_stale()
-        if len(self.names()) >= self._max_voices:
-            raise StoreFull(f"{self._max_voices} voices are stored, which is the most; delete one first")
         path, partial = self._path(voice.name), self._folder / f".{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
         try:
+            self._remove_stale()
+            if len(self.names()) >= self._max_voices:
+                raise StoreFull(f"{self._max_voices} voices are stored, which is the most; delete one first")
             write_synced(partial, to_bytes(voice))
             os.link(partial, path)  # unlike a rename, it never replaces what another server has just stored
         except FileExistsError:
             raise Rejected("name", f"there is a voice {voice.name!r} already") from None
+        except OSError as error:
+            raise StoreFailed(f"the voice cannot be stored: {error.strerror or error}") from error
         finally:
             partial.unlink(missing_ok=True)
         return voice
 
     def delete(self, name: str) -> bool:
-        """Whether there was such a voice; there is none now."""
+        """Whether there was such a voice; there is none now. Raises StoreFailed if the disk does not let it go."""
         name = name.casefold()
         if not NAME.fullmatch(name):
             return False
@@ -138,6 +141,8 @@ class VoiceStore:
             path.unlink()
         except FileNotFoundError:
             return False
+        except OSError as error:
+            raise StoreFailed(f"the voice cannot be deleted: {error.strerror or error}") from error
         self._cache.forget((name, version))
         return True
 

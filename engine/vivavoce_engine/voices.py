@@ -54,11 +54,11 @@ class Voices:
     ) -> None:
         self.store = store
         self._info = info
-        self._presets = presets or {}
+        self._presets = {} if presets is None else presets
         self._names = {name.casefold(): name for name in info.speakers}
         self._encoder = encoder
         self._encoded: ByteLimitedCache[bytes, VoiceReference] = ByteLimitedCache(CACHE_BYTES)
-        self._worker = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=_step_back)
+        self._worker = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=step_back)
         self._waiting = 0
         self._lock = threading.Lock()
 
@@ -219,7 +219,7 @@ class Voices:
         return VoiceReference(values)
 
 
-def _step_back() -> None:
+def step_back() -> None:
     """Lets the engine's thread go first. Only Linux counts niceness by thread."""
     if sys.platform == "linux":
         with suppress(OSError):

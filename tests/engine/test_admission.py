@@ -44,13 +44,12 @@ def test_estimates_follow_what_was_measured() -> None:
     assert gate.estimate_frames(10, 1000) == 10 * FIRST_FRAMES_PER_TOKEN
     assert gate.estimate_frames(10, 7) == 7
     for _ in range(200):
-        gate.record_step(frames=100, seconds=0.5)
-        gate.record_utterance(text_tokens=10, frames=30)
+        gate.rates = gate.rates.after_step(frames=100, seconds=0.5).after_utterance(text_tokens=10, frames=30)
     assert gate.estimate_frames(10, 1000) == pytest.approx(30)
     # 30 frames an utterance at 200 frames a second: a place is free after 0.15 s, and a client waits a second at least.
     assert gate.overloaded("").retry_after_s == 1.0
     for _ in range(200):
-        gate.record_step(frames=1, seconds=0.1)
+        gate.rates = gate.rates.after_step(frames=1, seconds=0.1)
     assert gate.overloaded("").retry_after_s == pytest.approx(3.0)
 
 
@@ -92,10 +91,10 @@ def test_estimated_frames_leave_the_queue_with_their_request() -> None:
         engine.submit(SynthesisRequest("ab", "heart"))
         steps.next()
         waiting = [engine.submit(SynthesisRequest("a" * length, "heart")) for length in (10, 20)]
-        assert engine._waiting() == Load(2, 30 * FIRST_FRAMES_PER_TOKEN)
+        assert engine.waiting() == Load(2, 30 * FIRST_FRAMES_PER_TOKEN)
         waiting[0].cancel()
         steps.allow()
-        assert engine._waiting() == Load(1, 20 * FIRST_FRAMES_PER_TOKEN)
+        assert engine.waiting() == Load(1, 20 * FIRST_FRAMES_PER_TOKEN)
         waiting[1].cancel()
 
     with stepping(max_streams=1) as (engine, steps):
@@ -106,3 +105,37 @@ def test_nobody_waits_longer_than_an_idle_engine_takes() -> None:
     with running(Engine(FakeRunner(), EngineConfig())) as engine:
         speech = asyncio.run(listen(engine, SynthesisRequest("hello", "heart", max_wait_s=30.0)))
         assert speech.finished.frames == 5
+
+
+def test_rows_that_are_free_count_before_they_are_taken() -> None:
+    async def burst(engine: Engine) -> None:
+        engine.submit(SynthesisRequest("ab", "heart"))
+        steps.next()
+        for _ in range(3):
+            engine.submit(SynthesisRequest("a" * 10, "heart"))
+        assert engine.waiting() == Load(0, 0.0)
+        engine.submit(SynthesisRequest("a" * 10, "heart"))
+        assert engine.waiting() == Load(1, 10 * FIRST_FRAMES_PER_TOKEN)
+
+    with stepping(max_streams=4) as (engine, steps):
+        asyncio.run(burst(engine))
+
+
+def test_engines_that_share_a_queue_share_its_seconds_too() -> None:
+    async def fill(one: Engine, two: Engine) -> None:
+        for engine, steps in ((one, steps_one), (two, steps_two)):
+            engine.submit(SynthesisRequest("ab", "heart"))
+            steps.next()
+        one.submit(SynthesisRequest("a" * 20, "heart"))
+        with pytest.raises(Overloaded, match="too long"):
+            two.submit(SynthesisRequest("a" * 20, "heart"))
+        two.submit(SynthesisRequest("a" * 4, "heart"))
+
+    limit_s = 100 * FRAME_S
+    with (
+        stepping(max_streams=1, max_queue_s=limit_s) as (one, steps_one),
+        stepping(max_streams=1, max_queue_s=limit_s) as (two, steps_two),
+    ):
+        for engine in (one, two):
+            engine.share_queue((one, two))
+        asyncio.run(fill(one, two))

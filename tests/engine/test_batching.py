@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,8 @@ def runners(checkpoints: Checkpoints) -> Callable[..., TorchRunner]:
 
 
 def config_of(**settings: int) -> EngineConfig:
-    return EngineConfig(**{"max_context": 128, "max_streams": 4, **settings}, device="cpu", dtype="float32")
+    given: dict[str, Any] = {"max_context": 128, "max_streams": 4, **settings}
+    return EngineConfig(**given, device="cpu", dtype="float32")
 
 
 @pytest.fixture(scope="module")

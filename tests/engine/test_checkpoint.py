@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+import huggingface_hub.constants
 import numpy as np
 import pytest
 import torch
@@ -251,6 +252,8 @@ def test_a_missing_key_is_named_with_its_file(name: str, key: str, tmp_path: Pat
         (MAIN, "assistant_token_id", 7.0, "must be int, not 7.0"),
         (MAIN, "tts_model_size", 1.7, "must be str, not 1.7"),
         (MAIN, "talker_config", [], "must be dict, not []"),
+        (GENERATION, "max_utterance_chars", "180", "must be int, not '180'"),
+        (GENERATION, "max_utterance_chars", 0, "must be above 0, not 0"),
         (MAIN, "talker_config.hidden_size", "big", "must be int, not 'big'"),
         (MAIN, "talker_config.rope_theta", "1e6", "must be float, not '1e6'"),
         (MAIN, "talker_config.spk_id", ["ryan"], "must be dict, not ['ryan']"),

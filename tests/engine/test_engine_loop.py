@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from vivavoce_engine import (
     AudioChunk,
     AudioStream,
@@ -17,7 +18,6 @@ from vivavoce_engine import (
     NotServing,
     Overloaded,
     Rejected,
-    SynthesisFailed,
     SynthesisRequest,
     collect,
 )
@@ -41,9 +41,9 @@ async def soon(awaitable: Awaitable[T]) -> T:
     return await asyncio.wait_for(awaitable, HUNG_S)
 
 
-async def pcm_of(stream: AudioStream) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+async def pcm_of(stream: AudioStream) -> NDArray[np.float32]:
     chunks, _ = await soon(collect(stream))
-    pcm: np.ndarray[tuple[int], np.dtype[np.float32]] = np.concatenate([chunk.pcm for chunk in chunks])
+    pcm: NDArray[np.float32] = np.concatenate([chunk.pcm for chunk in chunks])
     return pcm
 
 
@@ -376,7 +376,7 @@ async def test_a_broken_runner_fails_everybody_and_the_engine_is_no_longer_ready
         streams.append(engine.submit(says(9)))  # waits: both rows are taken, and the engine has not heard of it yet
         steps.fail(RuntimeError("no memory"))
         for stream in streams:
-            with pytest.raises(SynthesisFailed, match="no memory"):
+            with pytest.raises(NotServing, match="no memory"):
                 await soon(collect(stream))
             assert not engine.ready
         with pytest.raises(NotServing):
@@ -389,7 +389,7 @@ async def test_a_request_that_arrives_while_the_engine_breaks_is_refused(caplog:
     with stepping() as (engine, steps):
         engine.submit(ENDLESS)
         steps.next()
-        prompt = engine._runner.text.prompt
+        prompt = engine.text.prompt
 
         def break_first(request: SynthesisRequest) -> Prompt:
             steps.fail(RuntimeError("no memory"))
@@ -405,7 +405,7 @@ async def test_a_request_that_arrives_while_the_engine_breaks_is_refused(caplog:
 async def test_a_leaked_row_is_found_when_the_engine_is_idle(caplog: pytest.LogCaptureFixture) -> None:
     with running(Engine(FakeRunner(), EngineConfig())) as engine:
         await soon(collect(engine.submit(says(2))))
-        engine._scheduler._rows.admit()
+        engine._loop._scheduler._rows.admit()
         await soon(collect(engine.submit(says(2))))
         engine._thread.join(HUNG_S)
         assert not engine.ready

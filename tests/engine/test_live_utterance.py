@@ -69,7 +69,7 @@ async def say(engine: Engine, request: SynthesisRequest, fragments: list[Fragmen
 
 
 def engine_text(engine: Engine) -> TextFrontend:
-    text = engine._runner.text
+    text = engine.text
     assert isinstance(text, TextFrontend)
     return text
 

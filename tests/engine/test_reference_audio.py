@@ -124,6 +124,12 @@ def playlist(_: Samples) -> bytes:
     return b"#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\nfile:///etc/hostname\n#EXT-X-ENDLIST\n"
 
 
+def infinite(samples: Samples) -> bytes:
+    """In stereo, one channel of which is the negative of the other: their mean is no number."""
+    endless = np.where(np.arange(len(samples)) % 2, np.inf, -np.inf)
+    return patched(patched(encode(endless, "wav", "pcm_f32le"), 22, "<H", 2), 32, "<H", 8)
+
+
 BAD: list[tuple[str, Callable[[Samples], bytes], str]] = [
     ("empty", lambda _: b"", "is no audio file"),
     ("text", text, "is no audio file"),
@@ -148,6 +154,7 @@ BAD: list[tuple[str, Callable[[Samples], bytes], str]] = [
     ("no number", lambda x: encode(np.where(x == x[5], np.nan, x), "wav", "pcm_f32le"), "far outside -1..1"),
     ("infinity", lambda x: encode(np.where(x == x[5], np.inf, x), "wav", "pcm_f32le"), "far outside -1..1"),
     ("integers as floats", lambda x: encode(x * 32768, "wav", "pcm_f32le"), "far outside -1..1"),
+    ("infinite both ways", infinite, "far outside -1..1"),
     ("11 MiB", lambda _: bytes(MAX_BYTES + 1), "is larger than 10 MiB"),
 ]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from vivavoce_engine import Rejected, StoredVoice, StoreFull, VoiceReference, VoiceStore
+from vivavoce_engine import Rejected, StoredVoice, StoreFailed, StoreFull, VoiceReference, VoiceStore
 from vivavoce_engine import voice_store as module
 from vivavoce_engine.lru import ByteLimitedCache
 from vivavoce_engine.voice_store import MAX_FILE_BYTES, MAX_TEXT_CHARS, STALE_S, to_bytes
@@ -122,7 +122,7 @@ def test_a_crash_while_writing_leaves_no_voice_behind(
         raise OSError("no space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(StoreFailed, match="no space"):
         store.add(voice())
     assert os.listdir(folder) == []
     assert store.get("anna") is None

@@ -15,11 +15,11 @@ class Listener(AudioStream):
 
     def __init__(self, utterance_id: int) -> None:
         self.utterance_id = utterance_id
-        self._frames_sent = self._frames_read = 0
+        self._frames_sent = self.frames_read = 0
 
     def read(self, frames: int) -> None:
         assert frames <= self.unread_frames
-        self._frames_read += frames
+        self.frames_read += frames
 
 
 def pending(

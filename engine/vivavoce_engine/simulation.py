@@ -1,0 +1,189 @@
+"""A discrete-event simulation of an engine: its own loop, scheduler and admission over a runner that only takes time.
+
+The clock stands still while the host works and moves by recorded step times when the runner runs. So what is simulated
+is what the engine does with these requests, not a model of it: batches, queueing, chunk ramp and refusals are its own.
+Not in it: HTTP, encoders, and whatever else the machine does meanwhile; `serving_s` adds a constant for them.
+"""
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivavoce_engine.admission import Admission, Load
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.errors import Overloaded
+from vivavoce_engine.fake_runner import FAKE_INFO, FakeText
+from vivavoce_engine.loop import EngineLoop
+from vivavoce_engine.messages import AudioChunk, Finished, Submit
+from vivavoce_engine.request import SynthesisRequest
+from vivavoce_engine.runner import Outcome
+from vivavoce_engine.scheduler import Plan
+from vivavoce_engine.sequence import Pending, TrailingText
+from vivavoce_engine.step_times import StepTimes
+from vivavoce_engine.stream import Delivery
+from vivavoce_engine.text import NO_ID, Prompt
+
+FRAME_S = FAKE_INFO.frame_s
+FRAMES_PER_TOKEN = 4
+"""English speech; it matters to estimates of the queue's length alone."""
+ON_TIME_S = 1e-6
+NO_PCM = np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Arrival:
+    """A request: when it comes, and how many frames its speech has."""
+
+    at_s: float
+    frames: int
+
+
+@dataclass(slots=True)
+class Heard:
+    """What a listener gets of one request. It reads at once, so nothing is ever unread."""
+
+    utterance_id: int
+    arrival: Arrival
+    refused: bool = False
+    first_s: float | None = None
+    ended_s: float | None = None
+    stalled_s: float = 0.0
+    underruns: int = 0
+    unread_frames: int = 0
+    _runs_dry_s: float = math.inf
+
+    def count_sent(self, frames: int) -> None:
+        pass
+
+    def hear(self, at_s: float, frames: int) -> None:
+        """A piece comes. The player starts with the first one, and waits whenever it has nothing."""
+        if self.first_s is None:
+            self.first_s = self._runs_dry_s = at_s
+        late_s = at_s - self._runs_dry_s
+        if late_s > ON_TIME_S:
+            self.underruns += 1
+            self.stalled_s += late_s
+        self._runs_dry_s = max(at_s, self._runs_dry_s) + frames * FRAME_S
+        self.ended_s = at_s
+
+    @property
+    def ttfa_s(self) -> float | None:
+        """From arrival to the first piece of audio."""
+        return None if self.first_s is None else self.first_s - self.arrival.at_s
+
+
+@dataclass
+class _Clock:
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class SimulatedRunner:
+    """Takes the time of a step, and ends each utterance after its number of frames."""
+
+    times: StepTimes
+    clock: _Clock
+    info = FAKE_INFO
+    text = FakeText(FAKE_INFO)
+    lengths: dict[int, int] = field(default_factory=dict)
+
+    def run(self, plan: Plan) -> Outcome:
+        self.clock.now_s += self.times.step_ms(plan) / 1000
+        ended = {
+            sequence.utterance_id: sequence.frames_made + 1 >= self.lengths[sequence.utterance_id]
+            for sequence in plan.step
+        }
+        audio = {
+            sequence.utterance_id: AudioChunk(NO_PCM, _codes(sequence.frames_vocoded, frames))
+            for sequence, frames in plan.vocode
+        }
+        return Outcome(plan, ended, audio, {})
+
+
+def _codes(first_frame: int, frames: int) -> NDArray[np.int16]:
+    """No two frames alike: speech that stands still is broken off."""
+    return np.arange(first_frame, first_frame + frames, dtype=np.int16)[:, None]
+
+
+class Simulation:
+    """One engine, for one run: `run` gives what each arrival's listener hears, in the order of arrival."""
+
+    def __init__(self, times: StepTimes, config: EngineConfig, serving_s: float = 0.0) -> None:
+        self._config = config
+        self._serving_s = serving_s
+        self._clock = _Clock()
+        self._runner = SimulatedRunner(times, self._clock)
+        self._admission = Admission(config, FRAME_S)
+        self._loop = EngineLoop(self._runner, config, self._admission, self._deliver, self._clock)
+        self._accepted = 0
+        self._accepted_frames = 0.0
+        self._heard: list[Heard] = []
+        self._waiting_arrivals: list[Arrival] = []
+        self._next_frames: Iterator[int] = iter(())
+        self._pause_s = 0.0
+
+    @property
+    def steps(self) -> int:
+        return self._loop.state().steps
+
+    def run(self, arrivals: Iterable[Arrival]) -> list[Heard]:
+        self._waiting_arrivals = list(arrivals)
+        heapq.heapify(self._waiting_arrivals)
+        while True:
+            while self._waiting_arrivals and self._waiting_arrivals[0].at_s <= self._clock.now_s:
+                self._submit(heapq.heappop(self._waiting_arrivals))
+            if self._loop.step():
+                continue
+            if not self._waiting_arrivals:
+                return self._heard
+            self._clock.now_s = max(self._clock.now_s, self._waiting_arrivals[0].at_s)
+
+    def run_closed(self, frames: Iterable[int], listeners: int, pause_s: float = 0.0) -> list[Heard]:
+        """So many listeners; each asks for the next speech `pause_s` after it has had the end of its last."""
+        self._next_frames, self._pause_s = iter(frames), pause_s
+        return self.run([Arrival(0.0, length) for length in itertools.islice(self._next_frames, listeners)])
+
+    def _submit(self, arrival: Arrival) -> None:
+        listener = Heard(len(self._heard), arrival)
+        self._heard.append(listener)
+        length = arrival.frames
+        tokens = max(1, round(length / FRAMES_PER_TOKEN))
+        frames = self._admission.estimate_frames(tokens, self._runner.info.max_frames)
+        try:
+            self._admission.check(self._waiting(), frames, None)
+        except Overloaded:
+            listener.refused = True
+            return
+        self._runner.lengths[listener.utterance_id] = length
+        request = SynthesisRequest("…", speaker=FAKE_INFO.speakers[0])
+        prompt = Prompt((NO_ID,), (NO_ID,), (), tokens)
+        trailing = TrailingText((), complete=True, text_tokens=tokens)
+        pending = Pending(listener.utterance_id, request, prompt, 0, length, listener, trailing, frames)
+        self._accepted += 1
+        self._accepted_frames += frames
+        self._loop.apply([Submit(pending)])
+
+    def _waiting(self) -> Load:
+        """As EngineFront counts it."""
+        state = self._loop.state()
+        requests = self._accepted - state.left_queue - (self._config.max_streams - state.running)
+        return Load(0, 0.0) if requests < 0 else Load(requests, self._accepted_frames - state.left_queue_frames)
+
+    def _deliver(self, deliveries: Sequence[Delivery]) -> None:
+        heard_s = self._clock.now_s + self._serving_s
+        for listener, event in deliveries:
+            match event:
+                case AudioChunk(frames=frames):
+                    assert isinstance(listener, Heard)
+                    listener.hear(heard_s, frames)
+                case Finished():
+                    for length in itertools.islice(self._next_frames, 1):
+                        heapq.heappush(self._waiting_arrivals, Arrival(heard_s + self._pause_s, length))

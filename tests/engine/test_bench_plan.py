@@ -1,0 +1,216 @@
+"""`vivavoce bench plan` and `steps`: the fewest replicas, the check against a run, and the recorder."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vivavoce_engine import EngineConfig, bench_plan, bench_steps
+from vivavoce_engine.bench_plan import SimulatedEngine, Workload, fewest_replicas, percentile, simulate
+from vivavoce_engine.bench_steps import Recorder, host_ms
+from vivavoce_engine.fake_runner import FakeRunner
+from vivavoce_engine.simulation import Arrival
+from vivavoce_engine.step_times import read_step_times
+
+STEPS = {
+    "machine": "by hand",
+    "frame_ms": {"m": {"1": 10, "64": 20}},
+    "prefill_ms": {"m": {"1": 3, "2": 5}},
+    "code2wav_us_per_frame": {"1x1": 1000, "64x8": 100},
+}
+
+
+@pytest.fixture
+def steps(tmp_path: Path) -> Path:
+    path = tmp_path / "engine-byhand.json"
+    path.write_text(json.dumps(STEPS), encoding="utf-8")
+    return path
+
+
+def engine(steps: Path, **settings: int) -> SimulatedEngine:
+    config = EngineConfig(max_streams=64, **settings)  # type: ignore[arg-type]
+    return SimulatedEngine(read_step_times(steps, None), config, 0.0)
+
+
+def plan(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    bench_plan.add_arguments(parser)
+    return bench_plan.run(parser.parse_args(arguments))
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return document
+
+
+def test_the_workload_is_the_one_asked_for() -> None:
+    arrivals = list(Workload(rate=40.0, audio_s=4.0, shortest_s=490.0, seed=1).arrivals(replicas=2))
+    assert len(arrivals) == pytest.approx(20 * 500, rel=0.03)
+    assert sum(each.frames for each in arrivals) / len(arrivals) * 0.08 == pytest.approx(4.0, rel=0.03)
+    assert arrivals == list(Workload(40.0, 4.0, 490.0, 1).arrivals(2))
+
+
+def test_a_replica_gets_enough_requests_at_any_rate() -> None:
+    workload = Workload(rate=0.1, audio_s=4.0, shortest_s=60.0, seed=0)
+    assert len(list(workload.arrivals(replicas=3))) == pytest.approx(500, rel=0.15)
+
+
+def test_the_fewest_replicas_are_found(steps: Path) -> None:
+    workload = Workload(rate=120.0, audio_s=4.5, shortest_s=10.0, seed=0, warmup_s=5.0)
+    replicas, tried = fewest_replicas(engine(steps), workload, ttfa_ms=60.0, underruns=0.0)
+    assert replicas is not None
+    assert replicas > 1
+    assert simulate(engine(steps), workload, replicas).keeps(60.0, 0.0)
+    assert not simulate(engine(steps), workload, replicas - 1).keeps(60.0, 0.0)
+    assert {each.replicas for each in tried} >= {replicas, replicas - 1}
+
+
+def test_what_one_request_alone_breaks_no_number_keeps(steps: Path) -> None:
+    workload = Workload(rate=0.2, audio_s=4.5, shortest_s=60.0, seed=0)
+    assert fewest_replicas(engine(steps), workload, ttfa_ms=5.0, underruns=0.0)[0] is None
+
+
+def test_the_command(steps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--steps", str(steps), "--rate", "30", "--max-streams", "64", "--duration", "10"]
+    assert plan(*arguments, "--ttfa-ms", "80") == 0
+    document = last_line(capsys)
+    assert document["replicas"] >= 1
+    assert document["assumed"] == ["host_ms"]
+    assert plan(*arguments, "--ttfa-ms", "1") == 1
+    assert last_line(capsys)["replicas"] is None
+
+
+def test_a_card_by_its_name(steps: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(bench_plan, "RESULTS", steps.parent)
+    assert plan("--gpu", "ByHand", "--rate", "1", "--duration", "5") == 0
+    assert plan("--gpu", "Z9000", "--rate", "1") == 2
+    assert "there are no step times at" in capsys.readouterr().err
+
+
+def test_wrong_numbers_are_named(steps: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("--steps", str(steps), "--rate", "0") == 2
+    assert "--rate must be above 0" in capsys.readouterr().err
+
+
+def a_run(steps: Path) -> list[dict[str, Any]]:
+    """A result as `bench load` writes it, of a server that does exactly what is simulated."""
+    arrivals = [Arrival(0.1 * number, 20 + number % 7) for number in range(60)]
+    return [
+        {
+            "error": None,
+            "warmup": heard.arrival.at_s < 1,
+            "sent_s": heard.arrival.at_s,
+            "audio_s": heard.arrival.frames * 0.08,
+            "first_playable_ms": 1000 * (heard.ttfa_s or 0),
+            "end_to_end_ms": 1000 * ((heard.ended_s or 0) - heard.arrival.at_s),
+            "gaps": [{}] * heard.underruns,
+        }
+        for heard in engine(steps).simulation().run(arrivals)
+    ]
+
+
+def test_the_check_against_a_run(steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = tmp_path / "result.json"
+    requests = a_run(steps)
+    result.write_text(json.dumps({"runs": [{"load": {"poisson_rate": 10}, "requests": 50}], "requests": [requests]}))
+    arguments = ["--steps", str(steps), "--check", str(result), "--max-streams", "64"]
+    assert plan(*arguments) == 0
+    (checked,) = last_line(capsys)["checked"]
+    assert [each["figure"] for each in checked["figures"]] == [
+        "first audio p50 ms",
+        "first audio p95 ms",
+        "end to end p50 ms",
+        "end to end p95 ms",
+        "requests with underruns",
+    ]
+    assert [each["ratio"] for each in checked["figures"][:4]] == pytest.approx([1.0] * 4)
+    assert plan(*arguments, "--serving-ms", "10") == 0
+    first = last_line(capsys)["checked"][0]["figures"][0]
+    assert first["simulated"] == pytest.approx(first["measured"] + 10)
+
+
+def test_the_check_of_a_closed_loop_is_closed_too(
+    steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Replayed at their times, requests of a slower simulation would pile up."""
+    heard = engine(steps).simulation().run_closed([20, 30, 25, 40], listeners=1, pause_s=0.002)
+    ends_s = [each.ended_s or 0.0 for each in heard]
+    assert [each.arrival.at_s for each in heard[1:]] == pytest.approx([end_s + 0.002 for end_s in ends_s[:-1]])
+    requests: list[dict[str, Any]] = [
+        {
+            "error": None,
+            "warmup": False,
+            "sent_s": 10 + each.arrival.at_s / 2,  # a machine twice as fast
+            "lag_ms": 2.0,
+            "audio_s": each.arrival.frames * 0.08,
+            "first_playable_ms": 500 * (each.ttfa_s or 0),
+            "end_to_end_ms": 500 * ((each.ended_s or 0) - each.arrival.at_s),
+            "gaps": [],
+        }
+        for each in heard
+    ]
+    result = tmp_path / "result.json"
+    result.write_text(json.dumps({"runs": [{"load": {"listeners": 1}, "requests": 4}], "requests": [requests]}))
+    assert plan("--steps", str(steps), "--check", str(result)) == 0
+    (checked,) = last_line(capsys)["checked"]
+    assert [each["ratio"] for each in checked["figures"][:4]] == pytest.approx([2.0] * 4)
+
+
+def test_a_result_that_is_none(steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x").write_text("{}")
+    assert plan("--steps", str(steps), "--check", str(tmp_path / "x")) == 2
+    assert "is no result of `vivavoce bench load -o`" in capsys.readouterr().err
+
+
+def test_percentiles_are_nearest_ranks() -> None:
+    assert [percentile(range(1, 21), percent) for percent in (50, 95, 100)] == [10, 19, 20]
+
+
+def test_steps_are_recorded_part_by_part() -> None:
+    plans: list[tuple[int, int, tuple[int, ...]]] = []
+
+    def note(plan: Any) -> None:
+        plans.append((len(plan.start), len(plan.step), tuple(frames for _, frames in plan.vocode)))
+
+    recorder = Recorder(FakeRunner(before_step=note), rounds=1)
+    frame_ms, us_per_frame = recorder.frames(2)
+    assert frame_ms >= 0
+    assert list(us_per_frame) == [1, 2, 4, 8]
+    frames = [(0, 2, ())]
+    assert plans == [
+        *[(2, 0, ()), *frames, (0, 0, (1, 1))],
+        *[*2 * frames, (0, 0, (2, 2))],
+        *[*4 * frames, (0, 0, (4, 4))],
+        *[*8 * frames, (0, 0, (8, 8))],
+    ]
+    plans.clear()
+    recorder.prefill_ms(2)
+    assert plans == [(2, 0, ())]
+
+
+def test_an_utterance_that_ends_is_begun_anew() -> None:
+    """Each of 9 frames: it has room for the calls of 1, 2 and 4 frames, or for one of 8."""
+    runner = FakeRunner(frames_per_character=9 / len(bench_steps.TEXT))
+    _, us_per_frame = Recorder(runner, rounds=2).frames(1)
+    assert list(us_per_frame) == [1, 2, 4, 8]
+
+
+def test_the_loop_itself_takes_time() -> None:
+    assert host_ms(4) > 0
+
+
+def test_steps_of_the_shipped_voice_can_be_planned_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    bench_steps.add_arguments(parser)
+    path = tmp_path / "engine-here.json"
+    assert (
+        bench_steps.run(parser.parse_args(["--rows", "1", "2", "--rounds", "1", "--device", "cpu", "-o", str(path)]))
+        == 0
+    )
+    times = read_step_times(path, "shipped")
+    assert times.assumed == ()
+    assert times.frame_ms(2) > 0
+    assert times.prefill_ms(1) > 0
+    assert times.code2wav_ms(8) > 0
+    assert last_line(capsys) == json.loads(path.read_text())

@@ -1,0 +1,66 @@
+"""The simulated engine does what the engine does, at times that can be worked out by hand."""
+
+import pytest
+from vivavoce_engine import EngineConfig
+from vivavoce_engine.simulation import Arrival, Heard, Simulation
+from vivavoce_engine.step_times import Curve, StepTimes
+
+FREE = Curve({1: 0.0, 2: 0.0})
+
+
+def constant(ms: float) -> Curve:
+    return Curve({0: ms, 1: ms})
+
+
+def times(frame: Curve = FREE, prefill: Curve = FREE, code2wav: Curve = FREE) -> StepTimes:
+    return StepTimes("by hand", "by hand", frame, prefill, code2wav, FREE)
+
+
+def simulate(step_times: StepTimes, *arrivals: Arrival, serving_s: float = 0.0, **settings: int) -> list[Heard]:
+    return Simulation(step_times, EngineConfig(**settings), serving_s).run(arrivals)  # type: ignore[arg-type]
+
+
+def test_one_request_alone() -> None:
+    """A frame 10 ms, prefill 5, Code2Wav 2 a frame: first audio after 17 ms; pieces of 1, 1, 2, 4 and 2 frames."""
+    (heard,) = simulate(times(constant(10), constant(5), Curve({4: 8.0})), Arrival(100.0, 10), serving_s=0.003)
+    assert heard.first_s == pytest.approx(100 + 0.005 + 0.010 + 0.002 + 0.003)
+    assert heard.ended_s == pytest.approx(100 + 0.005 + 10 * 0.012 + 0.003)
+    assert (heard.underruns, heard.refused) == (0, False)
+
+
+def test_requests_share_a_batch() -> None:
+    """Frames cost 10 ms and 1 for each row more: the second comes in the middle of a frame, and waits for its end."""
+    frame = Curve({1: 10.0, 2: 11.0})
+    first, second = simulate(times(frame), Arrival(0.0, 20), Arrival(0.0125, 4))
+    assert first.ttfa_s == pytest.approx(0.010)
+    assert second.ttfa_s == pytest.approx(0.020 - 0.0125 + 0.011)
+    assert second.ended_s == pytest.approx(0.020 + 4 * 0.011)
+    assert first.ended_s == pytest.approx(0.020 + 4 * 0.011 + 14 * 0.010)
+
+
+def test_who_finds_no_row_waits_and_who_finds_no_place_in_the_queue_is_refused() -> None:
+    arrivals = [Arrival(0.0, 10), Arrival(0.001, 10), Arrival(0.002, 10)]
+    heard = simulate(times(constant(10)), *arrivals, max_streams=1, max_queue=1)
+    assert [each.refused for each in heard] == [False, False, True]
+    assert heard[1].ttfa_s == pytest.approx(0.100 + 0.010 - 0.001)
+    assert heard[2].ttfa_s is None
+
+
+def test_too_slow_frames_are_heard_as_underruns() -> None:
+    """100 ms for 80 ms of speech: each of the pieces (1, 1, 2, 4 frames) comes 20 ms a frame too late."""
+    (slow,) = simulate(times(constant(100)), Arrival(0.0, 8))
+    assert slow.underruns == 3
+    assert slow.stalled_s == pytest.approx(0.020 + (0.2 - 0.08) + (0.4 - 0.16))
+    (fast,) = simulate(times(constant(79)), Arrival(0.0, 2))
+    assert fast.underruns == 0
+
+
+def test_starts_are_limited_as_in_the_engine() -> None:
+    heard = simulate(times(constant(10)), *[Arrival(0.0, 5)] * 4, max_prefills_per_step=2)
+    assert [each.ttfa_s for each in heard] == pytest.approx([0.010, 0.010, 0.020, 0.020])
+
+
+def test_long_speech_ends() -> None:
+    """No frame is like another, and the ceiling of endless speech is above what was asked for."""
+    (heard,) = simulate(times(constant(1)), Arrival(0.0, 3000))
+    assert heard.ended_s == pytest.approx(3.0)
