@@ -6,6 +6,8 @@ Keys come from settings (a name is made up for each) or from a TOML file:
     key = "sk-..."
     max_concurrent = 4
     requests_per_minute = 120
+
+The file may change while the server runs: `Keyring.replace` takes the new keys, and what a key has used stays counted.
 """
 
 import hashlib
@@ -46,22 +48,38 @@ class Caller:
     """
 
     def __init__(self, name: str, entry: KeyEntry | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.name = name
-        self._max_concurrent = entry.max_concurrent if entry else None
-        self._per_minute = entry.requests_per_minute if entry else None
         self._clock = clock
         self._speaking = 0
-        # A bucket that holds one minute's requests and refills steadily.
-        self._tokens = float(self._per_minute or 0)
+        self._revoked = False
+        self._per_minute: int | None = None
+        self._tokens = 0.0
         self._filled_s = clock()
+        self.limit(name, entry)
+
+    def limit(self, name: str, entry: KeyEntry | None) -> None:
+        """Takes over a name and limits; a limit that does not change keeps what has been used of it."""
+        self.name = name
+        self._max_concurrent = entry.max_concurrent if entry else None
+        per_minute = entry.requests_per_minute if entry else None
+        if per_minute != self._per_minute:
+            # A bucket that holds one minute's requests and refills steadily.
+            self._per_minute = per_minute
+            self._tokens = float(per_minute or 0)
+            self._filled_s = self._clock()
+
+    def revoke(self) -> None:
+        """Takes the key back: what runs goes on, nothing new begins, on no connection that is still open either."""
+        self._revoked = True
 
     @contextmanager
     def speaking(self, requests: int = 1) -> Iterator[None]:
         """Counts speech while it runs.
 
         Raises:
-            ApiError: 429, a limit is reached; says when to come back.
+            ApiError: 429, a limit is reached; says when to come back. 401, the key has been revoked.
         """
+        if self._revoked:
+            raise _unknown_key()
         if self._max_concurrent is not None and self._speaking >= self._max_concurrent:
             raise _too_many(f"this key may have {self._max_concurrent} running at once", CONCURRENCY_RETRY_S)
         self._take_tokens(requests)
@@ -95,8 +113,24 @@ class Keyring:
     """All keys of a server. Without any, everybody is the same unlimited caller."""
 
     def __init__(self, entries: Sequence[tuple[str, KeyEntry]]) -> None:
-        self._callers = [(_digest(entry.key.get_secret_value()), Caller(name, entry)) for name, entry in entries]
+        self._callers: dict[bytes, Caller] = {}
         self._anybody = Caller("")
+        self.replace(entries)
+
+    def replace(self, entries: Sequence[tuple[str, KeyEntry]]) -> None:
+        """Takes other keys. One that stays keeps what it has used of its limits; one that is gone is revoked."""
+        before = self._callers
+        self._callers = {}
+        for name, entry in entries:
+            digest = _digest(entry.key.get_secret_value())
+            caller = before.pop(digest, None) or Caller(name, entry)
+            caller.limit(name, entry)
+            self._callers[digest] = caller
+        for caller in before.values():
+            caller.revoke()
+
+    def __len__(self) -> int:
+        return len(self._callers)
 
     @property
     def wanted(self) -> bool:
@@ -116,11 +150,11 @@ class Keyring:
         found: Caller | None = None
         digest = _digest(key)
         # Every key is compared, in constant time, so that the time taken tells nothing about any of them.
-        for known, caller in self._callers:
+        for known, caller in self._callers.items():
             if hmac.compare_digest(known, digest):
                 found = caller
         if found is None:
-            raise _unauthorized("The API key is not known here")
+            raise _unknown_key()
         return found
 
 
@@ -132,28 +166,41 @@ def _unauthorized(message: str) -> ApiError:
     return ApiError(401, message, None, "invalid_api_key")
 
 
+def _unknown_key() -> ApiError:
+    return _unauthorized("The API key is not known here")
+
+
 def load_keyring(config: ServerConfig) -> Keyring:
-    """The keys that the settings name.
+    """The keys that the settings name. Raises as `read_keys`."""
+    return Keyring(read_keys(config))
+
+
+def read_keys(config: ServerConfig) -> list[tuple[str, KeyEntry]]:
+    """The names and keys of the settings and of the file that they name.
 
     Raises:
-        ValueError: the file of keys is wrong; says where.
+        ValueError: the file of keys is wrong; says where, and nothing of what is in it.
     """
     limits = {"max_concurrent": config.key_max_concurrent, "requests_per_minute": config.key_requests_per_minute}
     entries = [(f"key {n}", KeyEntry(key=key, **limits)) for n, key in enumerate(config.api_keys, start=1)]
     if config.api_keys_file is not None:
-        entries += _read_keys(config.api_keys_file, limits)
+        entries += _read_file(config.api_keys_file, limits)
     keys = [entry.key.get_secret_value() for _, entry in entries]
     if len(set(keys)) < len(keys):
         raise ValueError("the same API key is given twice")
-    return Keyring(entries)
+    return entries
 
 
-def _read_keys(path: Path, limits: dict[str, int | None]) -> list[tuple[str, KeyEntry]]:
+def _read_file(path: Path, limits: dict[str, int | None]) -> list[tuple[str, KeyEntry]]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
         entries = [(name, KeyEntry.model_validate({**limits, **table})) for name, table in tables.items()]
-    except (OSError, tomllib.TOMLDecodeError, TypeError, ValidationError) as error:
-        raise ValueError(f"{path}: {error}") from error
+    except ValidationError as error:
+        # pydantic's own words repeat the value, which may be a key.
+        first = error.errors(include_input=False, include_url=False)[0]
+        raise ValueError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from None
     if not entries:
         raise ValueError(f"{path}: there is no key in it, which would leave the server open")
     return entries
@@ -163,8 +210,8 @@ BEARER = HTTPBearer(auto_error=False)
 """Tells the OpenAPI page that keys are wanted; `identify` checks them."""
 
 
-def identify(request: Request) -> Caller:
-    """The caller of a request, as a FastAPI dependency."""
+async def identify(request: Request) -> Caller:
+    """The caller of a request, as a FastAPI dependency (async: others would each run on a thread)."""
     keyring = request.app.state.keyring
     assert isinstance(keyring, Keyring)
     return keyring.find(bearer_key(request))

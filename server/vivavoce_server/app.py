@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from fastapi import Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
-from vivavoce_engine import Engine
+from vivavoce_engine import SpeechEngine
 
 from vivavoce_server import batch, elevenlabs, errors, health, http, playground, voice_routes, websocket
 from vivavoce_server.access import BEARER, load_keyring
@@ -14,9 +14,9 @@ from vivavoce_server.limits import BodyLimitMiddleware
 from vivavoce_server.service import Service
 
 
-def create_app(engines: Engine | Mapping[str, Engine], config: ServerConfig) -> FastAPI:
+def create_app(engines: SpeechEngine | Mapping[str, SpeechEngine], config: ServerConfig) -> FastAPI:
     """An app that serves one engine, or several by model id; the first is also served under OpenAI's model names."""
-    if isinstance(engines, Engine):
+    if isinstance(engines, SpeechEngine):
         engines = {config.model_name or engines.info.name: engines}
     app = FastAPI(
         title="Vivavoce",

@@ -2,15 +2,18 @@
 
 import asyncio
 import base64
+import time
 import uuid
+from dataclasses import replace
 from typing import Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.types import Send
-from vivavoce_engine import EngineError
+from vivavoce_engine import EngineError, Overloaded
 
 from vivavoce_server.access import Caller, CallerDep
+from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.errors import ApiError, ErrorDetail, engine_error_detail, invalid
 from vivavoce_server.http import ERROR_RESPONSES, ServiceDep
 from vivavoce_server.jobs import job_of
@@ -71,9 +74,10 @@ class BatchResults(BaseModel):
 class BatchResponse(SpokenResponse):
     """Speaks the items side by side, as many as the engine has rows, so that a batch is not refused for its length."""
 
-    def __init__(self, service: Service, caller: Caller, requests: list[SpeechRequest]) -> None:
+    def __init__(self, service: Service, caller: Caller, requests: list[SpeechRequest], max_wait_s: float) -> None:
         super().__init__(service, caller, "application/json", cost=len(requests))
         self._requests = requests
+        self._max_wait_s = max_wait_s
         self._rows = {model: asyncio.Semaphore(engine.config.max_streams) for model, engine in service.engines.items()}
 
     async def speak(self, send: Send) -> None:
@@ -98,15 +102,16 @@ class BatchResponse(SpokenResponse):
         try:
             model, _ = self.service.find_model(request.model)
             async with self._rows[model]:
-                job = await job_of(request, self.service)
+                start_by_s = time.monotonic() + self._max_wait_s
+                job = replace(await job_of(request, self.service), start_by_s=start_by_s)
                 meter = SpeechMeter(self.service.metrics, model)
                 outcome: Outcome = "disconnected"
                 try:
                     with Speech(job, meter, self.caller.name) as speech:
-                        audio = await speech.whole()
+                        audio, cost = await speech.whole()
                     outcome = "completed"
-                except EngineError:
-                    outcome = "failed"
+                except EngineError as error:
+                    outcome = "refused" if isinstance(error, Overloaded) else "failed"
                     raise
                 finally:
                     meter.end(outcome)
@@ -116,9 +121,7 @@ class BatchResponse(SpokenResponse):
             status, detail = engine_error_detail(error)
             return BatchResult(index=index, status="error", status_code=status, error=detail)
         usage = UsageObject(
-            input_tokens=speech.usage.input_tokens,
-            output_tokens=speech.usage.output_tokens,
-            total_tokens=speech.usage.total_tokens,
+            input_tokens=cost.input_tokens, output_tokens=cost.output_tokens, total_tokens=cost.total_tokens
         )
         audio_data = base64.b64encode(audio).decode()
         return BatchResult(
@@ -132,9 +135,11 @@ class BatchResponse(SpokenResponse):
     response_class=BatchResponse,
     responses={200: {"model": BatchResults}, **ERROR_RESPONSES},
 )
-async def speak_batch(body: BatchRequest, service: ServiceDep, caller: CallerDep) -> BatchResponse:
+async def speak_batch(
+    body: BatchRequest, service: ServiceDep, caller: CallerDep, max_wait_s: MaxWaitDep
+) -> BatchResponse:
     """Speaks several texts. One that fails leaves the others alone; its result says why."""
     if len(body.items) > service.config.max_batch_items:
         message = f"There are {len(body.items)} items; the most is {service.config.max_batch_items}"
         raise invalid("items", message, "array_above_max_length")
-    return BatchResponse(service, caller, body.requests())
+    return BatchResponse(service, caller, body.requests(), max_wait_s)

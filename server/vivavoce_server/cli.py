@@ -1,7 +1,6 @@
 """Serve a speech model over HTTP. Every flag is also an environment variable: --max-streams is VIVAVOCE_MAX_STREAMS."""
 
 import argparse
-import asyncio
 import logging
 import os
 import socket
@@ -11,14 +10,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from vivavoce_engine import CheckpointError, Engine
+from vivavoce_engine import EngineError, SpeechEngine
 
 from vivavoce_server.access import load_keyring
 from vivavoce_server.app import create_app
 from vivavoce_server.config import ServerConfig, load_settings, setting_help
 from vivavoce_server.context import log_to_stderr
 from vivavoce_server.draining import DrainingServer
-from vivavoce_server.loading import open_engines, warm_up
+from vivavoce_server.loading import open_engines
 
 log = logging.getLogger(__name__)
 
@@ -50,18 +49,16 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         print(f"vivavoce: cannot listen on {config.host}:{config.port}: {error}", file=sys.stderr)
         return FAILURE
+    engines: Mapping[str, SpeechEngine] = {}
     try:
-        with progress(f"loading {', '.join(config.model) or 'the shipped voice'}"):
-            engines = open_engines(config, engine_config)
-    except CheckpointError as error:
-        print(f"vivavoce: {error}", file=sys.stderr)
-        return FAILURE
-    try:
-        with progress("warming up"):
+        engines = open_engines(config, engine_config)
+        with progress(f"loading and warming up {', '.join(config.model) or 'the shipped voice'}"):
             for engine in engines.values():
                 engine.start()
-                asyncio.run(warm_up(engine))
         serve(engines, config, listener)
+    except EngineError as error:
+        print(f"vivavoce: {error}", file=sys.stderr)
+        return FAILURE
     finally:
         for engine in engines.values():
             engine.stop()
@@ -78,7 +75,7 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(engines: Mapping[str, Engine], config: ServerConfig, listener: socket.socket) -> None:
+def serve(engines: Mapping[str, SpeechEngine], config: ServerConfig, listener: socket.socket) -> None:
     """Runs the app on a bound socket until a signal, and says where it is once it answers."""
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
@@ -89,7 +86,7 @@ def serve(engines: Mapping[str, Engine], config: ServerConfig, listener: socket.
     server.run(sockets=[listener])
 
 
-def announce(url: str, engine: Engine, config: ServerConfig) -> None:
+def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:
     voice = engine.info.speakers[0] if engine.info.speakers else "alloy"
     print(f"Vivavoce speaks at {url} (docs: {url}/docs). Try:", flush=True)
     if engine.info.task == "base" and not engine.info.speakers:  # it has no voice but those that it is given

@@ -10,15 +10,26 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    create_model,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from vivavoce_engine import EngineConfig
 
 from vivavoce_server.allowed_hosts import checked_hosts
 
 ENV_PREFIX = "VIVAVOCE_"
+MAX_WAIT_S = 86_400.0
+"""Longest wait for a turn that anybody may ask for."""
 CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
 """Read by the client, which may share the server's environment."""
 
@@ -47,14 +58,27 @@ class ServerConfig(BaseModel):
     several. The voice that ships with Vivavoce by default; `fake` plays tones without torch."""
     model_name: str | None = None
     """Name under which a single model is served; the checkpoint's own name by default."""
+    load: Literal["start", "on-demand"] = "start"
+    """When models are loaded: all before the server is ready, or each at its first request."""
+    model_ttl_s: float = Field(default=600.0, gt=0)
+    """Seconds without use after which a model that was loaded on demand is unloaded."""
+    workers: int = Field(default=1, gt=0)
+    """Processes for each model, which share its requests: for a machine with more cores than one process uses."""
+    gpus: CommaList = ()
+    """GPUs to use, as numbers separated by commas, or all: each model gets one process on each."""
     max_input_chars: int = Field(default=4096, gt=0)
     """Longest `input` of a request, in characters."""
     max_part_chars: int = Field(default=1000, gt=0)
     """Longest text spoken in one go; a longer one is split between sentences."""
     max_batch_items: int = Field(default=32, gt=0)
     """Most texts of one batch request."""
+    max_wait_s: float = Field(default=120.0, gt=0, le=MAX_WAIT_S)
+    """Seconds that a request may wait for its turn, where it does not say so itself (`x-request-timeout`); one that
+    would wait longer is refused at once, as far as can be told."""
     max_body_bytes: int = Field(default=16 * 2**20, gt=0)
     """Largest request body: 10 MiB of reference audio in base64 fit."""
+    stall_s: float = Field(default=30.0, gt=0)
+    """Seconds that a client may read nothing of a response, once the buffers are full, before it is disconnected."""
     live_max_sessions: int = Field(default=256, gt=0)
     """Live (WebSocket) connections at the same time; the next one is told to try again later."""
     live_max_chars: int = Field(default=65536, gt=0)
@@ -91,6 +115,12 @@ class ServerConfig(BaseModel):
     """Least severe messages that are logged."""
     log_format: Literal["text", "json"] = "text"
     """Lines for people or for machines."""
+
+    @model_validator(mode="after")
+    def _one_way_to_several_processes(self) -> Self:
+        if self.gpus and self.workers != 1:
+            raise ValueError("gpus gives each model one process on each GPU: workers is for the CPU alone")
+        return self
 
 
 class UnknownVariable(ValueError):

@@ -16,6 +16,7 @@ from vivavoce_engine import EngineError
 
 from vivavoce_server.access import Caller, Keyring
 from vivavoce_server.context import request_id
+from vivavoce_server.deadlines import max_wait_of
 from vivavoce_server.errors import ApiError, engine_error_detail
 from vivavoce_server.outbox import Outbox
 from vivavoce_server.service import Service
@@ -145,11 +146,12 @@ class Connection:
         try:
             with self._service.count_session():
                 self._check_origin()
+                max_wait_s = max_wait_of(self._websocket, self._service.config)
                 key = self._protocol.connection_key(self._websocket)
                 caller = None if key is None else self._keyring.find(key)
                 message = await self._receive_first()
                 caller = caller or self._keyring.find(self._protocol.first_key(message))
-                session = self._open_session(caller)
+                session = self._open_session(caller, max_wait_s)
                 while True:
                     await self._handle(message, session)
                     message = await self._receive_next(session)
@@ -158,8 +160,8 @@ class Connection:
         except EngineError as error:
             raise Closing(Code.TRY_AGAIN_LATER, engine_error_detail(error)[1]) from error
 
-    def _open_session(self, caller: Caller) -> LiveSession:
-        self._session = LiveSession(self._service, caller, self._protocol, self._outbox, self._end)
+    def _open_session(self, caller: Caller, max_wait_s: float) -> LiveSession:
+        self._session = LiveSession(self._service, caller, self._protocol, self._outbox, self._end, max_wait_s)
         return self._session
 
     def _end(self, closing: Closing) -> None:

@@ -101,3 +101,5 @@ def log_to_stderr(level: str, as_json: bool) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # Its news ("started server process") are told better elsewhere; its warnings are not.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # It would log each address that a client sent, with whatever secret is in it.
+    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -1,27 +1,36 @@
-"""uvicorn with a gentle stop: on a signal the server refuses new speech, finishes what runs, and then leaves."""
+"""uvicorn with a gentle stop: on a signal the server refuses new speech, finishes what runs, and then leaves.
+
+SIGHUP reads the API keys anew. Stored voices need none of that: they are looked for on the disk every time.
+"""
 
 import asyncio
 import logging
+import os
+import signal
 import socket
+import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
+from vivavoce_server.access import Keyring, read_keys
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.service import Service
-from vivavoce_server.uvicorn_sockets import websocket_options
+from vivavoce_server.uvicorn_sockets import connection_options
 
 log = logging.getLogger(__name__)
 
 CLOSE_CONNECTIONS_S = 1
-"""Seconds for responses without speech after everything that spoke is over."""
+"""Seconds for responses without speech after everything that spoke is over, and for telling those that are cut off."""
 
 
 class DrainingServer(uvicorn.Server):
     """First SIGTERM or SIGINT: drain within `grace_s`, still listening, so that a load balancer reads "not ready"
-    instead of a refused connection. Second: leave at once.
+    instead of a refused connection. Second: leave at once. SIGHUP: reload, or drain if the terminal has been closed.
     """
 
     def __init__(self, app: FastAPI, config: ServerConfig, on_started: Callable[[], None]) -> None:
@@ -33,13 +42,15 @@ class DrainingServer(uvicorn.Server):
                 server_header=False,
                 access_log=False,
                 timeout_graceful_shutdown=CLOSE_CONNECTIONS_S,
-                **websocket_options(),
+                **connection_options(config),
             )
         )
-        service = app.state.service
+        service, keyring = app.state.service, app.state.keyring
         assert isinstance(service, Service)
+        assert isinstance(keyring, Keyring)
         self._service = service
-        self._grace_s = config.grace_s
+        self._keyring = keyring
+        self._settings = config
         self._on_started = on_started
         self._draining: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -47,6 +58,8 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
+        if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
+            self._loop.add_signal_handler(signal.SIGHUP, self._on_hangup, has_terminal())
         self._on_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -56,16 +69,47 @@ class DrainingServer(uvicorn.Server):
             return
         self._loop.call_soon_threadsafe(self._start_draining)
 
+    def _on_hangup(self, had_terminal: bool) -> None:
+        """A reload, unless the server had a terminal, which is closed now: then whoever started it has left."""
+        if had_terminal and not has_terminal():
+            self._start_draining()
+            return
+        try:
+            self._keyring.replace(read_keys(self._settings))
+        except ValueError as error:
+            log.error("the API keys were not reloaded, the old ones stay: %s", error)
+        else:
+            log.info("reloaded: there are %d API keys", len(self._keyring))
+
     def _start_draining(self) -> None:
         if self._draining is None:
             self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:
-        log.info("draining: %d utterances go on for up to %g s", self._service.speaking, self._grace_s)
+        grace_s = self._settings.grace_s
+        log.info("draining: %d utterances go on for up to %g s", self._service.speaking, grace_s)
         self._service.drain()
         try:
-            async with asyncio.timeout(self._grace_s):
+            async with asyncio.timeout(grace_s):
                 await self._service.silence.wait()
         except TimeoutError:
-            log.warning("%d utterances are cut off after %g s", self._service.speaking, self._grace_s)
+            log.warning("%d utterances are cut off after %g s", self._service.speaking, grace_s)
+            await self._cut_off()
         self.should_exit = True
+
+    async def _cut_off(self) -> None:
+        """Fails what still runs, so that its listeners are told before their connections are closed."""
+        stopping = [asyncio.to_thread(engine.stop) for engine in self._service.engines.values()]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_CONNECTIONS_S):
+                await asyncio.gather(*stopping)
+                await self._service.silence.wait()
+
+
+def has_terminal() -> bool:
+    """Whether the process has a terminal that is still open."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

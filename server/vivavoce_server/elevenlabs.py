@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from fastapi import APIRouter, WebSocket
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
 
 from vivavoce_server.access import bearer_key
 from vivavoce_server.audio import AudioOptions
@@ -79,7 +80,7 @@ class StreamInput:
 
     def first_key(self, message: str) -> str | None:
         try:
-            first = json.loads(message)
+            first = from_json(message)
         except ValueError:
             return None
         key = (first.get("xi_api_key") or first.get("xi-api-key")) if isinstance(first, dict) else None

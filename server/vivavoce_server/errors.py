@@ -6,18 +6,29 @@ The four keys message, type, param and code are always there. OpenAI's SDKs retr
 import logging
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
 from starlette.exceptions import HTTPException
-from vivavoce_engine import EngineError, NotServing, Overloaded, Rejected, StoreFull, SynthesisFailed
+from vivavoce_engine import (
+    EndlessSpeech,
+    EngineError,
+    NotServing,
+    Overloaded,
+    Rejected,
+    StoreFailed,
+    StoreFull,
+    SynthesisFailed,
+)
 
 log = logging.getLogger(__name__)
 
 NOT_SERVING_RETRY_S = 5.0
 UNAUTHORIZED = 401
+STORAGE_FULL = 507
 INVALID_REQUEST = "invalid_request_error"
 
 
@@ -34,12 +45,14 @@ KINDS: dict[type[EngineError], Kind] = {
     Rejected: Kind(400, INVALID_REQUEST, "invalid_value"),
     Overloaded: Kind(429, "rate_limit_error", "queue_full"),
     StoreFull: Kind(409, INVALID_REQUEST, "store_full"),
+    StoreFailed: Kind(STORAGE_FULL, "server_error", "store_failed"),
     NotServing: Kind(503, "service_unavailable", "not_serving"),
     SynthesisFailed: Kind(500, "server_error", "synthesis_failed"),
+    EndlessSpeech: Kind(500, "server_error", "endless_speech"),
     EngineError: Kind(500, "server_error", "engine_error"),
 }
 
-HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
+HTTP_CODES = {400: "invalid_body", 404: "not_found", 405: "method_not_allowed", 413: "body_too_large"}
 FIELD_OF_PARAM = {
     "text": "input",
     "speaker": "voice",
@@ -51,12 +64,20 @@ FIELD_OF_PARAM = {
 """SynthesisRequest's field → the wire's, where their names differ."""
 
 
+def _printable(text: object) -> object:
+    return text.encode(errors="backslashreplace").decode() if isinstance(text, str) else text
+
+
+Printable = Annotated[str, BeforeValidator(_printable)]
+"""Text that may repeat what a client sent: half a surrogate pair, which JSON can hold, has no bytes."""
+
+
 class ErrorDetail(BaseModel):
     """OpenAI's error object."""
 
-    message: str
+    message: Printable
     type: str
-    param: str | None
+    param: Printable | None
     code: str | None
 
 
@@ -168,6 +189,13 @@ def validation_detail(path: tuple[str | int, ...], kind: str, reason: str) -> Er
 
 async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
+    if isinstance(error.__cause__, OSError):
+        # An upload is put on the disk while it arrives: that this fails is not the client's fault.
+        log.error("a body could not be received: %s", error.__cause__)
+        reason = error.__cause__.strerror or "the disk does not take it"
+        message = f"The body could not be received: {reason}"
+        detail = ErrorDetail(message=message, type="server_error", param=None, code="store_failed")
+        return error_response(STORAGE_FULL, detail)
     messages = {
         404: f"There is nothing at {request.method} {request.url.path}",
         405: f"{request.url.path} does not take {request.method}",

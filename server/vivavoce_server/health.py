@@ -18,9 +18,10 @@ async def metrics(service: ServiceDep) -> Response:
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/health", responses={503: {"description": "An engine failed: only a restart helps"}})
+@router.get("/health", responses={503: {"description": "An engine does not come back: only a restart helps"}})
 async def health(service: ServiceDep) -> JSONResponse:
-    """False once an engine has died, so that whoever watches restarts the process."""
+    """Also while an engine is started anew; no longer once that has failed over and over, so that whoever watches
+    starts the whole server anew."""
     if service.failed:
         return JSONResponse({"status": "failed"}, 503)
     return JSONResponse({"status": "ok"})
@@ -28,7 +29,7 @@ async def health(service: ServiceDep) -> JSONResponse:
 
 @router.get("/ready", responses={503: {"description": "Starting, draining or failed"}})
 async def ready(service: ServiceDep) -> JSONResponse:
-    """True from the end of warm-up until the server drains."""
+    """True from the end of warm-up until the server drains, but not while a broken engine is started anew."""
     if service.ready:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"status": "not ready"}, 503, {"Retry-After": str(int(NOT_SERVING_RETRY_S))})

@@ -1,5 +1,7 @@
 """OpenAI's routes: speech and models."""
 
+import time
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -8,6 +10,7 @@ from pydantic import BaseModel
 
 from vivavoce_server.access import CallerDep, identify
 from vivavoce_server.containers import FORMATS
+from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.errors import ErrorBody
 from vivavoce_server.framing import AudioFraming, SseFraming
 from vivavoce_server.jobs import job_without_voice, voiced
@@ -24,7 +27,7 @@ ERROR_RESPONSES: Responses = {
     401: {"description": "The API key is missing or unknown", "model": ErrorBody},
     404: {"description": "There is no such model", "model": ErrorBody},
     413: {"description": "The body is too large", "model": ErrorBody},
-    429: {"description": "The queue is full or a limit of the key is reached", "model": ErrorBody},
+    429: {"description": "The queue is full, the wait too long, or a limit of the key is reached", "model": ErrorBody},
     500: {"description": "The speech failed", "model": ErrorBody},
     503: {"description": "The server is starting or stopping", "model": ErrorBody},
 }
@@ -74,9 +77,9 @@ class AudioModelList(BaseModel):
 
 
 @router.post("/audio/speech", status_code=200, response_class=SpeechResponse, responses=SPEECH_RESPONSES)
-async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep) -> SpeechResponse:
+async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max_wait_s: MaxWaitDep) -> SpeechResponse:
     """Speaks `input`. The audio is sent as it is made, unless `stream` is false."""
-    job = job_without_voice(body, service)
+    job = replace(job_without_voice(body, service), start_by_s=time.monotonic() + max_wait_s)
     framing = SseFraming() if body.stream_format == "sse" else AudioFraming(job.audio.media_type)
     # The voice is found by the response: fetching and encoding count as speech, and end when the client leaves.
     find_voice = partial(voiced, job, body, service)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from vivavoce_engine import Engine, ModelInfo, SynthesisRequest
+from vivavoce_engine import ModelInfo, SpeechEngine, SynthesisRequest
 
 from vivavoce_server.errors import invalid
 from vivavoce_server.schemas import TASK_NAMES, SpeechRequest
@@ -38,7 +38,7 @@ async def voiced(job: SpeechJob, request: SpeechRequest, service: Service) -> Sp
     return replace(job, parts=parts)
 
 
-def _check_task(request: SpeechRequest, model: str, engine: Engine, service: Service) -> None:
+def _check_task(request: SpeechRequest, model: str, engine: SpeechEngine, service: Service) -> None:
     """Raises a 400 that says which model can, if this one cannot."""
     task = request.task_type
     if task is not None and task != TASK_NAMES[engine.info.task]:

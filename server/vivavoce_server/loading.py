@@ -1,31 +1,32 @@
-"""From settings to engines that are loaded and warm, and the folder of voices that they share."""
+"""From settings to the engines of all models, and the folder of voices that they share. Nothing is loaded here."""
 
 import os
 import re
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 from vivavoce_engine import (
     CheckpointError,
-    Engine,
     EngineConfig,
-    SynthesisRequest,
-    VoiceReference,
+    EnginePool,
+    EngineProcess,
+    Model,
+    SpeechEngine,
     VoiceStore,
-    collect,
 )
+from vivavoce_engine.fake_runner import fake_model
+from vivavoce_engine.load import read_model
 
 from vivavoce_server.config import ServerConfig
 
 FAKE_MODEL = "fake"
-WARM_UP_TEXT = "This warms the engine up."
-WARM_UP_FRAMES = 24
 NOT_INTELLIGIBLE = re.compile(r"not intelligible", re.IGNORECASE)
 
 
-def open_engines(config: ServerConfig, engine_config: EngineConfig) -> dict[str, Engine]:
-    """The engines of all checkpoints, loaded one after the other, by the names that clients use.
+def open_engines(config: ServerConfig, engine_config: EngineConfig) -> dict[str, SpeechEngine]:
+    """The engines of all checkpoints, not started, by the names that clients use.
 
     Raises:
         CheckpointError: a checkpoint cannot be served, or two have one name.
@@ -33,15 +34,55 @@ def open_engines(config: ServerConfig, engine_config: EngineConfig) -> dict[str,
     if config.model_name is not None and len(config.model) > 1:
         raise CheckpointError("--model-name names a single model; of several, write each as --model NAME=CHECKPOINT")
     store = open_store(config)
-    engines: dict[str, Engine] = {}
+    if config.gpus:
+        engine_config = replace(engine_config, device="cuda")
+    engines: dict[str, SpeechEngine] = {}
     for entry in config.model or (None,):
         name, checkpoint = (None, None) if entry is None else split_entry(entry)
-        engine = open_engine(checkpoint, engine_config, store)
-        name = name or config.model_name or engine.info.name
+        model = read_named_model(checkpoint, engine_config)
+        name = name or config.model_name or model.info.name
         if name in engines:
             raise CheckpointError(f"two models are named {name!r}; write them as --model NAME=CHECKPOINT")
-        engines[name] = engine
+        engines[name] = open_engine(model, config, engine_config, store)
     return engines
+
+
+def open_engine(
+    model: Model, config: ServerConfig, engine_config: EngineConfig, store: VoiceStore | None
+) -> SpeechEngine:
+    """A process for the model, or several."""
+    on_demand_s = config.model_ttl_s if config.load == "on-demand" else None
+    environments = process_environments(config)
+    if len(environments) == 1:
+        return EngineProcess(model, engine_config, store, on_demand_s, environments[0])
+    return EnginePool(model, engine_config, environments, store, on_demand_s)
+
+
+def process_environments(config: ServerConfig) -> list[dict[str, str]]:
+    """For each process of a model, the variables that it gets: one a GPU, which is all that it sees."""
+    if not config.gpus:
+        return [{} for _ in range(config.workers)]
+    gpus = visible_gpus() if config.gpus == ("all",) else config.gpus
+    return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus]
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """This machine's GPUs, as CUDA_VISIBLE_DEVICES names them.
+
+    Raises:
+        CheckpointError: there are none.
+    """
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen:
+        return tuple(chosen.split(","))
+    try:
+        command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CheckpointError(f"--gpus all: nvidia-smi tells of no GPU: {error}") from error
+    if not listed:
+        raise CheckpointError("--gpus all: there is no GPU here")
+    return tuple(listed)
 
 
 def split_entry(entry: str) -> tuple[str | None, str]:
@@ -52,20 +93,16 @@ def split_entry(entry: str) -> tuple[str | None, str]:
     return name, checkpoint
 
 
-def open_engine(model: str | None, config: EngineConfig, store: VoiceStore | None = None) -> Engine:
-    """The engine of a checkpoint. Imports the model code only where a model is wanted."""
-    if model == FAKE_MODEL:
-        from vivavoce_engine.fake_runner import FakeRunner, fake_voices
-
-        return Engine(FakeRunner(), config, fake_voices(store))
-    from vivavoce_engine.load import load_engine
-
-    if model is None:
+def read_named_model(checkpoint: str | None, config: EngineConfig) -> Model:
+    """What is served under a name: a checkpoint, the fake one, or the voice that ships. Raises CheckpointError."""
+    if checkpoint == FAKE_MODEL:
+        return fake_model()
+    if checkpoint is None:
         import vivavoce_voice
 
-        return load_engine(str(vivavoce_voice.CHECKPOINT), config, vivavoce_voice.NAME, store)
-    warn_if_not_intelligible(Path(model))
-    return load_engine(model, config, store=store)
+        return read_model(str(vivavoce_voice.CHECKPOINT), config, vivavoce_voice.NAME)
+    warn_if_not_intelligible(Path(checkpoint))
+    return read_model(checkpoint, config)
 
 
 def warn_if_not_intelligible(checkpoint: Path) -> None:
@@ -99,18 +136,3 @@ def default_voices_dir() -> Path:
     """In the user's data folder (XDG base directories)."""
     data = os.environ.get("XDG_DATA_HOME")
     return (Path(data) if data else Path.home() / ".local" / "share") / "vivavoce" / "voices"
-
-
-async def warm_up(engine: Engine) -> None:
-    """Speaks one short utterance, so that the first listener does not pay for what happens only once."""
-    info = engine.info
-    # A model without speakers of its own clones: any embedding is a voice to it.
-    clones = not info.speakers and info.embedding_size > 0
-    request = SynthesisRequest(
-        WARM_UP_TEXT,
-        speaker=info.speakers[0] if info.speakers else "",
-        reference=VoiceReference(np.zeros(info.embedding_size, np.float32)) if clones else None,
-        instructions="A calm voice." if info.task == "voice_design" else "",
-        max_frames=WARM_UP_FRAMES,
-    )
-    await collect(engine.submit(request))

@@ -7,19 +7,20 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from vivavoce_engine import Engine
+from vivavoce_engine import SpeechEngine
 
 Outcome = Literal["completed", "disconnected", "cancelled", "refused", "failed", "cut_off"]
 FRAME_S = 0.08
 TTFA_BUCKETS_S = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 RTF_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0)
+QUEUE_WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 UNDERRUN_BUCKETS_S = (0.0, FRAME_S / 2, FRAME_S, 2 * FRAME_S, 4 * FRAME_S, 1.0, 3.0)
 
 
 class Metrics:
     """The numbers of one app, in a registry of its own, so that several apps can live in one process."""
 
-    def __init__(self, engines: Mapping[str, Engine]) -> None:
+    def __init__(self, engines: Mapping[str, SpeechEngine]) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "vivavoce_requests",
@@ -28,6 +29,11 @@ class Metrics:
             registry=self.registry,
         )
         self.ttfa_s = self._histogram("ttfa_seconds", "Request to first audio sample, queue included", TTFA_BUCKETS_S)
+        self.queue_wait_s = self._histogram(
+            "queue_wait_seconds",
+            "Seconds that a request's first text waited for a row, once it had been spoken",
+            QUEUE_WAIT_BUCKETS_S,
+        )
         self.rtf = self._histogram("rtf", "Seconds to make a second of audio, over a whole request", RTF_BUCKETS)
         self.underrun_s = self._histogram(
             "underrun_seconds",
@@ -37,6 +43,12 @@ class Metrics:
         self.audio_s = Counter(
             "vivavoce_audio_seconds",
             "Seconds of audio made, cancelled speech included",
+            ("model",),
+            registry=self.registry,
+        )
+        self.endless = Counter(
+            "vivavoce_endless_speech",
+            "Attempts at speech that would not stop by itself and was ended",
             ("model",),
             registry=self.registry,
         )
@@ -52,7 +64,7 @@ class Metrics:
 class _EngineCollector(Collector):
     """Reads the engines' own counters at the moment of a scrape."""
 
-    def __init__(self, engines: Mapping[str, Engine]) -> None:
+    def __init__(self, engines: Mapping[str, SpeechEngine]) -> None:
         self._engines = engines
 
     def collect(self) -> Iterable[Metric]:
@@ -60,13 +72,24 @@ class _EngineCollector(Collector):
         queued = GaugeMetricFamily("vivavoce_queued", "Utterances that wait for a row", labels=["model"])
         steps = CounterMetricFamily("vivavoce_engine_steps", "Engine steps", labels=["model"])
         frames = CounterMetricFamily("vivavoce_frames", "Codec frames made; their rate is frames/s", labels=["model"])
+        processes = GaugeMetricFamily(
+            "vivavoce_engine_processes", "Processes that are up, with the model in memory", labels=["model"]
+        )
+        restarts = CounterMetricFamily(
+            "vivavoce_engine_restarts",
+            "Times that an engine broke down, by reason: error, out_of_memory, device, hang, killed, load",
+            labels=["model", "reason"],
+        )
         for model, engine in self._engines.items():
             stats = engine.stats()
             rows.add_metric([model], stats.running)
             queued.add_metric([model], stats.queued)
             steps.add_metric([model], stats.steps)
             frames.add_metric([model], stats.frames)
-        return [rows, queued, steps, frames]
+            processes.add_metric([model], engine.processes)
+            for reason, count in engine.restarts.items():
+                restarts.add_metric([model, reason], count)
+        return [rows, queued, steps, frames, processes, restarts]
 
 
 class SpeechMeter:
@@ -99,6 +122,14 @@ class SpeechMeter:
         self._underrun_s += max(0.0, dry_s)
         self._audio_s += seconds
         self._metrics.audio_s.labels(self._model).inc(seconds)
+
+    def add_queue_wait(self, seconds: float) -> None:
+        """How long the request's first text waited for a row."""
+        self._metrics.queue_wait_s.labels(self._model).observe(seconds)
+
+    def count_endless(self) -> None:
+        """The model would not stop; whether that ends the request is another question."""
+        self._metrics.endless.labels(self._model).inc()
 
     def end(self, outcome: Outcome) -> None:
         self._metrics.requests.labels(self._model, outcome).inc()

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from vivavoce_engine import Engine, Rejected, VoiceReference
+from vivavoce_engine import Rejected, SpeechEngine, VoiceReference
 from vivavoce_engine.blends import MAX_PARTS, blend_embeddings, embedding_of
 from vivavoce_engine.reference_audio import MAX_BYTES
 from vivavoce_engine.text import EMBEDDING_MAX, check_characters
@@ -29,7 +29,7 @@ from vivavoce_server.voices import voice_aliases
 
 Chosen = tuple[str, VoiceReference | None]
 """`speaker` and `reference` of a SynthesisRequest."""
-Recording = tuple[Engine, str, str]
+Recording = tuple[SpeechEngine, str, str]
 Result = TypeVar("Result")
 
 
@@ -43,7 +43,7 @@ class References:
         self._threads = ThreadPoolExecutor((engines + 1) * MAX_WAITING, "vivavoce-clone")
         self._cloning: dict[Recording, asyncio.Task[VoiceReference]] = {}
 
-    async def voice_of(self, options: SpeechOptions, engine: Engine) -> Chosen:
+    async def voice_of(self, options: SpeechOptions, engine: SpeechEngine) -> Chosen:
         """What the engine is to speak with.
 
         Raises:
@@ -65,7 +65,7 @@ class References:
         except Rejected as error:
             raise rejected_as(error, reference="speaker_embedding") from error
 
-    async def clone(self, ref_audio: str, text: str, engine: Engine) -> VoiceReference:
+    async def clone(self, ref_audio: str, text: str, engine: SpeechEngine) -> VoiceReference:
         """The voice in a client's `ref_audio`. The items of a batch that share one share the work. Raises as above."""
         key = (engine, ref_audio, text)
         task = self._cloning.get(key)
@@ -84,7 +84,7 @@ class References:
         if not task.cancelled():
             task.exception()  # seen, even if nobody waits for it any more
 
-    async def _clone(self, engine: Engine, ref_audio: str, text: str) -> VoiceReference:
+    async def _clone(self, engine: SpeechEngine, ref_audio: str, text: str) -> VoiceReference:
         if is_url(ref_audio):
             audio = await self._fetcher.fetch(ref_audio)
         else:
@@ -94,7 +94,7 @@ class References:
         except Rejected as error:
             raise rejected_as(error, reference="ref_audio") from error
 
-    async def _named(self, voice: str | None, engine: Engine, x_vector_only: bool) -> Chosen:
+    async def _named(self, voice: str | None, engine: SpeechEngine, x_vector_only: bool) -> Chosen:
         aliases = voice_aliases(engine.info)
         if voice is None:
             if engine.info.task == "voice_design":
@@ -103,7 +103,8 @@ class References:
             known = f"there are {', '.join([*names, *aliases][:24])}" if names else "or send ref_audio"
             raise invalid("voice", f"Missing required field: voice; {known}", "missing_required_parameter")
         try:
-            return await asyncio.to_thread(engine.voices.resolve, voice, aliases, x_vector_only)
+            # A mix may have to wait until its model is loaded.
+            return await self.in_thread(partial(engine.voices.resolve, voice, aliases, x_vector_only))
         except Rejected as error:
             exists = voice.casefold() in aliases or await asyncio.to_thread(is_voice, voice, engine)
             raise rejected_as(error, "invalid_value" if exists else "voice_not_found") from error
@@ -129,7 +130,7 @@ def check_ref_text(text: str) -> None:
     check_characters("ref_text", text)
 
 
-def is_voice(name: str, engine: Engine) -> bool:
+def is_voice(name: str, engine: SpeechEngine) -> bool:
     """Whether the engine has a speaker or a stored voice of that name. Reads the disk."""
     if name.casefold() in {speaker.casefold() for speaker in engine.info.speakers}:
         return True

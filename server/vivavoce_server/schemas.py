@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from vivavoce_engine import Engine, ModelInfo, Sampling, SynthesisRequest
+from vivavoce_engine import ModelInfo, Sampling, SpeechEngine, SynthesisRequest
 
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import ServerConfig
@@ -81,21 +81,22 @@ class SpeechRequest(SpeechOptions):
     stream_format: Literal["audio", "sse"] = "audio"
     stream: bool | None = None
 
-    def to_job(self, model: str, engine: Engine, config: ServerConfig) -> SpeechJob:
+    def to_job(self, model: str, engine: SpeechEngine, config: ServerConfig) -> SpeechJob:
         """What the engine is to say, and how the listener wants to hear it; in which voice, jobs.py finds out.
 
         Raises:
             ApiError: a field's value cannot be served; names the field.
         """
         request = self._to_request(engine.info, config)
-        texts = parts_of(request.text, request.language, config.max_part_chars)
+        max_part_chars = min(config.max_part_chars, engine.info.max_utterance_chars or config.max_part_chars)
+        texts = parts_of(request.text, request.language, max_part_chars)
         if len(texts) > 1 and request.seed is None:
             # One seed for all parts, so that they sound like one recording.
             request = replace(request, seed=secrets.randbelow(MAX_SEED))
         # A pause is as long as its tag says at any speed.
         parts = (replace(request, text=part) if isinstance(part, str) else Silence(part * self.speed) for part in texts)
         audio = AudioOptions(self.response_format, self.speed, self.sample_rate)
-        return SpeechJob(model, engine, tuple(parts), audio)
+        return SpeechJob(model, engine, tuple(parts), audio, seed_is_fixed=self.seed is not None)
 
     def _to_request(self, info: ModelInfo, config: ServerConfig) -> SynthesisRequest:
         self._check_available()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from fastapi import Request
-from vivavoce_engine import Engine, NotServing, Overloaded
+from vivavoce_engine import NotServing, Overloaded, SpeechEngine
 
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import ApiError
@@ -15,7 +15,6 @@ from vivavoce_server.metrics import Metrics
 from vivavoce_server.references import References
 
 SESSION_RETRY_S = 5.0
-QUEUE_RETRY_S = 1.0
 MODEL_ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 """OpenAI's model names: they mean the first model here, so that clients need no change."""
 
@@ -24,7 +23,7 @@ MODEL_ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 class Service:
     """The state of one app. Used on the event loop alone."""
 
-    engines: Mapping[str, Engine]
+    engines: Mapping[str, SpeechEngine]
     config: ServerConfig
     created_s: int = field(default_factory=lambda: int(time.time()))
     speaking: int = 0
@@ -43,10 +42,13 @@ class Service:
         if not self.engines:
             raise ValueError("a server needs at least one engine")
         self.silence.set()
+        engines = tuple(self.engines.values())
+        for engine in engines:
+            engine.share_queue(engines)
         self.metrics = Metrics(self.engines)
         self.references = References(self.config, len(self.engines))
 
-    def find_model(self, name: str | None) -> tuple[str, Engine]:
+    def find_model(self, name: str | None) -> tuple[str, SpeechEngine]:
         """Id and engine behind a request's model name; the first model where it names none."""
         if name is not None and name in self.engines:
             return name, self.engines[name]
@@ -73,14 +75,9 @@ class Service:
 
         Raises:
             NotServing: the server is about to stop.
-            Overloaded: as many requests wait, for all models together, as may for one.
         """
         if self.draining:
             raise NotServing("the server is stopping")
-        if len(self.engines) > 1:  # a single one looks after itself
-            queued = sum(engine.stats().queued for engine in self.engines.values())
-            if queued >= max(engine.config.max_queue for engine in self.engines.values()):
-                raise Overloaded(f"{queued} requests are waiting already", QUEUE_RETRY_S)
         self.speaking += 1
         self.silence.clear()
         try:
@@ -110,7 +107,7 @@ class Service:
             self.live_sessions -= 1
 
 
-def get_service(request: Request) -> Service:
+async def get_service(request: Request) -> Service:
     """The app's Service, as a FastAPI dependency."""
     service = request.app.state.service
     assert isinstance(service, Service)

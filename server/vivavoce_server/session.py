@@ -22,7 +22,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Protocol
 
-from vivavoce_engine import Engine, EngineError, NotServing, SynthesisRequest
+from vivavoce_engine import EndlessSpeech, EngineError, NotServing, Overloaded, SpeechEngine, SynthesisRequest
 from vivavoce_engine.live import LiveUtterance
 
 from vivavoce_server.access import Caller
@@ -76,7 +76,7 @@ class Plan:
     """How the next utterances are to sound. The request's text is not used."""
 
     model: str
-    engine: Engine
+    engine: SpeechEngine
     request: SynthesisRequest
     audio: AudioOptions
 
@@ -133,6 +133,8 @@ class LiveSession:
     wire: Wire
     outbox: Outbox
     close: Callable[[Closing], None]
+    max_wait_s: float
+    """Seconds that an utterance may wait for its turn."""
 
     def __post_init__(self) -> None:
         self.state = State.UNCONFIGURED
@@ -240,7 +242,8 @@ class LiveSession:
         try:
             leave.enter_context(self.caller.speaking())
             leave.enter_context(self.service.count_speech())
-            live = plan.engine.open(replace(plan.request, client=self.caller.name))
+            request = replace(plan.request, client=self.caller.name, max_wait_s=self.max_wait_s)
+            live = plan.engine.open(request)
         except (ApiError, EngineError) as error:
             leave.close()
             self.state = State.REFUSED
@@ -285,6 +288,8 @@ class LiveSession:
                 seconds = len(chunk.pcm) / utterance.sample_rate
                 utterance.meter.add_audio(seconds)
                 await self._send(utterance, utterance.encoder.feed(chunk.pcm), seconds / utterance.speed)
+            if finished := utterance.live.stream.finished:
+                utterance.meter.add_queue_wait(finished.queue_wait_s)
             await self._send(utterance, utterance.encoder.flush(), 0.0)
             # Until all has left, it can be cancelled, and the next one has to wait.
             await self.outbox.flushed()
@@ -312,7 +317,10 @@ class LiveSession:
         """The engine could not go on. Of an utterance that is still open, the rest of the text is passed over."""
         log.warning("live speech broke off: %s", error)
         self._report_error(error)
-        self._leave(utterance, "failed", State.REFUSED if self.state is State.OPEN else State.READY)
+        if isinstance(error, EndlessSpeech):
+            utterance.meter.count_endless()
+        outcome: Outcome = "refused" if isinstance(error, Overloaded) else "failed"
+        self._leave(utterance, outcome, State.REFUSED if self.state is State.OPEN else State.READY)
 
     def _leave(self, utterance: _Utterance, outcome: Outcome, next_state: State) -> None:
         """The utterance is over, whatever the reason."""

@@ -1,13 +1,17 @@
 """One listener's speech: what to say, then the bytes of its file as they are made."""
 
 import asyncio
+import math
+import secrets
+import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from vivavoce_engine import AudioStream, Engine, Overloaded, SynthesisRequest
+from vivavoce_engine import AudioStream, EndlessSpeech, SpeechEngine, SpokenContext, SynthesisRequest
+from vivavoce_engine.request import SEED_MAX
 
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
 from vivavoce_server.effects import Samples
@@ -23,12 +27,25 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class SpeechJob:
-    """Parts to be heard one after the other, as one file. `model` is the engine's name on this server."""
+    """Parts to be heard one after the other, as one file. `model` is the engine's name on this server.
+
+    `seed_is_fixed` tells that the parts have the seed that they must have: the client chose it. The first text must
+    have its turn by `start_by_s` (time.monotonic), or the job is refused as Overloaded; what has begun waits as long as
+    it takes.
+    """
 
     model: str
-    engine: Engine
+    engine: SpeechEngine
     parts: tuple[SynthesisRequest | Silence, ...]
     audio: AudioOptions
+    seed_is_fixed: bool = False
+    start_by_s: float = math.inf
+
+    def with_another_seed(self) -> "SpeechJob":
+        """The same speech, drawn anew, with a seed that stays."""
+        seed = secrets.randbelow(SEED_MAX)
+        parts = (replace(part, seed=seed) if isinstance(part, SynthesisRequest) else part for part in self.parts)
+        return replace(self, parts=tuple(parts), seed_is_fixed=True, start_by_s=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +63,9 @@ class Usage:
 class Speech:
     """A job that runs: `with Speech(job, meter) as speech: async for piece in speech.pieces()`.
 
-    Entering submits the first text, so a refusal comes before the first byte. Each later text is submitted while the
-    one before it is heard: the listener waits for none, and a long job holds two of the engine's rows, not all.
-    Leaving cancels what has not ended.
+    Entering submits the first text, so a refusal comes before the first byte. Each later text goes on from the one
+    before it, in one acoustic context, and begins as soon as that is made, which is before it has been heard: the
+    listener waits for none, and a long job holds one of the engine's rows. Leaving cancels what has not ended.
     """
 
     def __init__(self, job: SpeechJob, meter: SpeechMeter, client: str = "") -> None:
@@ -57,31 +74,38 @@ class Speech:
         self._encoder = SpeechEncoder(job.audio, job.engine.info.sample_rate)
         # The engine gives clients its rows in turn, so that one key's burst delays nobody else.
         self._requests = [replace(part, client=client) for part in job.parts if isinstance(part, SynthesisRequest)]
+        self._client = client
         self._streams: list[AudioStream] = []
         self._cancels = ExitStack()
 
     def __enter__(self) -> Self:
-        self._submit()
+        first = self._requests[0]
+        if math.isfinite(self._job.start_by_s):
+            first = replace(first, max_wait_s=max(0.0, self._job.start_by_s - time.monotonic()))
+        self._submit(first)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._cancels.close()
 
-    def _submit(self) -> None:
-        """Submits the next text, if there is one."""
-        if len(self._streams) < len(self._requests):
-            stream = self._job.engine.submit(self._requests[len(self._streams)])
-            self._cancels.callback(stream.cancel)
-            self._streams.append(stream)
+    def _submit(self, request: SynthesisRequest) -> AudioStream:
+        stream = self._job.engine.submit(request)
+        self._cancels.callback(stream.cancel)
+        self._streams.append(stream)
+        return stream
 
-    async def _submitted(self, index: int) -> AudioStream:
-        """The stream of a text. What has begun is not broken off because the queue is full just now."""
-        while index >= len(self._streams):
-            try:
-                self._submit()
-            except Overloaded as error:
-                await asyncio.sleep(error.retry_after_s)
-        return self._streams[index]
+    def _follow(self, stream: AudioStream) -> asyncio.Task[AudioStream] | None:
+        """Sees to the text after that of the latest stream, beside whoever reads this; None after the last text."""
+        number = len(self._streams)
+        if number == len(self._requests):
+            return None
+        following = asyncio.create_task(self._go_on(stream, self._requests[number - 1].text, self._requests[number]))
+        self._cancels.callback(following.cancel)
+        following.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever reads may have left
+        return following
+
+    async def _go_on(self, stream: AudioStream, said: str, request: SynthesisRequest) -> AudioStream:
+        return self._submit(replace(request, context=SpokenContext(said, await stream.made())))
 
     @property
     def usage(self) -> Usage:
@@ -95,29 +119,43 @@ class Speech:
         Raises:
             EngineError: a text failed.
         """
-        async for pcm in self._samples():
-            if piece := await self._encoder.encode(pcm):
-                yield piece
+        try:
+            async for pcm in self._samples():
+                if piece := await self._encoder.encode(pcm):
+                    yield piece
+        except EndlessSpeech:
+            self._meter.count_endless()
+            raise
         if tail := self._encoder.flush():
             yield tail
 
-    async def whole(self) -> bytes:
-        """The join of the pieces, as a file that knows its length."""
-        return self._encoder.complete(b"".join([piece async for piece in self.pieces()]))
+    async def whole(self) -> tuple[bytes, Usage]:
+        """The join of the pieces, as a file that knows its length, and what it cost.
+
+        Speech that would not end is tried once more with another seed, unless the client chose the seed. A stream
+        cannot do this: its listener has heard the first attempt.
+        """
+        try:
+            body = b"".join([piece async for piece in self.pieces()])
+        except EndlessSpeech:
+            if self._job.seed_is_fixed:
+                raise
+            with Speech(self._job.with_another_seed(), self._meter, self._client) as again:
+                return await again.whole()
+        return self._encoder.complete(body), self.usage
 
     async def _samples(self) -> AsyncIterator[Samples]:
         sample_rate = self._job.engine.info.sample_rate
-        spoken = 0
+        following: asyncio.Task[AudioStream] | None = None
         for part in self._job.parts:
             if isinstance(part, Silence):
                 self._meter.add_audio(part.seconds)
                 yield np.zeros(round(part.seconds * sample_rate), np.float32)
                 continue
-            stream = await self._submitted(spoken)
-            spoken += 1
+            stream = self._streams[0] if following is None else await following
+            following = self._follow(stream)
             async for chunk in stream:
                 self._meter.add_audio(len(chunk.pcm) / sample_rate)
-                if len(self._streams) == spoken:
-                    with suppress(Overloaded):
-                        self._submit()
                 yield chunk.pcm
+        if finished := self._streams[0].finished:
+            self._meter.add_queue_wait(finished.queue_wait_s)

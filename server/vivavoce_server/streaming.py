@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-from vivavoce_engine import EngineError
+from vivavoce_engine import EngineError, Overloaded
 
 from vivavoce_server.access import Caller
 from vivavoce_server.errors import ApiError
@@ -87,8 +87,8 @@ class SpeechResponse(SpokenResponse):
             with Speech(job, meter, self.caller.name) as speech:
                 try:
                     outcome = await (self._send_whole(speech, send) if self._whole else self._send_stream(speech, send))
-                except EngineError:
-                    outcome = "failed"
+                except EngineError as error:
+                    outcome = "refused" if isinstance(error, Overloaded) else "failed"
                     raise
         except (ApiError, EngineError):
             if outcome != "failed":
@@ -98,10 +98,10 @@ class SpeechResponse(SpokenResponse):
             meter.end(outcome)
 
     async def _send_whole(self, speech: Speech, send: Send) -> Outcome:
-        body = await speech.whole()
+        body, usage = await speech.whole()
         self.headers["Content-Length"] = str(len(body))
-        self.headers["X-Usage-Input-Tokens"] = str(speech.usage.input_tokens)
-        self.headers["X-Usage-Output-Tokens"] = str(speech.usage.output_tokens)
+        self.headers["X-Usage-Input-Tokens"] = str(usage.input_tokens)
+        self.headers["X-Usage-Output-Tokens"] = str(usage.output_tokens)
         await self.start(send)
         await send({"type": "http.response.body", "body": body})
         return "completed"

@@ -59,7 +59,10 @@ def _pause_s(tag: re.Match[str]) -> float:
 
 
 def split_long(text: str, language: str, max_chars: int) -> list[str]:
-    """Pieces of at most `max_chars`, cut between sentences; within a sentence only where it alone is too long."""
+    """Pieces of at most `max_chars`, cut between sentences; within a sentence only where it alone is too long.
+
+    The blanks between two pieces stand, uncounted, at the beginning of the second, where a tokenizer wants them.
+    """
     if not text.strip():
         return []
     if len(text) <= max_chars:
@@ -68,12 +71,13 @@ def split_long(text: str, language: str, max_chars: int) -> list[str]:
     piece = ""
     for sentence in segment(LANGUAGE_CODES.get(language.lower(), "en"), text):
         for fragment in _fragments(sentence, max_chars):
-            if piece and len(piece) + len(fragment.rstrip()) > max_chars:
-                pieces.append(piece)
-                piece = ""
+            if piece.strip() and len((piece + fragment).strip()) > max_chars:
+                pieces.append(piece.rstrip())
+                piece = piece[len(piece.rstrip()) :]
             piece += fragment
-    pieces.append(piece)
-    return [piece.strip() for piece in pieces if piece.strip()]
+    if piece.strip():
+        pieces.append(piece.rstrip())
+    return pieces
 
 
 def _fragments(sentence: str, max_chars: int) -> Iterator[str]:

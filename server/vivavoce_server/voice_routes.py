@@ -8,7 +8,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Form, UploadFile
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from vivavoce_engine import Engine, Rejected, StoredVoice, VoiceStore
+from vivavoce_engine import Rejected, SpeechEngine, StoredVoice, VoiceStore
 from vivavoce_engine.reference_audio import MAX_BYTES
 
 from vivavoce_server.access import CallerDep, identify
@@ -29,8 +29,12 @@ NO_MODEL = ("", "auto")
 STORING_RESPONSES: Responses = {
     **ERROR_RESPONSES,
     409: {"description": "As many voices are stored as may; delete one first", "model": ErrorBody},
+    507: {"description": "The disk takes no more", "model": ErrorBody},
 }
-NOT_FOUND: Responses = {404: {"description": "There is no such stored voice", "model": ErrorBody}}
+DELETING_RESPONSES: Responses = {
+    404: {"description": "There is no such stored voice", "model": ErrorBody},
+    507: {"description": "The disk does not let it go", "model": ErrorBody},
+}
 
 
 class VoiceObject(BaseModel):
@@ -166,7 +170,7 @@ def _check(form: VoiceForm, service: Service) -> str:
     return given[0]
 
 
-def _engine_for(form: VoiceForm, service: Service, size: int) -> Engine:
+def _engine_for(form: VoiceForm, service: Service, size: int) -> SpeechEngine:
     """The model that the form names; else the first that can take such a voice, or the very first, to refuse it.
     `size` is that of the form's embedding, 0 without one."""
     if form.model is not None and form.model not in NO_MODEL:
@@ -180,7 +184,7 @@ def _engine_for(form: VoiceForm, service: Service, size: int) -> Engine:
     return next(iter(service.engines.values()))
 
 
-@router.delete("/voices/{voice_id}", responses=NOT_FOUND)
+@router.delete("/voices/{voice_id}", responses=DELETING_RESPONSES)
 async def delete_voice(voice_id: str, service: ServiceDep) -> DeletedVoice:
     """Deletes a stored voice. Speech in it that runs goes on."""
     store = find_store(service)

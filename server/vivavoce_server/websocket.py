@@ -25,6 +25,8 @@ Server → client
 
 Close codes: 1000 after session.close; 1002 not this protocol; 1008 key, origin, no first message within 10 s, or a
 client that does not read; 1009 too large a message; 1011 a fault of the server; 1013 it stops or is full: try later.
+The header x-request-timeout of the handshake is how many seconds each utterance may wait for its turn; past it, the
+error is queue_full, and the connection stays.
 A client should read as fast as frames come, and keep what it cannot play yet: pings stand in line behind audio.
 """
 
@@ -33,6 +35,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, WebSocket
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
+from pydantic_core import from_json
 from sentencex import segment  # type: ignore[import-untyped]
 
 from vivavoce_server.access import bearer_key
@@ -137,7 +140,7 @@ class SpeechStream:
     def first_key(self, message: str) -> str | None:
         # What is wrong with the message otherwise is told when it is handled, to those who have a key.
         try:
-            config = json.loads(message)
+            config = from_json(message)  # unlike json's, it refuses what is nested without end
         except ValueError:
             return None
         key = config.get("api_key") if isinstance(config, dict) else None

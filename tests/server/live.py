@@ -11,13 +11,13 @@ from typing import Any
 
 import httpx
 import uvicorn
-from vivavoce_engine import Engine, EngineConfig
+from vivavoce_engine import Engine, EngineConfig, SpeechEngine
 from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_engine.scheduler import Plan
 from vivavoce_server import ServerConfig, create_app
 from vivavoce_server.cli import bind
 from vivavoce_server.service import Service
-from vivavoce_server.uvicorn_sockets import websocket_options
+from vivavoce_server.uvicorn_sockets import connection_options
 
 DEADLINE_S = 20.0
 
@@ -25,7 +25,7 @@ DEADLINE_S = 20.0
 @dataclass
 class LiveServer:
     url: str
-    engine: Engine
+    engine: SpeechEngine
     service: Service
 
 
@@ -37,15 +37,16 @@ def fake_engine(
 
 @contextmanager
 def live_server(
-    engines: Engine | Mapping[str, Engine] | None = None, config: ServerConfig | None = None
+    engines: SpeechEngine | Mapping[str, SpeechEngine] | None = None, config: ServerConfig | None = None
 ) -> Iterator[LiveServer]:
     """Starts the engines and a server over them; stops both."""
     engines = fake_engine() if engines is None else engines
-    all_engines = [engines] if isinstance(engines, Engine) else list(engines.values())
+    all_engines = [engines] if isinstance(engines, SpeechEngine) else list(engines.values())
     listener = bind("127.0.0.1", 0)
-    app = create_app(engines, config or ServerConfig())
+    config = config or ServerConfig()
+    app = create_app(engines, config)
     server = uvicorn.Server(
-        uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, **websocket_options())
+        uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, **connection_options(config))
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     for engine in all_engines:

@@ -132,6 +132,10 @@ def test_a_complete_file_knows_its_length(name: FormatName) -> None:
     samples, rate = soundfile.read(io.BytesIO(encoder.complete(b"".join(pieces))), dtype="int16")
     assert rate == MODEL_RATE
     np.testing.assert_array_equal(samples, to_int16(pcm))
+    with soundfile.SoundFile(io.BytesIO(encoder.complete(b"".join(pieces)))) as file:
+        assert (file.frames, file.seekable()) == (len(pcm), True)
+        file.seek(len(pcm) // 2)
+        np.testing.assert_array_equal(file.read(dtype="int16"), to_int16(pcm)[len(pcm) // 2 :])
 
 
 @pytest.mark.parametrize("name", ["mp3", "opus"])

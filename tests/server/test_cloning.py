@@ -16,7 +16,7 @@ import openai
 import pytest
 from numpy.typing import NDArray
 from pydantic import SecretStr
-from vivavoce_engine import Engine, EngineConfig, VoiceReference
+from vivavoce_engine import Engine, EngineConfig, SpeechEngine, VoiceReference
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
 from vivavoce_server import ServerConfig
 
@@ -172,7 +172,7 @@ async def test_a_bad_reference_leaves_a_live_session_as_it_was(server: LiveServe
 class SlowClone:
     """Stands in for an engine's `clone`: begins, and goes on when it is told to."""
 
-    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, engine: SpeechEngine, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
         self._clone = engine.voices.clone
         monkeypatch.setattr(engine.voices, "clone", self)

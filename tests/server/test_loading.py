@@ -9,12 +9,10 @@ import pytest
 from vivavoce_engine import CheckpointError, EngineConfig
 from vivavoce_server import ServerConfig
 from vivavoce_server.config import load_settings
-from vivavoce_server.loading import open_engine, open_engines, open_store, split_entry, warm_up
+from vivavoce_server.loading import open_engines, open_store, split_entry
 
-from tests.server.cloning import base_engine
 from tests.server.live import Gate, fake_engine, live_server, wait_until
 from tests.server.process import SERVE, serving
-from tests.support.speaking import running
 
 
 def test_the_command_serves_several_models(tmp_path: Path) -> None:
@@ -76,13 +74,6 @@ def test_a_home_that_cannot_be_written_to_is_no_reason_not_to_speak(
     assert "no voices will be stored" in capsys.readouterr().err
     with pytest.raises(CheckpointError):
         open_store(ServerConfig(voices_dir=Path("/dev/null/voices")))
-
-
-def test_every_kind_of_model_warms_up(base_checkpoint: Path) -> None:
-    for engine in (base_engine(base_checkpoint), open_engine("fake", EngineConfig())):
-        with running(engine):
-            asyncio.run(warm_up(engine))
-            assert engine.stats().frames > 0
 
 
 async def test_models_share_the_length_of_the_queue() -> None:

@@ -27,6 +27,7 @@ def test_speech_is_counted(server: LiveServer) -> None:
     assert numbers["vivavoce_requests_total", "completed"] == 2
     assert numbers["vivavoce_ttfa_seconds_count", ""] == 2
     assert numbers["vivavoce_rtf_count", ""] == 2
+    assert numbers["vivavoce_queue_wait_seconds_count", ""] == 2
     assert numbers["vivavoce_underrun_seconds_count", ""] == 2
     assert numbers["vivavoce_audio_seconds_total", ""] == pytest.approx(2 * len("Hello.") * 0.08)
     assert numbers["vivavoce_frames_total", ""] == 2 * len("Hello.")

@@ -185,8 +185,8 @@ def test_failure_before_the_first_byte_is_an_error_response(stream: bool) -> Non
 
     with live_server(fake_engine(before_step=fail)) as server:
         response = post(server, stream=stream)
-        assert response.status_code == 500
-        assert response.json()["error"]["code"] == "synthesis_failed"
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "not_serving"
         assert httpx.get(f"{server.url}/ready").status_code == 503
         assert httpx.get(f"{server.url}/health").status_code == 503
         assert post(server).status_code == 503

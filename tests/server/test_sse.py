@@ -80,7 +80,7 @@ def test_failure_after_the_first_audio_is_an_event() -> None:
         text = post(server, stream_format="sse").text
     name, data = events(text)[-1]
     assert name == "speech.audio.error"
-    error = {"message": "the engine stopped: boom", "type": "server_error", "param": None, "code": "synthesis_failed"}
+    error = {"message": "the engine stopped: boom", "type": "service_unavailable", "param": None, "code": "not_serving"}
     assert data == {"type": "speech.audio.error", "error": error}
 
 

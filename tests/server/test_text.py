@@ -1,5 +1,6 @@
 """What happens to a text before it is spoken: normalisation, pauses, splitting."""
 
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -7,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vivavoce_engine import EngineConfig
-from vivavoce_engine.fake_runner import FAKE_INFO, tone
+from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
+from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, tone
 from vivavoce_engine.scheduler import Plan
 from vivavoce_server import ServerConfig
 from vivavoce_server.errors import ApiError
@@ -89,13 +90,13 @@ def test_a_wrong_pause_is_refused(text: str) -> None:
 
 def test_a_long_text_is_split_between_sentences() -> None:
     text = "Dr. Smith came at 3.30 p.m. today. He left early! Was it far? No."
-    assert split_long(text, "english", 40) == ["Dr. Smith came at 3.30 p.m. today.", "He left early! Was it far? No."]
+    assert split_long(text, "english", 40) == ["Dr. Smith came at 3.30 p.m. today.", " He left early! Was it far? No."]
     assert split_long(text, "english", 200) == [text]
 
 
 def test_a_long_sentence_is_split_at_its_commas_then_words() -> None:
     text = "one two three, four five six seven eight nine ten"
-    assert split_long(text, "english", 20) == ["one two three,", "four five six seven", "eight nine ten"]
+    assert split_long(text, "english", 20) == ["one two three,", " four five six seven", " eight nine ten"]
     assert split_long("a" * 25, "english", 10) == ["a" * 10, "a" * 10, "a" * 5]
 
 
@@ -107,8 +108,9 @@ def test_chinese_is_split_too() -> None:
 @given(st.text(max_size=300), st.integers(1, 50))
 def test_splitting_keeps_every_word_and_the_limit(text: str, max_chars: int) -> None:
     pieces = split_long(text, "auto", max_chars)
-    assert "".join("".join(pieces).split()) == "".join(text.split())
-    assert all(len(piece) <= max_chars for piece in pieces)
+    assert "".join(pieces).rstrip() == text.rstrip()
+    assert all(len(piece.strip()) <= max_chars for piece in pieces) or len(text) <= max_chars
+    assert all(piece.strip() for piece in pieces)
 
 
 def post(server: LiveServer, **fields: Any) -> httpx.Response:
@@ -133,14 +135,14 @@ def test_usage_counts_all_parts(server: LiveServer) -> None:
     assert response.headers["x-usage-input-tokens"] == response.headers["x-usage-output-tokens"] == "10"
 
 
-def test_a_long_text_holds_two_rows_and_leaves_none() -> None:
+def test_a_long_text_holds_one_row_and_leaves_none() -> None:
     rows: list[int] = []
     engine = fake_engine(EngineConfig(max_streams=8), before_step=lambda plan: rows.append(len(plan.step)))
     with live_server(engine, ServerConfig(max_part_chars=20)) as server:
         text = "This is a sentence. " * 12
         response = post(server, input=text.strip())
-        assert len(response.content) == len("This is a sentence.") * 12 * 1920 * 2
-        assert max(rows) <= 2
+        assert len(response.content) == len(text.strip()) * 1920 * 2
+        assert max(rows) == 1
         wait_until(lambda: engine.stats().running == engine.stats().queued == 0)
 
 
@@ -151,6 +153,42 @@ def test_parts_share_one_seed() -> None:
     started = {sequence.utterance_id: sequence.pending.seed for plan in plans for sequence in plan.start}
     assert len(started) == 2
     assert len(set(started.values())) == 1
+
+
+def test_each_part_goes_on_from_the_one_before() -> None:
+    """From its text and all of its codes; the blanks between them are the later one's."""
+    plans: list[Plan] = []
+    with live_server(fake_engine(before_step=plans.append), ServerConfig(max_part_chars=20)) as server:
+        post(server, input="This is a sentence.  And here is another.[pause:1s]The last.")
+    requests = [sequence.pending.request for plan in plans for sequence in plan.start]
+    assert [request.text for request in requests] == ["This is a sentence.", "  And here is another.", "The last."]
+    contexts = [request.context for request in requests]
+    assert contexts[0] is None
+    for said, context in zip(requests, contexts[1:], strict=False):
+        assert context is not None
+        assert context.text == said.text
+        assert np.array_equal(context.codes, np.arange(len(said.text))[:, None])
+
+
+def test_a_part_begins_before_the_one_before_it_is_read() -> None:
+    """The client reads nothing: its socket is full with the first part, of 30 s of speech at most unread."""
+    begun: list[str] = []
+    engine = fake_engine(before_step=lambda plan: begun.extend(row.pending.request.text for row in plan.start))
+    with live_server(engine, ServerConfig(max_part_chars=300)) as server:
+        text = ("word " * 50).strip() + "."
+        body = {**BODY, "input": f"{text} {text}", "sample_rate": 48000}
+        ask_and_leave(server, "/v1/audio/speech", body, lambda: len(begun) == 2)
+    assert begun == [text, f" {text}"]
+
+
+def test_a_model_says_no_more_in_one_go_than_it_can() -> None:
+    engine = Engine(FakeRunner(replace(FAKE_INFO, max_utterance_chars=12)), EngineConfig())
+    job = SpeechRequest(input="One two three. Four five.", voice="heart").to_job("fake", engine, ServerConfig())
+    assert [part.text for part in job.parts if isinstance(part, SynthesisRequest)] == [
+        "One two",
+        " three.",
+        " Four five.",
+    ]
 
 
 def test_leaving_in_a_later_part_frees_everything() -> None:

@@ -329,9 +329,10 @@ async def test_an_engine_that_dies_is_told() -> None:
             await socket.configure()
             await socket.say("Hello")
             await socket.expect("audio.start")
-            error = await socket.error()
-            assert (error["type"], error["code"]) == ("server_error", "synthesis_failed")
             assert (await socket.expect("audio.done"))["cancelled"]
+            error = await socket.error()
+            assert (error["type"], error["code"]) == ("service_unavailable", "not_serving")
+            assert await socket.close_code() == 1013
 
 
 async def test_a_bug_closes_with_1011(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from vivavoce_engine import EngineConfig
 from vivavoce_engine.load import load_engine
 from vivavoce_voice import CHECKPOINT
@@ -22,7 +23,7 @@ def server() -> Iterator[LiveServer]:
         yield running
 
 
-async def say(server: LiveServer, seed: int, fragments: list[str]) -> np.ndarray:
+async def say(server: LiveServer, seed: int, fragments: list[str]) -> NDArray[np.int32]:
     async with dial(server) as socket:
         await socket.configure(seed=seed, max_new_tokens=36)
         for fragment in fragments:

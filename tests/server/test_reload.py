@@ -1,0 +1,138 @@
+"""SIGHUP: other keys without a restart, and without losing what runs. A broken file changes nothing."""
+
+import json
+import os
+import pty
+import signal
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+from pydantic import SecretStr
+from vivavoce_server import ServerConfig
+from vivavoce_server.access import KeyEntry, Keyring, read_keys
+from vivavoce_server.errors import ApiError
+from websockets.sync.client import connect
+
+from tests.server.live import wait_until
+from tests.server.process import SERVE, serving
+from tests.server.test_cli import SPEECH_BODY, address_of, raw_request, read_all
+
+SPEECH = {"input": "Hi!", "voice": "heart", "response_format": "pcm"}
+
+
+def entry(key: str, per_minute: int | None = None, at_once: int | None = None) -> KeyEntry:
+    return KeyEntry(key=SecretStr(key), requests_per_minute=per_minute, max_concurrent=at_once)
+
+
+def status(url: str, key: str) -> int:
+    return httpx.post(f"{url}/v1/audio/speech", json=SPEECH, headers={"Authorization": f"Bearer {key}"}).status_code
+
+
+def write_keys(path: Path, **keys: str) -> None:
+    path.write_text("".join(f"[{name}]\nkey = {json.dumps(key)}\n" for name, key in keys.items()), encoding="utf-8")
+
+
+def test_a_running_server_takes_other_keys_and_loses_no_request(tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    write_keys(file, alice="key-of-alice", bob="key-of-bob")
+    with (
+        serving(tmp_path, "--model", "fake", "--api-keys-file", str(file)) as (process, url),
+        socket.create_connection(address_of(url)) as reader,
+        connect(f"{url.replace('http', 'ws')}/v1/audio/speech/stream?api_key=key-of-bob", proxy=None) as live,
+    ):
+        live.send(json.dumps({"type": "session.config", "voice": "heart"}))
+        assert json.loads(live.recv(20))["type"] == "session.created"
+        # A client that does not read yet holds its speech open over all that follows.
+        head, _, rest = raw_request(SPEECH_BODY).partition(b"\r\n")
+        reader.sendall(head + b"\r\nAuthorization: Bearer key-of-bob\r\n" + rest)
+        assert reader.recv(12) == b"HTTP/1.1 200"
+        assert [status(url, key) for key in ("key-of-alice", "key-of-bob", "key-of-carol")] == [200, 200, 401]
+
+        write_keys(file, alice="key-of-alice", carol="key-of-carol")
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: status(url, "key-of-carol") == 200)
+        assert [status(url, key) for key in ("key-of-alice", "key-of-bob")] == [200, 401]
+        live.send(json.dumps({"type": "input.text", "text": "An open connection is no way round."}))
+        assert json.loads(live.recv(20))["error"]["code"] == "invalid_api_key"
+
+        file.write_text('[dora]\nkey = "key-of-dora"\nclef = "key-of-erin"\n', encoding="utf-8")
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        lines: list[str] = []
+        while "not reloaded" not in "".join(lines):
+            lines.append(process.stderr.readline())
+        assert [status(url, key) for key in ("key-of-alice", "key-of-carol", "key-of-dora")] == [200, 200, 401]
+
+        assert read_all(reader).endswith(b"0\r\n\r\n"), "speech that ran goes on to its end"
+        process.send_signal(signal.SIGTERM)
+        lines.append(process.communicate(timeout=20)[1])
+    assert process.returncode == 0
+    assert "ERROR" in next(line for line in lines if "not reloaded" in line)
+    assert "clef" in "".join(lines)
+    assert "key-of-" not in "".join(lines)
+
+
+def test_a_closed_terminal_is_no_reload() -> None:
+    """Whoever started the server by hand has left: it ends as after SIGTERM."""
+    child, terminal = pty.fork()
+    if child == 0:  # a new session, whose terminal is the other end of `terminal`
+        os.execv(SERVE[0], [*SERVE, "--model", "fake", "--port", "0"])
+    said = b""
+    while b"-o hello.wav\r\n" not in said:
+        said += os.read(terminal, 4096)
+    os.close(terminal)
+    _, ended = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(ended) == 0
+
+
+def test_a_key_that_stays_keeps_what_it_has_used() -> None:
+    keyring = Keyring([("alice", entry("a", per_minute=1)), ("bob", entry("b"))])
+    alice, bob = keyring.find("a"), keyring.find("b")
+    with alice.speaking():
+        keyring.replace([("alice in wonderland", entry("a", per_minute=1)), ("carol", entry("c"))])
+        assert keyring.find("a") is alice
+        assert (alice.name, keyring.find("c").name, len(keyring)) == ("alice in wonderland", "carol", 2)
+        with pytest.raises(ApiError, match="1 requests a minute"), alice.speaking():
+            pass
+    with pytest.raises(ApiError, match="not known") as refused, bob.speaking():
+        pass
+    assert refused.value.status == 401
+    with pytest.raises(ApiError, match="not known"):
+        keyring.find("b")
+
+
+def test_a_limit_that_changes_holds_at_once() -> None:
+    keyring = Keyring([("alice", entry("a", per_minute=1, at_once=2))])
+    alice = keyring.find("a")
+    with alice.speaking():
+        keyring.replace([("alice", entry("a", per_minute=5, at_once=1))])
+        with pytest.raises(ApiError, match="may have 1 running"), alice.speaking():
+            pass
+    for _ in range(5):
+        with alice.speaking():
+            pass
+    with pytest.raises(ApiError, match="5 requests a minute"), alice.speaking():
+        pass
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[a]\nkey = ["sk-secret"]',
+        '[a]\nkey = "sk-secret"\nmax_concurrent = 0',
+        '[a]\nKey = "sk-secret"',
+        'a = "sk-secret"',
+        "[a]\nkey = sk-secret",
+        '[a]\nkey = "sk-secret',
+        '[a]\nkey = "sk-secret"\n[b]\nkey = "sk-secret"',
+    ],
+)
+def test_what_is_wrong_with_a_file_of_keys_is_told_without_a_key(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"keys\.toml|given twice") as refused:
+        read_keys(ServerConfig(api_keys_file=path))
+    assert "secret" not in str(refused.value)
+    assert refused.value.__cause__ is None

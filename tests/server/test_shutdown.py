@@ -1,0 +1,90 @@
+"""The end of a server: what outlives the grace time is told so; a second signal ends it at once."""
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from vivavoce_server import ServerConfig, create_app
+from vivavoce_server.cli import bind
+from vivavoce_server.draining import DrainingServer
+
+from tests.server.live import LiveServer, fake_engine, wait_until
+from tests.server.live_socket import dial
+from tests.server.process import serving
+from tests.server.test_cli import SPEECH_BODY, address_of, raw_request
+
+BODY = {"input": "a" * 900, "voice": "heart", "response_format": "pcm"}
+STEP_S = 0.01
+"""Such a text takes 9 s."""
+
+
+@contextmanager
+def impatient_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LiveServer, DrainingServer]]:
+    """A server without any grace."""
+    monkeypatch.setattr("vivavoce_server.draining.CLOSE_CONNECTIONS_S", 20)
+    config = ServerConfig(grace_s=0)
+    engine = fake_engine(step_s=STEP_S)
+    app = create_app(engine, config)
+    started = threading.Event()
+    server = DrainingServer(app, config, started.set)
+    listener = bind("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    engine.start()
+    thread.start()
+    try:
+        assert started.wait(20)
+        yield LiveServer(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, app.state.service), server
+    finally:
+        server.handle_exit(signal.SIGTERM, None)
+        thread.join(20)
+        engine.stop()
+        assert not thread.is_alive()
+
+
+async def test_each_kind_of_listener_is_told_that_it_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    with impatient_server(monkeypatch) as (server, running):
+        url = f"{server.url}/v1/audio/speech"
+        async with httpx.AsyncClient(timeout=30) as client, dial(server) as live:
+            await live.configure()
+            await live.say("Hello")
+            await live.expect("audio.start")
+            await live.audio()
+            whole = asyncio.create_task(client.post(url, json={**BODY, "stream": False}))
+            async with (
+                client.stream("POST", url, json={**BODY, "stream_format": "sse"}) as events,
+                client.stream("POST", url, json=BODY) as streamed,
+            ):
+                await asyncio.to_thread(wait_until, lambda: server.engine.stats().running == 4)
+                running.handle_exit(signal.SIGTERM, None)
+
+                text = (await events.aread()).decode()
+                assert '"type":"speech.audio.delta"' in text
+                last = text.rstrip().rsplit("\r\n\r\n", 1)[-1]
+                assert last.startswith("event: speech.audio.error")
+                assert '"not_serving"' in last
+                with pytest.raises(httpx.RemoteProtocolError, match="incomplete chunked read"):
+                    await streamed.aread()
+            refused = await whole
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_serving")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert await live.close_code() == 1013
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, "--model", "fake", "--grace-s", "3600") as (process, url),
+        socket.create_connection(address_of(url)) as reader,
+    ):
+        reader.sendall(raw_request(SPEECH_BODY))
+        assert reader.recv(12) == b"HTTP/1.1 200"
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: httpx.get(f"{url}/ready").status_code == 503)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=20)
