@@ -85,7 +85,7 @@ def test_voices_are_listed(server: LiveServer, capsys: pytest.CaptureFixture[str
 
 def install_entry_point(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     entry = EntryPoint("serve", module, command_line.COMMAND_GROUP)
-    monkeypatch.setattr(command_line, "entry_points", lambda group: EntryPoints([entry]))
+    monkeypatch.setattr(command_line, "entry_points", lambda group: EntryPoints([entry]).select(group=group))
 
 
 def test_a_command_of_another_package_is_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,26 +1,28 @@
-"""The command `vivavoce`. It knows `say` and `voices`; other commands come from the packages that are installed.
+"""The command `vivavoce`. It knows `say`, `voices`, `bench load` and `bench compare`; other commands come from the
+packages that are installed: entry points of COMMAND_GROUP, and of BENCH_GROUP for what `vivavoce bench` can do.
 
-Such a command is an entry point of the group "vivavoce.commands" whose value has the two functions of `Command`.
+The value of such an entry point has the two functions of `Command`.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
 from vivavoce_client import say, voices
+from vivavoce_client.bench import cli as bench
 from vivavoce_client.protocol import VivavoceError
 
 COMMAND_GROUP = "vivavoce.commands"
-EXTRAS = {"serve": "server", "bench": "engine"}
-"""Command → the extra of vivavoce-speech that brings what it imports."""
+BENCH_GROUP = "vivavoce.bench"
+EXTRAS = {"serve": "server", "engine": "engine", "plan": "engine", "steps": "engine"}
+"""Command → the extra of vivavoce-speech that brings what it imports; of others it has the command's name."""
 USAGE_ERROR, FAILURE = 2, 1
 
 
 class Command(Protocol):
-    """What an entry point of COMMAND_GROUP gives: a module or an object with these."""
+    """What an entry point gives: a module or an object with these."""
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None: ...
@@ -29,28 +31,19 @@ class Command(Protocol):
     def run(args: argparse.Namespace) -> int: ...
 
 
+class NotInstalled(Exception):
+    """A command needs a package that is not there; says how to get it."""
+
+
 def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
-    installed = {entry.name: entry for entry in entry_points(group=COMMAND_GROUP)}
-    parser = argparse.ArgumentParser(prog="vivavoce", description="Streaming speech of the Qwen3-TTS family")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    say_parser = commands.add_parser("say", help="speak a text: play it, or write a file")
-    say.add_say_arguments(say_parser)
-    voices.add_voices_arguments(commands.add_parser("voices", help="list, store, mix and delete voices of a server"))
-    run: dict[str, Callable[[argparse.Namespace], int]] = {"say": say.say, "voices": voices.run}
-    for name, entry in installed.items():
-        command_parser = commands.add_parser(name, help=f"see `vivavoce {name} --help`")
-        # Loading means importing, torch perhaps: only for the command that was asked for.
-        if arguments[:1] == [name]:
-            try:
-                command = load_command(entry)
-            except ImportError as error:
-                return missing(name, error)
-            command.add_arguments(command_parser)
-            run[name] = command.run
-    args = parser.parse_args(arguments)
     try:
-        return run[args.command](args)
+        args = build_parser(arguments).parse_args(arguments)
+    except NotInstalled as error:
+        print(f"vivavoce: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    try:
+        status: int = args.run(args)
     except VivavoceError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
         return FAILURE
@@ -60,21 +53,51 @@ def main(argv: list[str] | None = None) -> int:
         # The reader of standard output has heard enough. Python would complain once more when it flushes at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
+    return status
+
+
+def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
+    """The parser for these arguments. Raises NotInstalled."""
+    parser = argparse.ArgumentParser(prog="vivavoce", description="Streaming speech of the Qwen3-TTS family")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    say_parser = commands.add_parser("say", help="speak a text: play it, or write a file")
+    say.add_say_arguments(say_parser)
+    say_parser.set_defaults(run=say.say)
+    voices_parser = commands.add_parser("voices", help="list, store, mix and delete voices of a server")
+    voices.add_voices_arguments(voices_parser)
+    voices_parser.set_defaults(run=voices.run)
+    bench_parser = commands.add_parser("bench", help="measure a server, or the engine on this machine")
+    kinds = bench_parser.add_subparsers(dest="bench", metavar="KIND", required=True)
+    bench.add_load_arguments(kinds.add_parser("load", help="load on a server, and what its listeners hear of it"))
+    bench.add_compare_arguments(kinds.add_parser("compare", help="two servers under the same load"))
+    add_installed(kinds, BENCH_GROUP, arguments[1:2] if arguments[:1] == ["bench"] else [])
+    add_installed(commands, COMMAND_GROUP, arguments[:1])
+    return parser
+
+
+def add_installed(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", group: str, asked: list[str]
+) -> None:
+    """Adds the commands of a group's entry points. Loading means importing, torch perhaps: only what is asked for."""
+    for entry in entry_points(group=group):
+        if entry.name in commands.choices:
+            continue  # what is built in cannot be replaced by a package
+        command_parser = commands.add_parser(entry.name, help="see its own --help")
+        if asked == [entry.name]:
+            command = load_command(entry)
+            command.add_arguments(command_parser)
+            command_parser.set_defaults(run=command.run)
 
 
 def load_command(entry: EntryPoint) -> Command:
-    command: Command = entry.load()
+    try:
+        command: Command = entry.load()
+    except ImportError as error:
+        raise NotInstalled(
+            f"`{entry.name}` needs more than the client ({error}). "
+            f"Install it with: pip install 'vivavoce-speech[{EXTRAS.get(entry.name, entry.name)}]'"
+        ) from error
     return command
-
-
-def missing(name: str, error: ImportError) -> int:
-    extra = EXTRAS.get(name, name)
-    print(
-        f"vivavoce: `vivavoce {name}` needs more than the client ({error}). "
-        f"Install it with: pip install 'vivavoce-speech[{extra}]'",
-        file=sys.stderr,
-    )
-    return USAGE_ERROR
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
+from websockets.typing import Subprotocol
 
 STREAM_PATH = "/v1/audio/speech/stream"
 TRY_AGAIN_LATER = frozenset({1006, 1011, 1012, 1013})
@@ -62,11 +63,14 @@ def _lost(error: ConnectionClosed) -> ConnectionLost:
     )
 
 
-async def open_websocket(url: str, headers: dict[str, str]) -> LiveConnection:
+async def open_websocket(url: str, headers: dict[str, str], subprotocol: str | None = None) -> LiveConnection:
     """The usual Connect."""
+    subprotocols = None if subprotocol is None else [Subprotocol(subprotocol)]
     try:
         # No bound on what is received and not yet asked for: the server's pings stand in line behind its audio.
-        connection = await connect(url, additional_headers=headers, max_queue=None, max_size=None, compression=None)
+        connection = await connect(
+            url, subprotocols=subprotocols, additional_headers=headers, max_queue=None, max_size=None, compression=None
+        )
     except InvalidStatus as error:
         status = error.response.status_code
         raise ConnectionLost(f"the server answers {status}", again=status >= FROM_503_ON) from error
@@ -77,6 +81,11 @@ async def open_websocket(url: str, headers: dict[str, str]) -> LiveConnection:
 
 def stream_url(base_url: str) -> str:
     """http(s)://host/path → ws(s)://host/path/v1/audio/speech/stream"""
+    return socket_url(base_url, STREAM_PATH)
+
+
+def socket_url(base_url: str, path: str) -> str:
+    """http(s)://host/base → ws(s)://host/base/path"""
     parts = urlsplit(base_url)
     scheme = "wss" if parts.scheme == "https" else "ws"
-    return urlunsplit((scheme, parts.netloc, parts.path.rstrip("/") + STREAM_PATH, "", ""))
+    return urlunsplit((scheme, parts.netloc, parts.path.rstrip("/") + path, "", ""))

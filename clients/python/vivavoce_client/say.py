@@ -157,10 +157,15 @@ def fragments() -> Iterator[str]:
 @contextmanager
 def connect(args: argparse.Namespace) -> Iterator[Client]:
     """A client of the server that the arguments name, or of one that lives as long as this block."""
-    key = os.environ.get(KEY_VARIABLE)
+    with server_url(args) as url, Client(url, api_key=os.environ.get(KEY_VARIABLE)) as client:
+        yield client
+
+
+@contextmanager
+def server_url(args: argparse.Namespace) -> Iterator[str]:
+    """Where the server is that the arguments name, or one that lives as long as this block."""
     if args.url is not None:
-        with Client(args.url, api_key=key) as client:
-            yield client
+        yield args.url
     else:
-        with local_server(args.model) as url, Client(url, api_key=key) as client:
-            yield client
+        with local_server(args.model) as url:
+            yield url

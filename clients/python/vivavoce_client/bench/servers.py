@@ -1,0 +1,159 @@
+"""The servers that can be measured: what each wants to be asked so that it streams 16-bit mono PCM at 24 kHz.
+
+Facts of their own documentation, late in 2026: vLLM-Omni docs/serving/speech_api.md, sglang-omni
+docs/cookbook/qwen3_tts.md, nari-qwen3-tts src/nari_qwen3_tts/api/schemas.py and docs/websocket.md, Kokoro-FastAPI
+api/src/structures/schemas.py, OpenAI's API reference. As in nari-labs' method, who knows `non_streaming_mode` is asked
+to take the text a token a frame.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from vivavoce_client.live_transport import STREAM_PATH
+from vivavoce_client.protocol import PCM
+
+Transport = Literal["http", "sse", "websocket"]
+TRANSPORTS: tuple[Transport, ...] = ("http", "sse", "websocket")
+Fields = Mapping[str, Any]
+TEXT_AS_IT_GOES: Fields = {"non_streaming_mode": False}
+
+
+@dataclass(frozen=True, slots=True)
+class LiveProtocol:
+    """The messages of a WebSocket that takes text in pieces. Names are values of `type`.
+
+    The server says `greeting`, the client `config`, the server `ready`; None is not said. Then come texts and `end`,
+    and from the server binary audio and `done`. `numbered` texts carry their number as `sequence`.
+    """
+
+    done: str
+    ready: str | None
+    path: str = STREAM_PATH
+    subprotocol: str | None = None
+    greeting: str | None = None
+    config: str = "session.config"
+    config_fields: Fields = field(default_factory=dict)
+    text: str = "input.text"
+    end: str = "input.done"
+    numbered: bool = False
+
+    def text_message(self, number: int, text: str) -> str:
+        return self._message(self.text, number, text=text)
+
+    def end_message(self, number: int) -> str:
+        return self._message(self.end, number)
+
+    def _message(self, kind: str, number: int, **fields: object) -> str:
+        sequence = {"sequence": number} if self.numbered else {}
+        return json.dumps({"type": kind, **sequence, **fields}, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """How one kind of server is asked. `sse` and `live` are None where it has none."""
+
+    voice: str
+    http: Fields
+    sse: Fields | None = None
+    live: LiveProtocol | None = None
+    model: str | None = None
+    takes_seed: bool = False
+
+    @property
+    def transports(self) -> tuple[Transport, ...]:
+        has = {"http": True, "sse": self.sse is not None, "websocket": self.live is not None}
+        return tuple(transport for transport in TRANSPORTS if has[transport])
+
+
+SERVERS: Mapping[str, Server] = {
+    "vivavoce": Server(
+        voice="alloy",
+        http={"stream_format": "audio", **TEXT_AS_IT_GOES},
+        sse={"stream_format": "sse", **TEXT_AS_IT_GOES},
+        live=LiveProtocol(ready="session.created", done="audio.done"),
+        takes_seed=True,
+    ),
+    "vllm-omni": Server(
+        voice="vivian",
+        http={"stream": True, "stream_format": "audio", **TEXT_AS_IT_GOES},
+        sse={"stream": True, "stream_format": "sse", **TEXT_AS_IT_GOES},
+        live=LiveProtocol(ready=None, done="session.done", config_fields={"stream_audio": True}),
+    ),
+    "sglang-omni": Server(
+        voice="default",
+        http={"stream": True, **TEXT_AS_IT_GOES},
+        live=LiveProtocol(ready=None, done="session.done", config_fields={"stream_audio": True}),
+        takes_seed=True,
+    ),
+    "nari-qwen3-tts": Server(
+        voice="ryan",
+        http={"stream": True, **TEXT_AS_IT_GOES},
+        live=LiveProtocol(
+            path="/v1/audio/speech/ws",
+            subprotocol="nari.speech.v1",
+            greeting="session.created",
+            config="request.start",
+            ready="request.configured",
+            text="input_text.append",
+            end="input_text.end",
+            done="response.done",
+            numbered=True,
+        ),
+        takes_seed=True,
+    ),
+    "kokoro-fastapi": Server(voice="af_heart", http={"stream": True}, model="kokoro"),
+    "openai": Server(
+        voice="alloy", http={"stream_format": "audio"}, sse={"stream_format": "sse"}, model="gpt-4o-mini-tts"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One server at one address, and how it is to be asked. `fields` are the user's own, and go before all others."""
+
+    kind: str
+    url: str
+    transport: Transport = "http"
+    model: str | None = None
+    voice: str | None = None
+    fields: Fields = field(default_factory=dict)
+    api_key: str | None = None
+    word_s: float = 0.01
+    """From one word to the next of a live text."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in SERVERS:
+            raise ValueError(f"there is no server {self.kind!r}; there are {', '.join(SERVERS)}")
+        if self.transport not in self.server.transports:
+            raise ValueError(f"{self.kind} has no {self.transport}; it has {', '.join(self.server.transports)}")
+
+    @property
+    def server(self) -> Server:
+        return SERVERS[self.kind]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
+
+    def body(self, text: str, seed: int) -> dict[str, Any]:
+        """The JSON of an HTTP request."""
+        special = self.server.sse if self.transport == "sse" else self.server.http
+        return {"input": text, **self._common(seed), **(special or {}), **self.fields}
+
+    def config(self, seed: int) -> dict[str, Any]:
+        """The message that opens a live session."""
+        live = self.server.live
+        assert live is not None
+        return {"type": live.config, **self._common(seed), **live.config_fields, **self.fields}
+
+    def _common(self, seed: int) -> dict[str, Any]:
+        model = self.model or self.server.model
+        common: dict[str, Any] = {"voice": self.voice or self.server.voice, "response_format": PCM}
+        if model is not None:
+            common["model"] = model
+        if self.server.takes_seed:
+            common["seed"] = seed
+        return common
