@@ -32,6 +32,7 @@ GENERATION = {
     "subtalker_top_p": 1.0,
     "subtalker_top_k": 50,
     "max_new_tokens": 1024,
+    "max_utterance_chars": 180,
 }
 DTYPE = torch.bfloat16
 

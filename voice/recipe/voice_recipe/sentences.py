@@ -12,6 +12,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from vivavoce_eval.sentences import read_sentences
+
 TEXT_DIR = Path(__file__).resolve().parent.parent / "text"
 ONES = [
     "zero",
@@ -193,9 +195,8 @@ def comparable(text: str) -> str:
 
 
 def held_out() -> list[tuple[str, str]]:
-    """(category, sentence) of text/held_out.tsv: never trained on."""
-    lines = (TEXT_DIR / "held_out.tsv").read_text().splitlines()
-    return [(line.split("\t")[0], line.split("\t")[1]) for line in lines if line]
+    """(category, sentence) of those that voices are judged by: never trained on."""
+    return [(sentence.category, sentence.text) for sentence in read_sentences()]
 
 
 def word_alone(word: str) -> list[str]:

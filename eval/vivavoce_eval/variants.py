@@ -1,0 +1,120 @@
+"""Ways to compute the models that differ in rounding alone: patches on loaded modules, for the study only.
+
+The engine's own way: weights and activations in the engine's dtype, RMSNorm with its variance in float32 and a cast
+before the weight, RoPE in float32.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from types import MethodType
+
+import torch
+from torch import Tensor, nn
+from vivavoce_engine.models.layers import Attention, GatedMLP, RMSNorm, Rope
+
+FP8_MAX = 448.0
+"""The largest number of e4m3."""
+
+
+def variance_in_dtype(norm: RMSNorm, x: Tensor) -> Tensor:
+    """Squares, mean and root rounded to x's dtype one after the other."""
+    variance = x.square().mean(-1, keepdim=True)
+    return norm.weight * (x * torch.rsqrt(variance + norm.eps))
+
+
+def cast_folded(norm: RMSNorm, x: Tensor) -> Tensor:
+    """One rounding in place of two: the weight is multiplied in float32, and the cast comes last."""
+    wide = x.float()
+    variance = wide.square().mean(-1, keepdim=True)
+    return (norm.weight.float() * (wide * torch.rsqrt(variance + norm.eps))).to(x.dtype)
+
+
+def rounded_rope(rope: Rope, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin rounded to bfloat16 after they are computed: what the reference package does in bfloat16."""
+    cos, sin = Rope.forward(rope, positions)
+    return cos.bfloat16(), sin.bfloat16()
+
+
+def coarse_rope(rope: Rope, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """The angle itself in bfloat16, which has no odd positions above 256."""
+    angle = (positions[..., None].bfloat16() * rope.inverse_frequency.bfloat16()).unsqueeze(2)
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+
+
+def to_fp8(x: Tensor) -> Tensor:
+    """x rounded to e4m3 with one scale for each vector of the last axis; in x's dtype."""
+    scale = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-12) / FP8_MAX
+    return ((x.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(x.dtype)
+
+
+def fp8_input(linear: nn.Linear, x: Tensor) -> Tensor:
+    out: Tensor = nn.Linear.forward(linear, to_fp8(x))
+    return out
+
+
+Patch = Callable[[nn.Module], None]
+"""Changes how one network computes."""
+
+
+def patch_norms(forward: Callable[[RMSNorm, Tensor], Tensor], network: nn.Module) -> None:
+    for module in network.modules():
+        if isinstance(module, RMSNorm):
+            module.forward = MethodType(forward, module)  # type: ignore[method-assign]
+
+
+def patch_rope(forward: Callable[[Rope, Tensor], tuple[Tensor, Tensor]], network: nn.Module) -> None:
+    for module in network.modules():
+        if isinstance(module, Rope):
+            module.forward = MethodType(forward, module)  # type: ignore[method-assign]
+
+
+def patch_matmuls(activations: bool, network: nn.Module) -> None:
+    """Weights of the blocks' projections to e4m3, a scale a row; and their inputs, a scale a token."""
+    for linear in projections(network):
+        linear.weight.data = to_fp8(linear.weight.data)
+        if activations:
+            linear.forward = MethodType(fp8_input, linear)  # type: ignore[method-assign]
+
+
+def projections(network: nn.Module) -> Iterable[nn.Linear]:
+    for module in network.modules():
+        if isinstance(module, Attention | GatedMLP):
+            yield from (child for child in module.children() if isinstance(child, nn.Linear))
+
+
+BOTH = ("talker", "code predictor")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """`dtype` of the whole engine, and a patch of some of its networks (names as in `TorchRunner.models`)."""
+
+    name: str
+    dtype: str
+    patch: Patch | None = None
+    networks: tuple[str, ...] = BOTH
+
+    def apply(self, models: dict[str, nn.Module]) -> None:
+        if self.patch is not None:
+            for name in self.networks:
+                self.patch(models[name])
+
+
+VARIANTS = (
+    Variant("float32", "float32"),
+    Variant("bfloat16", "bfloat16"),
+    Variant("bfloat16, norm variance in bfloat16", "bfloat16", partial(patch_norms, variance_in_dtype)),
+    Variant(
+        "bfloat16, the same in the code predictor alone",
+        "bfloat16",
+        partial(patch_norms, variance_in_dtype),
+        ("code predictor",),
+    ),
+    Variant("bfloat16, norm casts folded", "bfloat16", partial(patch_norms, cast_folded)),
+    Variant("bfloat16, rope's cos and sin in bfloat16", "bfloat16", partial(patch_rope, rounded_rope)),
+    Variant("bfloat16, rope's angles in bfloat16", "bfloat16", partial(patch_rope, coarse_rope)),
+    Variant("bfloat16, fp8 weights", "bfloat16", partial(patch_matmuls, False)),
+    Variant("bfloat16, fp8 weights and activations", "bfloat16", partial(patch_matmuls, True)),
+)

