@@ -1,20 +1,94 @@
-# The server on a CPU with the voice that ships. Build: docker build -t vivavoce . ; run: docker run -p 8000:8000 vivavoce
-FROM python:3.11-slim-bookworm AS build
-WORKDIR /src
-RUN python -m venv /opt/vivavoce
-ENV PATH=/opt/vivavoce/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-COPY constraints.txt ./
-RUN pip install --extra-index-url https://download.pytorch.org/whl/cpu "$(grep '^torch==' constraints.txt)"
-COPY . .
-RUN pip install -c constraints.txt '.[server]'
+# The server as a container, for a CPU or for NVIDIA cards:
+#   docker build --target cpu  -t vivavoce:cpu .       torch without CUDA
+#   docker build --target cuda -t vivavoce:cuda .      torch with CUDA; run it with --gpus
+#   docker build --target sbom-cpu -o . .              writes vivavoce-cpu.cdx.json, what the image's Python holds
+# A build that must be the same for years names the image by digest: --build-arg PYTHON_IMAGE=python@sha256:...
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
-FROM python:3.11-slim-bookworm
-RUN useradd --create-home --uid 10001 vivavoce
-COPY --from=build /opt/vivavoce /opt/vivavoce
-ENV PATH=/opt/vivavoce/bin:$PATH PYTHONUNBUFFERED=1
-USER vivavoce
+# ---- what is installed -------------------------------------------------------------------------------------------
+# Everything that somebody else wrote, without the project: a new version of ours leaves this layer as it is.
+FROM ${PYTHON_IMAGE} AS build
+WORKDIR /src
+# SOURCE_DATE_EPOCH: bytecode is checked by its source's hash, not by a time, so that two builds give the same files.
+ENV PIP_CONSTRAINT=/src/constraints.txt PIP_BUILD_CONSTRAINT=/src/constraints.txt \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore SOURCE_DATE_EPOCH=1767225600
+RUN python -m venv --without-pip /opt/vivavoce
+COPY constraints.txt pyproject.toml ./
+RUN python -c "import tomllib; \
+    project = tomllib.load(open('pyproject.toml', 'rb'))['project']; extras = project['optional-dependencies']; \
+    lines = project['dependencies'] + extras['engine'] + extras['server']; \
+    print(*(line for line in lines if not line.startswith(project['name'])), sep='\n')" > requirements.txt
+
+FROM build AS third-party-cpu
+ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
+# Without "+cpu", an index that is out of reach would mean gigabytes of CUDA, silently.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip --python /opt/vivavoce/bin/python install --extra-index-url "$TORCH_CPU_INDEX" \
+    "$(sed -n 's/^torch==.*/&+cpu/p' constraints.txt)" -r requirements.txt
+
+FROM build AS third-party-cuda
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip --python /opt/vivavoce/bin/python install -r requirements.txt
+
+FROM build AS ours
+COPY LICENSE README.md ./
+COPY engine engine
+COPY eval eval
+COPY server server
+COPY clients clients
+COPY voice voice
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip --python /opt/vivavoce/bin/python install --no-deps --root /ours .
+
+# ---- what runs -----------------------------------------------------------------------------------------------------
+FROM ${PYTHON_IMAGE} AS runtime
+LABEL org.opencontainers.image.title="Vivavoce" \
+      org.opencontainers.image.description="A streaming speech server for the Qwen3-TTS model family" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN useradd --no-log-init --create-home --uid 10001 vivavoce \
+    && install --directory --owner=vivavoce --group=vivavoce /voices /models /cache
+ENV PATH=/opt/vivavoce/bin:$PATH PYTHONUNBUFFERED=1 \
+    VIVAVOCE_HOST=0.0.0.0 VIVAVOCE_VOICES_DIR=/voices HF_HOME=/models
+VOLUME ["/voices", "/models", "/cache"]
 EXPOSE 8000
-HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
+HEALTHCHECK --interval=10s --timeout=3s --start-period=180s \
   CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=2)"]
 ENTRYPOINT ["vivavoce"]
-CMD ["serve", "--host", "0.0.0.0", "--port", "8000"]
+CMD ["serve"]
+
+FROM runtime AS cuda
+# Triton builds a small launcher with a C compiler when a kernel first runs; its results stay in the volume.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+ENV TRITON_CACHE_DIR=/cache/triton TORCHINDUCTOR_CACHE_DIR=/cache/inductor CUDA_CACHE_PATH=/cache/cuda \
+    NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+COPY --from=third-party-cuda /opt/vivavoce /opt/vivavoce
+COPY --from=ours /ours/ /
+USER 10001:10001
+
+FROM runtime AS cpu
+COPY --from=third-party-cpu /opt/vivavoce /opt/vivavoce
+COPY --from=ours /ours/ /
+USER 10001:10001
+
+# ---- bill of materials: CycloneDX, of the Python packages; `docker build --sbom=true` adds Debian's ------------------
+FROM build AS bill
+# Its own versions; it is no part of the image.
+RUN python -m venv /opt/bill && PIP_CONSTRAINT='' /opt/bill/bin/pip install --no-cache-dir cyclonedx-bom==7.5.0
+
+FROM bill AS bill-cpu
+COPY --from=cpu /opt/vivavoce /opt/vivavoce
+RUN /opt/bill/bin/cyclonedx-py environment --output-reproducible -o /vivavoce-cpu.cdx.json /opt/vivavoce/bin/python
+
+FROM bill AS bill-cuda
+COPY --from=cuda /opt/vivavoce /opt/vivavoce
+RUN /opt/bill/bin/cyclonedx-py environment --output-reproducible -o /vivavoce-cuda.cdx.json /opt/vivavoce/bin/python
+
+FROM scratch AS sbom-cpu
+COPY --from=bill-cpu /vivavoce-cpu.cdx.json /
+
+FROM scratch AS sbom-cuda
+COPY --from=bill-cuda /vivavoce-cuda.cdx.json /
+
+# ---- without --target ----
+FROM cpu

@@ -1,0 +1,20 @@
+{{- define "vivavoce.name" -}}
+{{- .Release.Name | trunc 53 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "vivavoce.selector" -}}
+app.kubernetes.io/name: vivavoce
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "vivavoce.labels" -}}
+{{ include "vivavoce.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{- define "vivavoce.image" -}}
+{{- $kind := ternary "cuda" "cpu" (gt (int .Values.gpus) 0) -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default (printf "%s-%s" .Chart.AppVersion $kind) }}
+{{- end -}}

@@ -1,0 +1,138 @@
+"""The Dockerfile says what the project says: its installs are pyproject's, at constraints.txt's versions, as nobody."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONTINUED = re.compile(r"\\\n")
+
+
+def instructions() -> list[tuple[str, str, str]]:
+    """(stage, instruction, its arguments), in order, with continued lines joined."""
+    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.lstrip().startswith("#")]
+    stage, found = "", []
+    for line in CONTINUED.sub(" ", "\n".join(lines)).splitlines():
+        word, _, rest = line.strip().partition(" ")
+        if word == "FROM":
+            stage = rest.partition(" AS ")[2] or "last"
+        if word:
+            found.append((stage, word, rest.strip()))
+    return found
+
+
+def of_stage(stage: str, word: str) -> list[str]:
+    return [rest for where, what, rest in instructions() if (where, what) == (stage, word)]
+
+
+def base_of(stage: str) -> str:
+    return of_stage(stage, "FROM")[0].partition(" AS ")[0]
+
+
+def ancestors(stage: str) -> list[str]:
+    """The stage and those that it is made from."""
+    stages = {where for where, _, _ in instructions()}
+    return [stage, *(ancestors(base_of(stage)) if base_of(stage) in stages else [])]
+
+
+def test_requirements_are_those_of_the_server_extra(tmp_path: Path) -> None:
+    """The step that writes them, executed."""
+    (step,) = [rest for rest in of_stage("build", "RUN") if "requirements.txt" in rest]
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    step = step.replace("python -c", f"{sys.executable} -c", 1)
+    subprocess.run(["/bin/sh", "-ec", step], cwd=tmp_path, check=True)
+    written = set((tmp_path / "requirements.txt").read_text().splitlines())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = {*project["dependencies"], *extras["engine"], *extras["server"]} - {f"{project['name']}[engine]"}
+    assert written == wanted
+
+
+def test_every_requirement_has_one_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    pinned = {line.split("==")[0].lower().replace("_", "-") for line in constraints()}
+    for line in project["dependencies"] + extras["engine"] + extras["server"]:
+        name = re.split(r"[\[<>=~!]", line)[0]
+        if name != project["name"]:
+            assert name.lower().replace("_", "-") in pinned, f"{name} has no version in constraints.txt"
+
+
+def constraints() -> list[str]:
+    return [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_installs_are_constrained(target: str) -> None:
+    (environment,) = of_stage("build", "ENV")
+    assert "PIP_CONSTRAINT=/src/constraints.txt" in environment
+    assert "constraints.txt" in of_stage("build", "COPY")[0]
+    assert ancestors(f"third-party-{target}")[1] == "build"
+    (install,) = of_stage(f"third-party-{target}", "RUN")
+    assert install.endswith("-r requirements.txt")
+    assert ("+cpu" in install) == (target == "cpu"), (
+        "the CPU's torch is asked for by name, or there would be CUDA in it"
+    )
+    (ours,) = of_stage("ours", "RUN")
+    assert ours.endswith("--no-deps --root /ours .")
+    assert of_stage(target, "COPY") == [
+        f"--from=third-party-{target} /opt/vivavoce /opt/vivavoce",
+        "--from=ours /ours/ /",
+    ]
+
+
+def test_the_cpu_version_of_torch_is_that_of_the_project() -> None:
+    (install,) = of_stage("third-party-cpu", "RUN")
+    command = re.search(r'"\$\((sed .*?)\)"', install)
+    assert command is not None
+    wanted = subprocess.run(["/bin/sh", "-ec", command[1]], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert f"{wanted.strip()}\n".replace("+cpu", "") in (ROOT / "constraints.txt").read_text()
+    assert wanted.startswith("torch==")
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_it_runs_as_nobody_and_says_whether_it_lives(target: str) -> None:
+    assert ancestors(target) == [target, "runtime"]
+    user = of_stage(target, "USER")[-1]
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user), "Kubernetes tells that a user is not root by a number"
+    assert of_stage("runtime", "RUN")[0].count(user.split(":")[0]) == 1
+    assert "/health" in of_stage("runtime", "HEALTHCHECK")[0]
+    assert of_stage("runtime", "ENTRYPOINT") == ['["vivavoce"]']
+
+
+def test_compilers_are_only_where_triton_needs_one() -> None:
+    with_compiler = {stage for stage, word, rest in instructions() if word == "RUN" and "gcc" in rest}
+    assert with_compiler == {"cuda"}
+
+
+def test_without_a_target_it_is_the_cpus() -> None:
+    assert instructions()[-1] == ("last", "FROM", "cpu")
+
+
+def test_the_builder_gets_all_that_is_copied_and_nothing_else() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    let_in = {line[1:] for line in ignored if line.startswith("!")}
+    copied = {
+        source
+        for _, word, rest in instructions()
+        if word == "COPY" and not rest.startswith("--from")
+        for source in rest.split()[:-1]
+    }
+    assert "*" in ignored
+    assert let_in == copied
+    assert all((ROOT / source).exists() for source in copied)
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert {package.split("/")[0] for package in packages["packages"]} <= copied
+
+
+def test_its_settings_are_settings_of_the_server() -> None:
+    from vivavoce_server.config import ENV_PREFIX, Settings
+
+    names = set(re.findall(rf"{ENV_PREFIX}([A-Z_]+)=", (ROOT / "Dockerfile").read_text()))
+    assert names
+    assert {name.lower() for name in names} <= set(Settings.model_fields)
