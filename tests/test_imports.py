@@ -1,4 +1,4 @@
-"""The arrows between the packages: server → engine, clients → nothing, never back."""
+"""The arrows between the packages: server → engine, eval → client and engine, clients → nothing, never back."""
 
 import ast
 import subprocess
@@ -15,6 +15,7 @@ PACKAGES = {
     "vivavoce_client": ROOT / "clients/python/vivavoce_client",
     "vivavoce_voice": ROOT / "voice/vivavoce_voice",
     "vivavoce_web": ROOT / "clients/web/vivavoce_web",
+    "vivavoce_eval": ROOT / "eval/vivavoce_eval",
 }
 FORBIDDEN = {
     "vivavoce_engine": {"vivavoce_server", "vivavoce_client", "fastapi", "starlette", "uvicorn", "pydantic", "httpx"},
@@ -22,7 +23,10 @@ FORBIDDEN = {
     "vivavoce_client": {"vivavoce_server", "vivavoce_engine", "vivavoce_voice", "torch", "numpy", "fastapi"},
     "vivavoce_voice": {"vivavoce_server", "vivavoce_client", "vivavoce_engine", "torch"},
     "vivavoce_web": {"vivavoce_server", "vivavoce_client", "vivavoce_engine", "torch"},
+    "vivavoce_eval": {"vivavoce_server", "fastapi", "uvicorn"},
 }
+JUDGES = {"vivavoce_eval"}
+"""What no other package imports."""
 
 
 def imported_packages(folder: Path) -> Iterator[tuple[Path, str]]:
@@ -39,7 +43,8 @@ def imported_packages(folder: Path) -> Iterator[tuple[Path, str]]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_arrows(package: str) -> None:
-    wrong = [(str(file), name) for file, name in imported_packages(PACKAGES[package]) if name in FORBIDDEN[package]]
+    forbidden = FORBIDDEN[package] | (JUDGES - {package})
+    wrong = [(str(file), name) for file, name in imported_packages(PACKAGES[package]) if name in forbidden]
     assert wrong == []
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("engine", "server", "clients", "voice")
+SOURCES = ("engine", "server", "clients", "eval", "voice")
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 500
 MAX_PARAMETERS = 6
@@ -24,6 +24,11 @@ def functions(path: Path) -> Iterator[Function]:
             yield node
 
 
+def is_kernel(function: Function) -> bool:
+    """Whether Triton compiles it: one launch is one function, however much it does."""
+    return any("triton.jit" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
 def test_files_are_found() -> None:
     assert ROOT / "engine/vivavoce_engine/engine.py" in set(python_files())
 
@@ -40,7 +45,7 @@ def test_functions_fit_the_budget() -> None:
         f"{path.name}:{function.lineno} {function.name}"
         for path in python_files()
         for function in functions(path)
-        if (function.end_lineno or 0) - function.lineno + 1 > MAX_FUNCTION_LINES
+        if (function.end_lineno or 0) - function.lineno + 1 > MAX_FUNCTION_LINES and not is_kernel(function)
     ]
     assert not long
 
@@ -48,7 +53,7 @@ def test_functions_fit_the_budget() -> None:
 def test_functions_take_few_parameters() -> None:
     wide = []
     for path in python_files():
-        if "recipe" in path.parts:  # a GPU kernel takes what it takes
+        if {"gpu", "recipe"} & set(path.parts):  # a GPU kernel takes what it takes
             continue
         for function in functions(path):
             arguments = function.args
