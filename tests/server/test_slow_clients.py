@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -46,6 +47,9 @@ def is_idle(server: LiveServer) -> bool:
     return stats.running == stats.queued == server.service.speaking == 0
 
 
+STALL_S = 0.2
+
+
 @pytest.mark.parametrize("fields", [{}, {"stream_format": "sse"}, {"response_format": "wav"}])
 def test_a_reader_that_stops_rests_its_row_and_others_go_on(fields: dict[str, str]) -> None:
     engine = fake_engine(EngineConfig(max_unread_s=10))
@@ -66,10 +70,11 @@ def test_a_reader_that_stops_rests_its_row_and_others_go_on(fields: dict[str, st
 
 @pytest.mark.parametrize("fields", [{}, {"stream_format": "sse"}, {"stream": False}])
 def test_a_reader_that_stops_is_dropped_after_a_while(fields: dict[str, object]) -> None:
-    with live_server(config=ServerConfig(stall_s=0.2)) as server, client_of(server) as slow:
+    with live_server(config=ServerConfig(stall_s=STALL_S)) as server, client_of(server) as slow:
         ask(slow, {**LONG, **fields})
         wait_until(lambda: server.service.speaking == 1)
         wait_until(lambda: is_idle(server))
+        time.sleep(5 * STALL_S)  # a whole answer is no speech any more while it is sent; nor may it be read yet
         heard = read_all(slow)
         assert heard.startswith(b"HTTP/1.1 200")
         assert not heard.endswith(b"0\r\n\r\n")
