@@ -17,6 +17,9 @@ from vivavoce_engine.request import SynthesisRequest
 from vivavoce_engine.stream import Listener
 from vivavoce_engine.text import Prompt
 
+MIN_FRAMES = 2
+"""The reference draws no end of speech before two codes exist (min_new_tokens=2)."""
+NEVER = 1 << 62
 ENDLESS_FRAMES = 250
 ENDLESS_FRAMES_PER_TOKEN = 25
 """Speech is endless past 20 s plus 2 s for each text token; a token usually takes 0.1 to 0.4 s."""
@@ -103,6 +106,13 @@ class Sequence:
     def can_step(self) -> bool:
         """Whether another frame can be made now; a live text may have run dry."""
         return not self.ended and self.trailing.covers(self.frames_made)
+
+    @property
+    def min_frames(self) -> int:
+        """The first frame in whose place the speech may end, by the text that is known."""
+        if not self.pending.request.end_after_text:
+            return MIN_FRAMES
+        return max(MIN_FRAMES, len(self.trailing.ids)) if self.trailing.complete else NEVER
 
     @property
     def frames_waiting(self) -> int:

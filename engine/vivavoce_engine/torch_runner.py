@@ -22,19 +22,15 @@ from vivavoce_engine.model_info import model_info
 from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.models.layers import KVCache, RowView
 from vivavoce_engine.models.loader import load_models
+from vivavoce_engine.models.talker import CONTROL_CODES
 from vivavoce_engine.prompts import embed_prompts
 from vivavoce_engine.runner import Outcome
 from vivavoce_engine.sampling import SamplingTable, uniform
 from vivavoce_engine.scheduler import Plan
-from vivavoce_engine.sequence import Sequence
+from vivavoce_engine.sequence import MIN_FRAMES, Sequence
 from vivavoce_engine.text import TextFrontend, Tokenizer
 
-MIN_FRAMES = 2
-"""The reference draws no end of speech before two codes exist (min_new_tokens=2)."""
-NEVER = 1 << 62
 SMALL_HIDDEN_SIZE = 1024
-CONTROL_CODES = 1024
-"""The talker's last 1024 codes steer the prompt; of them only the end of speech may be drawn."""
 
 
 class TorchRunner:
@@ -98,9 +94,7 @@ class TorchRunner:
 
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
         """Of the preset speakers, each [hidden]: what a mix of them is made of."""
-        table = self._talker.codec_embedding.weight
-        ids = {name.lower(): codec_id for name, codec_id in self._checkpoint.talker.spk_id.items()}
-        return {name: table[codec_id].detach().float().cpu().numpy() for name, codec_id in ids.items()}
+        return self._talker.speaker_embeddings(self._checkpoint.talker.spk_id)
 
     def _ints(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int64, device=self.device)
@@ -154,7 +148,7 @@ class TorchRunner:
             self._trailing[row, sent:count] = torch.tensor(trailing.ids[sent:], dtype=torch.int64)
             self._trailing_count[row] = self._trailing_sent[row] = count
         if sequence.pending.request.end_after_text:
-            self._min_frames[row] = max(MIN_FRAMES, count) if trailing.complete else NEVER
+            self._min_frames[row] = sequence.min_frames
 
     def _step(self, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
         """Completes one frame of each row; tells which rows then end their speech."""

@@ -23,11 +23,12 @@ from vivavoce_engine.checkpoint import Checkpoint, locate_checkpoint, read_check
 from vivavoce_engine.errors import CheckpointError
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.layers import KVCache, RowView
-from vivavoce_engine.models.talker import Talker
+from vivavoce_engine.models.talker import CONTROL_CODES, Talker
 from vivavoce_engine.prompts import embed_prompts
+from vivavoce_engine.sequence import MIN_FRAMES
 from vivavoce_engine.stream import collect
 from vivavoce_engine.text import Prompt
-from vivavoce_engine.torch_runner import CONTROL_CODES, MIN_FRAMES, TorchRunner
+from vivavoce_engine.torch_runner import TorchRunner
 from vivavoce_voice import CHECKPOINT
 
 from vivavoce_eval.asr import Transcriber

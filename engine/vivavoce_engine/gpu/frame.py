@@ -17,10 +17,7 @@ from vivavoce_engine.gpu.linear import BIAS, norm, pdl_option
 from vivavoce_engine.gpu.sampler import PARAMS, RowTables, block, draw_code_0, draw_code_kernel, frame_start_kernel
 from vivavoce_engine.gpu.stack import Attend, Residual, Stack, build_cache
 from vivavoce_engine.models.code_predictor import CodePredictor
-from vivavoce_engine.models.talker import Talker
-
-CONTROL_CODES = 1024
-"""The talker's last codes steer the prompt."""
+from vivavoce_engine.models.talker import CONTROL_CODES, Talker
 
 
 class FrameModel:

@@ -32,14 +32,11 @@ from vivavoce_engine.prompts import embed_prompts
 from vivavoce_engine.request import SamplingParams
 from vivavoce_engine.runner import Outcome
 from vivavoce_engine.scheduler import Plan
-from vivavoce_engine.sequence import Sequence
+from vivavoce_engine.sequence import MIN_FRAMES, Sequence
 from vivavoce_engine.text import TextFrontend, Tokenizer
 
 log = logging.getLogger(__name__)
 
-MIN_FRAMES = 2
-"""The reference draws no end of speech before two codes exist (min_new_tokens=2)."""
-NEVER = 1 << 62
 PROMPT_TOKENS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Numbers of prompt tokens that have a graph of their own; longer prompts go through the largest more than once."""
 CODEC_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -106,9 +103,7 @@ class GraphRunner:
 
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
         """Of the preset speakers, each [hidden]: what a mix of them is made of."""
-        table = self._talker.codec_embedding.weight
-        ids = {name.lower(): codec_id for name, codec_id in self._checkpoint.talker.spk_id.items()}
-        return {name: table[codec_id].detach().float().cpu().numpy() for name, codec_id in ids.items()}
+        return self._talker.speaker_embeddings(self._checkpoint.talker.spk_id)
 
     # ---- graphs -----------------------------------------------------------------------------------------------
 
@@ -233,9 +228,8 @@ class GraphRunner:
         if sent < count:
             self._tables.text_ids[row, sent:count] = self._upload.ints(trailing.ids[sent:])
             self._text_sent[row] = count
-        may_end = MIN_FRAMES if not live else max(MIN_FRAMES, count) if trailing.complete else NEVER
         self._tables.text_counts[row : row + 1] = self._upload.ints([count])
-        self._tables.min_frames[row : row + 1] = self._upload.ints([may_end])
+        self._tables.min_frames[row : row + 1] = self._upload.ints([sequence.min_frames])
 
     def _step(self, sequences: SequenceOf[Sequence]) -> Tensor:
         """One frame of each; returns where the host finds, once the device is done, which end their speech [B]."""

@@ -3,13 +3,20 @@
 Reference: qwen-tts 0.1.1, core/models/modeling_qwen3_tts.py, Qwen3TTSTalkerModel.
 """
 
+from collections.abc import Mapping
+
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vivavoce_engine.checkpoint import TalkerConfig
 from vivavoce_engine.models.layers import CacheView, Transformer
 from vivavoce_engine.text import NO_ID
+
+CONTROL_CODES = 1024
+"""The talker's last 1024 codes steer the prompt; of them only the end of speech may be drawn."""
 
 
 class TextProjection(nn.Module):
@@ -35,6 +42,11 @@ class Talker(nn.Module):
         """Already projected: text_projection(text_embedding)."""
         self.codec_embedding = nn.Embedding(config.vocab_size, hidden)
         self.codec_head = nn.Linear(hidden, config.vocab_size, bias=False)
+
+    def speaker_embeddings(self, spk_id: Mapping[str, int]) -> dict[str, NDArray[np.float32]]:
+        """Of the preset speakers, each [hidden]: what a mix of them is made of."""
+        table = self.codec_embedding.weight
+        return {name.lower(): table[code].detach().float().cpu().numpy() for name, code in spk_id.items()}
 
     def embed(self, text_ids: Tensor, codec_ids: Tensor) -> Tensor:
         """Prompt embeddings: text side plus codec side, either absent where its id is NO_ID.
