@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 16, 64, 128, 256])
     parser.add_argument("--frames", type=int, default=250)
+    parser.add_argument("--steps-ahead", type=int, choices=(0, 1), default=1, help="0: the host waits for every step")
     args = parser.parse_args()
     logging.basicConfig(level="INFO")
     config = EngineConfig(
@@ -106,6 +107,7 @@ def main() -> None:
     )
     started_s = time.perf_counter()
     runner = make_runner("bench", read_checkpoint(args.model), config)
+    runner.steps_ahead = args.steps_ahead
     load_s = time.perf_counter() - started_s
     free, total = torch.cuda.mem_get_info()
     engine = Engine(runner, config)
@@ -122,6 +124,7 @@ def main() -> None:
     document = {
         "card": torch.cuda.get_device_name(),
         "model": args.model.name,
+        "steps_ahead": args.steps_ahead,
         "load_s": round(load_s, 1),
         "gpu_gb": round((total - free) / 1e9, 2),
         "first_pcm_ms": statistics.median(first_ms),

@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
             f"{rows}x{frames}": us for rows, (_, calls) in recorded.items() for frames, us in calls.items()
         },
         "host_ms": {rows: host_ms(rows) for rows in args.rows},
+        "steps_ahead": recorder.steps_ahead,
     }
     text = json.dumps(document, ensure_ascii=False)
     args.output.write_text(text + "\n", encoding="utf-8")
@@ -75,6 +76,10 @@ class Recorder:
         self._rounds = rounds
         self._ids = itertools.count(1)
         self._ended: dict[int, bool] = {}
+
+    @property
+    def steps_ahead(self) -> int:
+        return self._runner.steps_ahead
 
     def prefill_ms(self, count: int) -> float:
         """Of `count` prompts at once."""
@@ -105,7 +110,7 @@ class Recorder:
                 break
             took.append(took_ms)
             for utterance in utterances:
-                utterance.add_frame(end_of_speech=False)
+                utterance.add_frame()
         return took
 
     def _utterances(self, count: int) -> tuple[Sequence, ...]:
@@ -127,12 +132,13 @@ class Recorder:
         synchronize = _synchronize()
         synchronize()
         started_s = time.perf_counter()
-        outcome = self._runner.run(plan)
+        step = self._runner.launch(plan)
+        step.wait()
         synchronize()
         took_s = time.perf_counter() - started_s
-        for error in outcome.failed.values():
+        for error in step.outcome.failed.values():
             raise error
-        self._ended = outcome.ended
+        self._ended = step.outcome.ended
         return 1000 * took_s
 
 

@@ -12,7 +12,7 @@ from vivavoce_engine.errors import Rejected
 from vivavoce_engine.messages import AudioChunk
 from vivavoce_engine.model import Model
 from vivavoce_engine.request import ModelInfo, Sampling, SynthesisRequest, VoiceReference
-from vivavoce_engine.runner import Outcome
+from vivavoce_engine.runner import ImmediateRunner, Outcome
 from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.sequence import Sequence
 from vivavoce_engine.text import NO_ID, Prompt
@@ -111,7 +111,7 @@ def fake_parts() -> Parts:
     return Parts(FakeRunner(), fake_presets(), FakeEncoder())
 
 
-class FakeRunner:
+class FakeRunner(ImmediateRunner):
     """Speaks `frames_per_character` frames a character, and calls `before_step` on the engine thread every step."""
 
     def __init__(

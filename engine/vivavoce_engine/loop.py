@@ -5,6 +5,7 @@ It runs on one thread, of whoever holds it: an Engine of this process (engine.py
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,8 +14,8 @@ from vivavoce_engine.admission import Admission, Rates
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EndlessSpeech, EngineError
 from vivavoce_engine.messages import AppendText, Cancel, Command, Failed, Finished, Shutdown, Submit
-from vivavoce_engine.runner import Outcome, Runner
-from vivavoce_engine.scheduler import Scheduler
+from vivavoce_engine.runner import Outcome, Runner, Step
+from vivavoce_engine.scheduler import Plan, Scheduler
 from vivavoce_engine.sequence import Sequence
 from vivavoce_engine.stream import Delivery
 
@@ -44,6 +45,14 @@ class LoopState:
     frames: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """A step that has begun, and when it did."""
+
+    step: Step
+    started_s: float
+
+
 class EngineLoop:
     """Batches all running utterances frame by frame. `deliver` gets what listeners are to hear, after every step.
     The loop has no other clock than `now`: a simulation (simulation.py) gives it its own."""
@@ -63,7 +72,9 @@ class EngineLoop:
         self._now = now
         self._steps = 0
         self._frames = 0
-        self._step_started_s = math.inf
+        self._oldest_started_s = math.inf
+        self._underway: deque[Underway] = deque()
+        self._last_end_s = -math.inf
 
     def state(self) -> LoopState:
         """May be asked by any thread."""
@@ -73,8 +84,9 @@ class EngineLoop:
 
     @property
     def step_s(self) -> float:
-        """How long the present step has been taking, 0 between steps. May be asked by any thread."""
-        return max(0.0, self._now() - self._step_started_s)
+        """How long the oldest step has been taking, 0 where there is none. May be asked by any thread."""
+        started_s = self._oldest_started_s
+        return 0.0 if math.isinf(started_s) else max(0.0, self._now() - started_s)
 
     def run(self, inbox: Inbox) -> None:
         """Returns when it is told to; raises what is not the fault of one utterance."""
@@ -99,56 +111,86 @@ class EngineLoop:
         return True
 
     def step(self) -> bool:
-        """One turn: schedule → run → commit → deliver. False when there is nothing to do."""
-        started_s = self._now()
-        late = self._scheduler.expire(started_s)
+        """One turn: schedule → run → commit → deliver. False when there is nothing to do.
+
+        Where a device works beside the host, the step that is committed is the one before the step that was begun, so
+        that the device has work while the host has.
+        """
+        now_s = self._now()
+        late = self._scheduler.expire(now_s)
         if late:
             refusal = Failed(self._admission.overloaded("the request's time to wait has passed"))
             self._deliver([(pending.stream, refusal) for pending in late])
         plan = self._scheduler.plan()
-        if not plan:
+        if plan:
+            self._begin(plan, now_s)
+        elif not self._underway:
             return False
-        for sequence in plan.start:
-            sequence.queue_wait_s = max(0.0, started_s - sequence.pending.queued_s)
-        self._step_started_s = started_s
-        outcome = self._runner.run(plan)
-        self._step_started_s = math.inf
-        deliveries = self._commit(outcome)
-        if plan.step:
-            self._admission.rates = self._admission.rates.after_step(len(plan.step), self._now() - started_s)
-        self._steps += 1
-        self._frames += len(plan.step)
-        self._deliver(deliveries)
+        if len(self._underway) > (self._runner.steps_ahead if plan else 0):
+            self._end(self._underway[0])
         return True
 
     def fail_all(self, error: EngineError) -> None:
         """Empties queue and rows; their listeners hear of the error."""
-        self._step_started_s = math.inf
+        self._underway.clear()
         self._deliver([(pending.stream, Failed(error)) for pending in self._scheduler.drop_all()])
+
+    def _begin(self, plan: Plan, now_s: float) -> None:
+        for sequence in plan.start:
+            sequence.queue_wait_s = max(0.0, now_s - sequence.pending.queued_s)
+        self._oldest_started_s = min(self._oldest_started_s, now_s)
+        step = self._runner.launch(plan)
+        self._underway.append(Underway(step, now_s))
+        failed = step.outcome.failed
+        for sequence in plan.step:
+            if sequence.utterance_id not in failed:
+                sequence.add_frame()
+        for sequence, frames in plan.vocode:
+            if sequence.utterance_id not in failed:
+                sequence.add_vocoded(frames)
+        if failed:
+            broken = [sequence for sequence in self._scheduler.running_sequences() if sequence.utterance_id in failed]
+            for sequence in broken:
+                self._scheduler.release(sequence)
+            self._deliver([(sequence.stream, Failed(failed[sequence.utterance_id])) for sequence in broken])
+
+    def _end(self, oldest: Underway) -> None:
+        oldest.step.wait()
+        self._underway.popleft()
+        self._oldest_started_s = self._underway[0].started_s if self._underway else math.inf
+        outcome = oldest.step.outcome
+        deliveries = self._commit(outcome)
+        end_s, rows = self._now(), len(outcome.plan.step)
+        if rows:
+            took_s = end_s - max(oldest.started_s, self._last_end_s)
+            self._admission.rates = self._admission.rates.after_step(rows, took_s)
+        self._last_end_s = end_s
+        self._steps += 1
+        self._frames += rows
+        self._deliver(deliveries)
 
     def _commit(self, outcome: Outcome) -> list[Delivery]:
         """Moves the host state on by what the runner did; returns what listeners are to hear."""
         deliveries: list[Delivery] = []
         for sequence in outcome.plan.step:
-            if sequence.utterance_id not in outcome.failed:
-                sequence.add_frame(outcome.ended[sequence.utterance_id])
-        for sequence, frames in outcome.plan.vocode:
-            if sequence.utterance_id not in outcome.failed:
-                chunk = outcome.audio[sequence.utterance_id]
-                sequence.add_vocoded(frames)
+            if self._scheduler.is_running(sequence):
+                sequence.know_frame(outcome.ended[sequence.utterance_id])
+        for sequence, _ in outcome.plan.vocode:
+            if not self._scheduler.is_running(sequence):
+                continue
+            chunk = sequence.send(outcome.audio[sequence.utterance_id])
+            if chunk is not None:
                 sequence.watch(chunk.codes)
                 deliveries.append((sequence.stream, chunk))
         for sequence in self._scheduler.running_sequences():
-            last = self._last_event(sequence, outcome)
+            last = self._last_event(sequence)
             if last is not None:
                 deliveries.append((sequence.stream, last))
                 self._scheduler.release(sequence)
         return deliveries
 
-    def _last_event(self, sequence: Sequence, outcome: Outcome) -> Finished | Failed | None:
+    def _last_event(self, sequence: Sequence) -> Finished | Failed | None:
         """What ends the utterance now, if anything does."""
-        if sequence.utterance_id in outcome.failed:
-            return Failed(outcome.failed[sequence.utterance_id])
         if sequence.complete:
             finished = sequence.finished()
             if finished.reason == "stop":
@@ -156,5 +198,5 @@ class EngineLoop:
                 self._admission.rates = rates.after_utterance(finished.text_tokens, finished.frames)
             return finished
         if sequence.runs_away:
-            return Failed(EndlessSpeech(f"the speech did not end by itself in {sequence.frames_made} frames"))
+            return Failed(EndlessSpeech(f"the speech did not end by itself in {sequence.frames_known} frames"))
         return None

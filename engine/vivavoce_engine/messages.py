@@ -57,6 +57,12 @@ class AudioChunk:
     def frames(self) -> int:
         return len(self.codes)
 
+    def first(self, frames: int) -> "AudioChunk":
+        """Its first frames."""
+        if frames == self.frames:
+            return self
+        return AudioChunk(self.pcm[: len(self.pcm) // self.frames * frames], self.codes[:frames])
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:

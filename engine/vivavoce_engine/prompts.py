@@ -8,6 +8,7 @@ from torch import Tensor
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.talker import Talker
 from vivavoce_engine.text import NO_ID, Prompt
+from vivavoce_engine.transfer import to_device
 
 
 def embed_prompts(prompts: Sequence[Prompt], talker: Talker, predictor: CodePredictor) -> Tensor:
@@ -18,16 +19,16 @@ def embed_prompts(prompts: Sequence[Prompt], talker: Talker, predictor: CodePred
     for number, prompt in enumerate(prompts):
         ids[0, number, : prompt.prefill_tokens] = torch.tensor(prompt.text_ids)
         ids[1, number, : prompt.prefill_tokens] = torch.tensor(prompt.codec_ids)
-    text_ids, codec_ids = ids.to(like.device)
+    text_ids, codec_ids = to_device(ids, like.device)
     x = talker.embed(text_ids, codec_ids)
     for number, prompt in enumerate(prompts):
         given = prompt.conditioning
         if given is None:
             continue
         if given.embedding is not None:
-            x[number, given.embedding_at] += torch.tensor(given.embedding).to(like)
+            x[number, given.embedding_at] += to_device(torch.tensor(given.embedding), like.device).to(like)
         if given.codes is not None:
-            codes = torch.tensor(given.codes, dtype=torch.int64, device=like.device)
+            codes = to_device(torch.tensor(given.codes, dtype=torch.int64), like.device)
             frames = predictor.embed_frame(codes, talker.codec_embedding(codes[:, 0]))
             x[number, given.codes_at : given.codes_at + len(codes)] += frames
     return x

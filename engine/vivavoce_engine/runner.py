@@ -1,6 +1,7 @@
 """The seam between scheduling and computing: what an engine step asks of the models."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +25,14 @@ class Outcome:
     ended: dict[int, bool]
     audio: dict[int, AudioChunk]
     failed: dict[int, EngineError]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A plan that is being run. Of its outcome `failed` is known at once, and all of it when `wait` has returned."""
+
+    outcome: Outcome
+    wait: Callable[[], None]
 
 
 class TextCommitter(Protocol):
@@ -68,6 +77,25 @@ class Runner(Protocol):
     @property
     def text(self) -> PromptBuilder: ...
 
+    @property
+    def steps_ahead(self) -> int:
+        """How many steps may be begun before the first of them is waited for: 0 where `launch` does all the work, 1
+        where a device works beside the host. Whether a frame was the last of its speech is known that much later."""
+        ...
+
+    def launch(self, plan: Plan) -> Step:
+        """Begins prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
+        ...
+
+
+class ImmediateRunner(ABC):
+    """A runner that does its work when it is asked to."""
+
+    steps_ahead = 0
+
+    @abstractmethod
     def run(self, plan: Plan) -> Outcome:
         """Prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
-        ...
+
+    def launch(self, plan: Plan) -> Step:
+        return Step(self.run(plan), lambda: None)

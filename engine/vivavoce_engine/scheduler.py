@@ -80,6 +80,10 @@ class Scheduler:
         del self._running[sequence.utterance_id]
         self._rows.release(sequence.row)
 
+    def is_running(self, sequence: Sequence) -> bool:
+        """Whether it still has its row."""
+        return sequence.utterance_id in self._running
+
     def running_sequences(self) -> list[Sequence]:
         return list(self._running.values())
 

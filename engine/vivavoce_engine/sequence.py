@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivavoce_engine.chunking import chunk_frames
-from vivavoce_engine.messages import Finished
+from vivavoce_engine.messages import AudioChunk, Finished
 from vivavoce_engine.request import SynthesisRequest
 from vivavoce_engine.stream import Listener
 from vivavoce_engine.text import Prompt
@@ -74,7 +74,11 @@ class Pending:
 class Sequence:
     """A running utterance. Frames go made → vocoded: codes first, then decoded into audio and sent.
 
-    0 ≤ frames_vocoded ≤ frames_made ≤ max_frames
+    Both are counted when the step that does it begins. What it gave is known when it has ended, a step later on a
+    device that works beside the host: `frames_known` and `frames_sent` follow then. If a frame turns out to have been
+    the last, what was begun after it is void.
+
+    0 ≤ frames_sent ≤ frames_vocoded ≤ frames_made ≤ max_frames, and frames_sent ≤ frames_known ≤ frames_made
     """
 
     def __init__(self, pending: Pending, row: int) -> None:
@@ -84,6 +88,9 @@ class Sequence:
         self.queue_wait_s = 0.0
         self.frames_made = 0
         self.frames_vocoded = 0
+        self.frames_known = 0
+        """Frames of which is known whether the speech ended after them."""
+        self.frames_sent = 0
         self.ended = False
         """No further frame will be made: the model ended its speech, or the frame limit is reached."""
         self._hit_limit = False
@@ -121,14 +128,23 @@ class Sequence:
 
     @property
     def complete(self) -> bool:
-        return self.ended and self.frames_waiting == 0
+        return self.ended and self.frames_made == self.frames_known == self.frames_sent
 
-    def add_frame(self, end_of_speech: bool) -> None:
-        """Counts a finished frame; `end_of_speech` says that the model wants no other after it."""
+    def add_frame(self) -> None:
+        """Counts a frame whose step begins."""
         assert not self.ended, "a row that has ended makes no frames"
         self.frames_made += 1
-        self._hit_limit = not end_of_speech and self.frames_made == self.pending.max_frames
-        self.ended = end_of_speech or self._hit_limit
+        self.ended = self._hit_limit = self.frames_made == self.pending.max_frames
+
+    def know_frame(self, end_of_speech: bool) -> None:
+        """A frame's step has ended; `end_of_speech` says that the model wants no other after it."""
+        if self.ended and self.frames_known == self.frames_made:
+            return  # it was begun before the end was known
+        self.frames_known += 1
+        if end_of_speech:
+            self.ended, self._hit_limit = True, False
+            self.frames_made = self.frames_known
+            self.frames_vocoded = min(self.frames_vocoded, self.frames_made)
 
     def next_chunk(self, max_chunk_frames: int, frames_coming: int) -> int:
         """Frames to decode in a step that makes `frames_coming` more frames (0 or 1): 0 while the piece is short.
@@ -142,8 +158,17 @@ class Sequence:
         return have if self.ended or not self.trailing.covers(self.frames_made) else 0
 
     def add_vocoded(self, frames: int) -> None:
+        """Counts frames whose decoding begins."""
         assert 0 < frames <= self.frames_waiting
         self.frames_vocoded += frames
+
+    def send(self, chunk: AudioChunk) -> AudioChunk | None:
+        """What of a decoded piece is speech: without the frames that were begun after the last."""
+        frames = min(chunk.frames, self.frames_known - self.frames_sent)
+        if frames == 0:
+            return None
+        self.frames_sent += frames
+        return chunk.first(frames)
 
     def watch(self, codes: NDArray[np.int16]) -> None:
         """Counts how many frames in a row are the same; `codes` [frames, code groups]."""
@@ -158,7 +183,7 @@ class Sequence:
         The ceiling is generous, since a short text may be long in speech (a number, an acronym, a pause).
         """
         ceiling = ENDLESS_FRAMES + ENDLESS_FRAMES_PER_TOKEN * self.trailing.text_tokens
-        return self.trailing.complete and (self.frames_made > ceiling or self._same_frames >= SAME_FRAMES)
+        return self.trailing.complete and (self.frames_known > ceiling or self._same_frames >= SAME_FRAMES)
 
     def finished(self) -> Finished:
         """What the listener hears last."""

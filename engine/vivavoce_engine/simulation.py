@@ -21,7 +21,7 @@ from vivavoce_engine.fake_runner import FAKE_INFO, FakeText
 from vivavoce_engine.loop import EngineLoop
 from vivavoce_engine.messages import AudioChunk, Finished, Submit
 from vivavoce_engine.request import SynthesisRequest
-from vivavoce_engine.runner import Outcome
+from vivavoce_engine.runner import Outcome, Step
 from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.sequence import Pending, TrailingText
 from vivavoce_engine.step_times import StepTimes
@@ -84,6 +84,9 @@ class _Clock:
     def __call__(self) -> float:
         return self.now_s
 
+    def wait_until(self, moment_s: float) -> None:
+        self.now_s = max(self.now_s, moment_s)
+
 
 @dataclass
 class SimulatedRunner:
@@ -94,9 +97,19 @@ class SimulatedRunner:
     info = FAKE_INFO
     text = FakeText(FAKE_INFO)
     lengths: dict[int, int] = field(default_factory=dict)
+    _device_free_s: float = 0.0
 
-    def run(self, plan: Plan) -> Outcome:
-        self.clock.now_s += self.times.step_ms(plan) / 1000
+    @property
+    def steps_ahead(self) -> int:
+        return self.times.steps_ahead
+
+    def launch(self, plan: Plan) -> Step:
+        self.clock.now_s += self.times.host_ms_of(plan) / 1000
+        done_s = max(self.clock.now_s, self._device_free_s) + self.times.device_ms_of(plan) / 1000
+        self._device_free_s = done_s
+        return Step(self._outcome(plan), lambda: self.clock.wait_until(done_s))
+
+    def _outcome(self, plan: Plan) -> Outcome:
         ended = {
             sequence.utterance_id: sequence.frames_made + 1 >= self.lengths[sequence.utterance_id]
             for sequence in plan.step

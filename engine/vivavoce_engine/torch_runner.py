@@ -24,7 +24,7 @@ from vivavoce_engine.models.layers import KVCache, RowView
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.models.talker import CONTROL_CODES
 from vivavoce_engine.prompts import embed_prompts
-from vivavoce_engine.runner import Outcome
+from vivavoce_engine.runner import ImmediateRunner, Outcome
 from vivavoce_engine.sampling import SamplingTable, uniform
 from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.sequence import MIN_FRAMES, Sequence
@@ -33,7 +33,7 @@ from vivavoce_engine.text import TextFrontend, Tokenizer
 SMALL_HIDDEN_SIZE = 1024
 
 
-class TorchRunner:
+class TorchRunner(ImmediateRunner):
     """One checkpoint on one device, eager."""
 
     def __init__(self, name: str, checkpoint: Checkpoint, config: EngineConfig) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from vivavoce_engine import Engine, EngineConfig, ModelInfo
 from vivavoce_engine.fake_runner import FakeRunner
 from vivavoce_engine.runner import Outcome, PromptBuilder, Runner
+from vivavoce_engine.runner import Step as BegunStep
 from vivavoce_engine.scheduler import Plan
 
 HUNG_S = 5.0
@@ -94,9 +95,39 @@ class WatchedRunner:
     def text(self) -> PromptBuilder:
         return self._text
 
-    def run(self, plan: Plan) -> Outcome:
+    @property
+    def steps_ahead(self) -> int:
+        return self._runner.steps_ahead
+
+    def launch(self, plan: Plan) -> BegunStep:
         self._before_step(plan)
-        return self._runner.run(plan)
+        return self._runner.launch(plan)
+
+
+class LateRunner(WatchedRunner):
+    """Another runner as a device beside the host: of a step nothing is known before it is waited for, and the next may
+    be begun before that. `moments` has what happened in order: the number of a step, and whether it began or ended."""
+
+    steps_ahead = 1
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner)
+        self.moments: list[tuple[int, str]] = []
+        self._begun = 0
+
+    def launch(self, plan: Plan) -> BegunStep:
+        step = self._runner.launch(plan)
+        number, given = self._begun, step.outcome
+        self._begun += 1
+        outcome = Outcome(plan, {}, {}, given.failed)
+        self.moments.append((number, "begins"))
+
+        def wait() -> None:
+            self.moments.append((number, "ends"))
+            outcome.ended.update(given.ended)
+            outcome.audio.update(given.audio)
+
+        return BegunStep(outcome, wait)
 
 
 @contextmanager

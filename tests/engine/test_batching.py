@@ -26,7 +26,7 @@ from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.torch_runner import TorchRunner
 
 from tests.engine.conftest import Checkpoints
-from tests.engine.stepping import HUNG_S, Step, WatchedRunner, step_of
+from tests.engine.stepping import HUNG_S, LateRunner, Step, WatchedRunner, step_of
 from tests.support.speaking import GREEDY, Speech, join, running, speak
 from tests.support.tiny_checkpoints import ShapeName
 
@@ -97,6 +97,15 @@ def test_all_at_once_say_what_each_says_alone(
     for name, speech in zip(REQUESTS, together, strict=True):
         assert_same(name, speech, alone[shape][name])
     assert steps < sum(len(speech.codes) for speech in together) / 2, "they were not batched"
+
+
+def test_a_device_that_works_beside_the_host_says_the_same(
+    runners: Callable[..., TorchRunner], alone: dict[ShapeName, Speeches]
+) -> None:
+    """Two rows for five: an end is known a step late, so that there is a frame too much in a row that is used again."""
+    with running(Engine(LateRunner(runners("tiny", max_streams=2)), config_of(max_streams=2))) as engine:
+        for name, speech in zip(REQUESTS, speak(engine, *REQUESTS.values()), strict=True):
+            assert_same(name, speech, alone["tiny"][name])
 
 
 def test_rows_that_other_utterances_have_used_are_as_good_as_new(

@@ -4,22 +4,36 @@ import pytest
 from vivavoce_engine.messages import Finished
 from vivavoce_engine.sequence import Sequence
 
-from tests.engine.utterances import pending
+from tests.engine.utterances import pending, piece
 
 
 def speak(sequence: Sequence, frames: int, max_chunk_frames: int = 8) -> list[int]:
     """Speaks `frames` frames, the last of which ends the speech, and gives the pieces that are decoded."""
     pieces = []
     for frame in range(1, frames + 1):
-        piece = sequence.next_chunk(max_chunk_frames, frames_coming=1)
-        sequence.add_frame(end_of_speech=frame == frames)
-        if piece:
-            sequence.add_vocoded(piece)
-            pieces.append(piece)
-    while piece := sequence.next_chunk(max_chunk_frames, frames_coming=0):
-        sequence.add_vocoded(piece)
-        pieces.append(piece)
+        due = sequence.next_chunk(max_chunk_frames, frames_coming=1)
+        make(sequence, end_of_speech=frame == frames)
+        if due:
+            decode(sequence, due)
+            pieces.append(due)
+    while due := sequence.next_chunk(max_chunk_frames, frames_coming=0):
+        decode(sequence, due)
+        pieces.append(due)
     return pieces
+
+
+def make(sequence: Sequence, end_of_speech: bool = False) -> None:
+    """One frame, from its step's beginning to its end."""
+    sequence.add_frame()
+    sequence.know_frame(end_of_speech)
+
+
+def decode(sequence: Sequence, frames: int) -> None:
+    """One piece, likewise."""
+    sequence.add_vocoded(frames)
+    sent = sequence.send(piece(frames))
+    assert sent is not None
+    assert sent.frames == frames
 
 
 @pytest.mark.parametrize(
@@ -45,32 +59,32 @@ def test_pieces_follow_the_ramp_and_the_tail_is_flushed(
 
 def test_the_frame_limit_ends_an_utterance() -> None:
     sequence = Sequence(pending(1, max_frames=2), row=0)
-    sequence.add_frame(end_of_speech=False)
+    make(sequence)
     assert not sequence.ended
-    sequence.add_frame(end_of_speech=False)
+    make(sequence)
     assert sequence.ended
-    sequence.add_vocoded(2)
+    decode(sequence, 2)
     assert sequence.finished() == Finished(text_tokens=3, frames=2, reason="length")
 
 
 def test_speech_that_ends_on_the_last_allowed_frame_was_not_cut() -> None:
     sequence = Sequence(pending(1, max_frames=2), row=0)
-    sequence.add_frame(end_of_speech=False)
-    sequence.add_frame(end_of_speech=True)
-    sequence.add_vocoded(2)
+    make(sequence)
+    make(sequence, end_of_speech=True)
+    decode(sequence, 2)
     assert sequence.finished().reason == "stop"
 
 
 def test_an_utterance_is_complete_only_when_all_its_audio_is_out() -> None:
     sequence = Sequence(pending(1), row=0)
-    sequence.add_frame(end_of_speech=False)
-    sequence.add_frame(end_of_speech=True)
+    make(sequence)
+    make(sequence, end_of_speech=True)
     assert (sequence.frames_waiting, sequence.complete) == (2, False)
-    sequence.add_vocoded(1)
+    decode(sequence, 1)
     assert (sequence.frames_waiting, sequence.complete) == (1, False)
     with pytest.raises(AssertionError):
         sequence.finished()
-    sequence.add_vocoded(1)
+    decode(sequence, 1)
     assert (sequence.frames_waiting, sequence.complete) == (0, True)
 
 
@@ -80,8 +94,51 @@ def test_impossible_moves_are_refused() -> None:
     sequence = Sequence(pending(1), row=0)
     with pytest.raises(AssertionError):
         sequence.add_vocoded(1)
-    sequence.add_frame(end_of_speech=True)
+    make(sequence, end_of_speech=True)
     with pytest.raises(AssertionError):
         sequence.add_vocoded(0)
     with pytest.raises(AssertionError, match="makes no frames"):
-        sequence.add_frame(end_of_speech=False)
+        sequence.add_frame()
+
+
+def test_what_was_begun_before_the_end_was_known_is_no_speech() -> None:
+    """Frame 3 is under way, and a piece of 1 to 3, when frame 2 turns out to have been the last."""
+    sequence = Sequence(pending(1, first_chunk_frames=3), row=0)
+    for _ in range(3):
+        sequence.add_frame()
+    sequence.add_vocoded(3)
+    sequence.know_frame(end_of_speech=False)
+    sequence.know_frame(end_of_speech=True)
+    assert (sequence.ended, sequence.frames_made, sequence.frames_waiting, sequence.complete) == (True, 2, 0, False)
+    sequence.know_frame(end_of_speech=False)
+    sent = sequence.send(piece(3))
+    assert sent is not None
+    assert (sent.pcm.tolist(), sent.codes.tolist()) == ([0, 1], [[0], [1]])
+    assert sequence.complete
+    assert sequence.finished() == Finished(text_tokens=3, frames=2, reason="stop")
+
+
+def test_a_piece_of_nothing_but_void_frames_is_not_sent() -> None:
+    sequence = Sequence(pending(1), row=0)
+    make(sequence)
+    decode(sequence, 1)
+    sequence.add_frame()
+    sequence.add_vocoded(1)
+    sequence.add_frame()
+    sequence.add_vocoded(1)
+    sequence.know_frame(end_of_speech=True)
+    assert sequence.send(piece(1)) is not None
+    assert sequence.complete
+    sequence.know_frame(end_of_speech=False)
+    assert sequence.send(piece(1)) is None
+
+
+def test_the_last_allowed_frame_is_complete_when_it_is_known() -> None:
+    sequence = Sequence(pending(1, max_frames=1), row=0)
+    sequence.add_frame()
+    sequence.add_vocoded(1)
+    assert (sequence.ended, sequence.complete) == (True, False)
+    sequence.know_frame(end_of_speech=False)
+    assert sequence.send(piece(1)) is not None
+    assert sequence.complete
+    assert sequence.finished().reason == "length"

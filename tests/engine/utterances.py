@@ -2,8 +2,9 @@
 
 import math
 
+import numpy as np
 from vivavoce_engine import SynthesisRequest
-from vivavoce_engine.messages import Finished
+from vivavoce_engine.messages import AudioChunk, Finished
 from vivavoce_engine.scheduler import Plan, Scheduler
 from vivavoce_engine.sequence import Pending, Sequence, TrailingText
 from vivavoce_engine.stream import AudioStream
@@ -41,13 +42,23 @@ def listener(sequence: Sequence | Pending) -> Listener:
     return sequence.stream
 
 
+def piece(frames: int) -> AudioChunk:
+    """One sample and one code a frame."""
+    return AudioChunk(np.arange(frames, dtype=np.float32), np.arange(frames, dtype=np.int16)[:, None])
+
+
 def commit(scheduler: Scheduler, plan: Plan, ending: frozenset[int] = frozenset()) -> dict[int, Finished]:
     """Does what the engine does with a plan that ran: `ending` speak their last frame in it. Gives the finished."""
     for sequence in plan.step:
-        sequence.add_frame(sequence.utterance_id in ending)
+        sequence.add_frame()
     for sequence, frames in plan.vocode:
         sequence.add_vocoded(frames)
-        sequence.stream.count_sent(frames)
+    for sequence in plan.step:
+        sequence.know_frame(sequence.utterance_id in ending)
+    for sequence, frames in plan.vocode:
+        sent = sequence.send(piece(frames))
+        assert sent is not None
+        sequence.stream.count_sent(sent.frames)
     finished = {}
     for sequence in scheduler.running_sequences():
         if sequence.complete:

@@ -84,7 +84,7 @@ class GpuCodec:
 
     def prime(self, row: int, codes: Tensor) -> None:
         """Makes a fresh row go on after `codes` [T, groups], whose audio nobody hears."""
-        rows = torch.tensor([row], device=codes.device)
+        rows = torch.full((1,), row, device=codes.device)
         old = max(0, len(codes) - self._memory_frames)  # the convolutions behind the transformer have forgotten these
         for piece in torch.split(codes[:old], self._max_frames) if old else ():
             self._move(rows, Shape(1, len(piece)), piece[None], None)

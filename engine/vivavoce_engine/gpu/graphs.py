@@ -53,8 +53,9 @@ class Graphs:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def __contains__(self, key: Hashable) -> bool:
-        return key in self._steps
-
     def replay(self, key: Hashable) -> None:
         self._steps[key]()
+
+    def launch(self, key: Hashable, otherwise: Launch) -> None:
+        """What was recorded under `key`, if anything was."""
+        self._steps.get(key, otherwise)()

@@ -1,8 +1,11 @@
-"""Runs plans on a GPU: every step is a few CUDA graphs and one wait, at its end, for what the host must know.
+"""Runs plans on a GPU: every step is a few CUDA graphs, and one event that the host waits for a step later.
 
 Per step: prompts of new utterances (packed one behind the other) → one frame of all rows → Code2Wav. All state is in
 tables on the device, indexed by row; batches are filled up with a dummy row. On a CPU the same kernels run in Triton's
 interpreter, for tests.
+
+Code2Wav has a stream of its own: a step's audio is decoded beside the next step's frame, which leaves most of the
+device idle. It reads frames of the ring that the next frame does not write; each stream keeps its own state in order.
 """
 
 import contextlib
@@ -22,7 +25,7 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import CheckpointError
 from vivavoce_engine.gpu.codec import GpuCodec
 from vivavoce_engine.gpu.frame import FrameModel
-from vivavoce_engine.gpu.graphs import Graphs, Launch, bucket_of, buckets
+from vivavoce_engine.gpu.graphs import Graphs, bucket_of, buckets
 from vivavoce_engine.gpu.sampler import PARAMS
 from vivavoce_engine.isolation import isolated
 from vivavoce_engine.messages import AudioChunk
@@ -30,10 +33,11 @@ from vivavoce_engine.model_info import model_info
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.prompts import embed_prompts
 from vivavoce_engine.request import SamplingParams
-from vivavoce_engine.runner import Outcome
+from vivavoce_engine.runner import Outcome, Step
 from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.sequence import MIN_FRAMES, Sequence
 from vivavoce_engine.text import TextFrontend, Tokenizer
+from vivavoce_engine.transfer import copy_into, to_device, to_host
 
 log = logging.getLogger(__name__)
 
@@ -81,25 +85,18 @@ class GraphRunner:
         self._decoded: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.models: dict[str, nn.Module] = {}
         """A step runs no modules that could be timed one by one."""
-        self._upload = Upload(device)
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._graphs = Graphs(self._stream, eager=config.eager)
-        with torch.inference_mode(), self._on_stream():
+        self._talking = Lane(device, priority=-1)  # whose small kernels then need not wait for Code2Wav's large ones
+        self._decoding = Lane(device, priority=0)
+        self._graphs = Graphs(self._talking.stream, eager=config.eager)
+        self._codec_graphs = Graphs(self._decoding.stream, eager=config.eager)
+        """Apart, since graphs that share memory must not run side by side."""
+        with torch.inference_mode():
             self._record()
-
-    @contextlib.contextmanager
-    def _on_stream(self) -> Iterator[None]:
-        if self._stream is None:
-            yield
-            return
-        self._stream.wait_stream(torch.cuda.default_stream(self.device))
-        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
-            yield
 
     def synchronize(self) -> None:
         """Waits until the device has done all that was asked of it."""
-        if self._stream is not None:
-            self._stream.synchronize()
+        for lane in (self._talking, self._decoding):
+            lane.synchronize()
 
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
         """Of the preset speakers, each [hidden]: what a mix of them is made of."""
@@ -109,21 +106,24 @@ class GraphRunner:
 
     def _record(self) -> None:
         """Every batch that can come is recorded, the largest first; on a GPU this also compiles the kernels."""
-        if self._stream is None:  # the interpreter compiles nothing, and takes its time
+        if self.device.type != "cuda":  # the interpreter compiles nothing, and takes its time
             return
         started_s = time.monotonic()
         frames, codec = self._batches, [(b, t) for b in self._codec_batches for t in self._pieces]
-        for done, batch in enumerate(reversed(frames)):
-            self._graphs.record(("frame", batch), lambda batch=batch: self._frames.frame(batch))  # type: ignore[misc]
-            log.info("recorded frames of %d rows (%d of %d)", batch, done + 1, len(frames))
-        for tokens in reversed(self._prompt_sizes):
-            self._graphs.record(
-                ("prompt", tokens),
-                lambda tokens=tokens: self._frames.prefill(self._prompts_at_once, tokens),  # type: ignore[misc]
-            )
-        for batch, count in reversed(codec):
-            self._graphs.record(("codec", batch, count), lambda b=batch, t=count: self._decode(b, t))  # type: ignore[misc]
-        log.info("recorded %d graphs in %.1f s", len(self._graphs), time.monotonic() - started_s)
+        with self._talking.used():
+            for done, batch in enumerate(reversed(frames)):
+                self._graphs.record(("frame", batch), lambda batch=batch: self._frames.frame(batch))  # type: ignore[misc]
+                log.info("recorded frames of %d rows (%d of %d)", batch, done + 1, len(frames))
+            for tokens in reversed(self._prompt_sizes):
+                self._graphs.record(
+                    ("prompt", tokens),
+                    lambda tokens=tokens: self._frames.prefill(self._prompts_at_once, tokens),  # type: ignore[misc]
+                )
+        with self._decoding.used():
+            for batch, count in reversed(codec):
+                self._codec_graphs.record((batch, count), lambda b=batch, t=count: self._decode(b, t))  # type: ignore[misc]
+        graphs = len(self._graphs) + len(self._codec_graphs)
+        log.info("recorded %d graphs in %.1f s", graphs, time.monotonic() - started_s)
 
     @property
     def _batches(self) -> tuple[int, ...]:
@@ -141,34 +141,49 @@ class GraphRunner:
     def _pieces(self) -> tuple[int, ...]:
         return piece_sizes(self._config.max_chunk_frames)
 
+    def _array(self, values: NDArray[np.generic]) -> Tensor:
+        return to_device(torch.from_numpy(np.ascontiguousarray(values)), self.device)
+
+    def _ints(self, values: SequenceOf[object]) -> Tensor:
+        return self._array(np.array(values, np.int64))
+
     # ---- a step -----------------------------------------------------------------------------------------------
 
-    def run(self, plan: Plan) -> Outcome:
-        """Prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
+    steps_ahead = 1
+
+    def launch(self, plan: Plan) -> Step:
+        """Begins prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
         outcome = Outcome(plan, {}, {}, {})
-        with torch.inference_mode(), self._on_stream():
-            isolated(self._start, plan.start, outcome)
-            step = [sequence for sequence in plan.step if sequence.utterance_id not in outcome.failed]
-            ended = self._step(step) if step else None
-            vocode = [item for item in plan.vocode if item[0].utterance_id not in outcome.failed]
-            pieces = self._vocode(vocode)
-            self.synchronize()
-        if ended is not None:
-            flags = ended.tolist()
-            outcome.ended.update({sequence.utterance_id: bool(flags[at]) for at, sequence in enumerate(step)})
-        for sequence, _ in vocode:
-            parts = pieces[sequence.utterance_id]
-            pcm = np.concatenate([audio.numpy()[at] for audio, _, at in parts])
-            codes = np.concatenate([codes.numpy()[at] for _, codes, at in parts]).astype(np.int16)
-            outcome.audio[sequence.utterance_id] = AudioChunk(pcm, codes)
-        return outcome
+        with torch.inference_mode():
+            with self._talking.used():
+                isolated(self._start, plan.start, outcome)
+                step = [sequence for sequence in plan.step if sequence.utterance_id not in outcome.failed]
+                ended = self._step(step) if step else None
+                framed = self._talking.mark()
+            with self._decoding.used(after=framed):
+                vocode = [item for item in plan.vocode if item[0].utterance_id not in outcome.failed]
+                pieces = self._vocode(vocode)
+                done = self._decoding.mark()
+
+        def wait() -> None:
+            done.synchronize()
+            if ended is not None:
+                flags = ended.tolist()
+                outcome.ended.update({sequence.utterance_id: bool(flags[at]) for at, sequence in enumerate(step)})
+            for utterance_id, parts in pieces.items():
+                pcm = np.concatenate([audio.numpy()[at] for audio, _, at in parts])
+                codes = np.concatenate([codes.numpy()[at] for _, codes, at in parts]).astype(np.int16)
+                outcome.audio[utterance_id] = AudioChunk(pcm, codes)
+
+        return Step(outcome, wait)
 
     def _start(self, sequences: SequenceOf[Sequence], _: Outcome) -> None:
         """Sets rows up and runs their prompts, packed one behind the other."""
         prompts = [sequence.pending.prompt for sequence in sequences]
         embedded = embed_prompts(prompts, self._talker, self._predictor)
         self._set_rows(sequences)
-        self._codec.reset(self._upload.ints([sequence.row for sequence in sequences]))
+        with self._decoding.used():
+            self._codec.reset(self._ints([sequence.row for sequence in sequences]))
         ends = np.cumsum([prompt.prefill_tokens for prompt in prompts]).tolist()
         x = torch.cat([embedded[at, : prompt.prefill_tokens] for at, prompt in enumerate(prompts)])
         rows = [s.row for s, p in zip(sequences, prompts, strict=True) for _ in range(p.prefill_tokens)]
@@ -181,7 +196,8 @@ class GraphRunner:
             self._prefill(x[begin:end], rows[begin:end], positions[begin:end], last)
         for sequence, prompt in zip(sequences, prompts, strict=True):
             if prompt.conditioning is not None and prompt.conditioning.codes is not None:
-                self._codec.prime(sequence.row, self._upload.array(prompt.conditioning.codes.astype(np.int64)))
+                with self._decoding.used():
+                    self._codec.prime(sequence.row, self._array(prompt.conditioning.codes.astype(np.int64)))
 
     def _prefill(self, x: Tensor, rows: list[int], positions: list[int], last: dict[int, int]) -> None:
         """A part of the packed prompts: x [T, hidden]; `last`: row → where its prompt ends in this part."""
@@ -189,34 +205,34 @@ class GraphRunner:
         padding = tokens - len(rows)
         model = self._frames
         model.talker.x[: len(rows)] = x
-        self._upload.into(model.token_rows, rows + [self._dummy] * padding)
-        self._upload.into(model.token_positions, positions + [0] * padding)
+        copy_into(model.token_rows, rows + [self._dummy] * padding)
+        copy_into(model.token_positions, positions + [0] * padding)
         fill = self._prompts_at_once - len(last)
-        self._upload.into(model.rows, [*last, *[self._dummy] * fill])
-        self._upload.into(model.last_tokens, [*last.values(), *[0] * fill])
-        self._launch(("prompt", tokens), lambda: model.prefill(self._prompts_at_once, tokens))
+        copy_into(model.rows, [*last, *[self._dummy] * fill])
+        copy_into(model.last_tokens, [*last.values(), *[0] * fill])
+        self._graphs.launch(("prompt", tokens), lambda: model.prefill(self._prompts_at_once, tokens))
 
     def _set_rows(self, sequences: SequenceOf[Sequence]) -> None:
         """Everything that a row begins with. Its prompt's end moves positions and frames on to their first values."""
         tables = self._tables
-        rows = self._upload.ints([sequence.row for sequence in sequences])
+        rows = self._ints([sequence.row for sequence in sequences])
         first = [
             [sequence.pending.seed, -1, sequence.pending.prompt.prefill_tokens - 1, MIN_FRAMES, 0]
             for sequence in sequences
         ]
-        columns = self._upload.ints(first).unbind(1)
+        columns = self._ints(first).unbind(1)
         targets = (tables.seeds, tables.frames, tables.positions, tables.min_frames, tables.text_counts)
         for table, column in zip(targets, columns, strict=True):
             table.index_copy_(0, rows, column)
         samplings = [sequence.pending.request.sampling for sequence in sequences]
         params = [[sampler_params(s.talker), sampler_params(s.predictor)] for s in samplings]
-        tables.params.index_copy_(0, rows, self._upload.array(np.array(params, np.float32)))
+        tables.params.index_copy_(0, rows, self._array(np.array(params, np.float32)))
         tables.seen.index_fill_(0, rows, 0)
         for sequence in sequences:
             self._text_sent[sequence.row] = 0
             given = sequence.pending.prompt.conditioning
             if given is not None and given.codes is not None and given.own_frames:
-                spoken = self._upload.array(given.codes[-given.own_frames :, 0].astype(np.int64))
+                spoken = self._array(given.codes[-given.own_frames :, 0].astype(np.int64))
                 tables.seen[sequence.row].index_fill_(0, spoken, 1)
 
     def _send_text(self, sequence: Sequence) -> None:
@@ -226,10 +242,10 @@ class GraphRunner:
         if sent == count and not (live and sequence.frames_made == 0):
             return
         if sent < count:
-            self._tables.text_ids[row, sent:count] = self._upload.ints(trailing.ids[sent:])
+            self._tables.text_ids[row, sent:count] = self._ints(trailing.ids[sent:])
             self._text_sent[row] = count
-        self._tables.text_counts[row : row + 1] = self._upload.ints([count])
-        self._tables.min_frames[row : row + 1] = self._upload.ints([sequence.min_frames])
+        self._tables.text_counts[row : row + 1] = self._ints([count])
+        self._tables.min_frames[row : row + 1] = self._ints([sequence.min_frames])
 
     def _step(self, sequences: SequenceOf[Sequence]) -> Tensor:
         """One frame of each; returns where the host finds, once the device is done, which end their speech [B]."""
@@ -237,9 +253,9 @@ class GraphRunner:
             self._send_text(sequence)
         batch = bucket_of(len(sequences), self._batches)
         rows = [sequence.row for sequence in sequences]
-        self._upload.into(self._frames.rows, rows + [self._dummy] * (batch - len(rows)))
-        self._launch(("frame", batch), lambda: self._frames.frame(batch))
-        return self._upload.fetch(self._frames.ended[: len(rows)])
+        copy_into(self._frames.rows, rows + [self._dummy] * (batch - len(rows)))
+        self._graphs.launch(("frame", batch), lambda: self._frames.frame(batch))
+        return to_host(self._frames.ended[: len(rows)])
 
     def _vocode(self, vocode: Iterable[tuple[Sequence, int]]) -> dict[int, list[tuple[Tensor, Tensor, int]]]:
         """Decodes what is due, in calls of the recorded sizes: utterance id → (audio, codes, place in both) by call."""
@@ -249,10 +265,10 @@ class GraphRunner:
             while due := [item for item in todo if item.frames >= size]:
                 batch = bucket_of(len(due), self._codec_batches)
                 fill = batch - len(due)
-                self._upload.into(self._codec_rows, [item.sequence.row for item in due] + [self._dummy] * fill)
-                self._upload.into(self._codec_first, [item.first for item in due] + [0] * fill)
-                self._launch(("codec", batch, size), lambda b=batch, t=size: self._decode(b, t))  # type: ignore[misc]
-                audio, codes = (self._upload.fetch(out[: len(due)]) for out in self._decoded[batch, size])
+                copy_into(self._codec_rows, [item.sequence.row for item in due] + [self._dummy] * fill)
+                copy_into(self._codec_first, [item.first for item in due] + [0] * fill)
+                self._codec_graphs.launch((batch, size), lambda b=batch, t=size: self._decode(b, t))  # type: ignore[misc]
+                audio, codes = (to_host(out[: len(due)]) for out in self._decoded[batch, size])
                 for at, item in enumerate(due):
                     done[item.sequence.utterance_id].append((audio, codes, at))
                     item.first += size
@@ -266,11 +282,45 @@ class GraphRunner:
         codes = ring[rows[:, None], at]
         self._decoded[batch, frames] = (self._codec.decode(rows, codes), codes)
 
-    def _launch(self, key: tuple[object, ...], launch: Launch) -> None:
-        if key in self._graphs:
-            self._graphs.replay(key)
-        else:
-            launch()
+
+class Mark:
+    """A point in a lane's work that can be waited for; on a CPU all before it is done at once."""
+
+    def __init__(self, event: "torch.cuda.Event | None") -> None:
+        self.event = event
+
+    def synchronize(self) -> None:
+        if self.event is not None:
+            self.event.synchronize()
+
+
+class Lane:
+    """Work on the device that is done in the order in which it is asked for, beside other lanes: a CUDA stream."""
+
+    def __init__(self, device: torch.device, priority: int) -> None:
+        self._device = device
+        self.stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self.stream = torch.cuda.Stream(device, priority)  # type: ignore[no-untyped-call]
+            self.stream.wait_stream(torch.cuda.default_stream(device))  # on which the weights were made
+
+    @contextlib.contextmanager
+    def used(self, after: Mark | None = None) -> Iterator[None]:
+        """What is asked of the device in here goes on this lane, after a mark of another."""
+        if self.stream is None:
+            yield
+            return
+        if after is not None and after.event is not None:
+            self.stream.wait_event(after.event)
+        with torch.cuda.device(self._device), torch.cuda.stream(self.stream):
+            yield
+
+    def mark(self) -> Mark:
+        return Mark(None if self.stream is None else self.stream.record_event())
+
+    def synchronize(self) -> None:
+        if self.stream is not None:
+            self.stream.synchronize()
 
 
 @dataclass
@@ -280,35 +330,6 @@ class Waiting:
     sequence: Sequence
     first: int
     frames: int
-
-
-class Upload:
-    """Small copies between host and device that nobody waits for: through pinned memory that lives until they are done.
-
-    Host memory is kept until the next step's copies, by when the device has been waited for.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pinned = device.type == "cuda"
-
-    def array(self, values: NDArray[np.generic]) -> Tensor:
-        host = torch.from_numpy(np.ascontiguousarray(values))
-        # PyTorch's pinned allocator does not give memory away while a copy from it is under way.
-        return host.pin_memory().to(self._device, non_blocking=True) if self._pinned else host
-
-    def ints(self, values: SequenceOf[object]) -> Tensor:
-        return self.array(np.array(values, np.int64))
-
-    def into(self, target: Tensor, values: list[int]) -> None:
-        """values → the first of target."""
-        host = torch.tensor(values, dtype=target.dtype, pin_memory=self._pinned)
-        target[: len(values)].copy_(host, non_blocking=True)
-
-    def fetch(self, source: Tensor) -> Tensor:
-        """A copy on the host, to be read once the device is done."""
-        host = torch.empty(source.shape, dtype=source.dtype, pin_memory=self._pinned)
-        return host.copy_(source, non_blocking=True)
 
 
 def piece_sizes(largest: int) -> tuple[int, ...]:
