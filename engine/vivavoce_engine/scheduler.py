@@ -22,7 +22,7 @@ class Plan:
     vocode: tuple[tuple[Sequence, int], ...]
 
     def __bool__(self) -> bool:
-        return bool(self.step or self.vocode)
+        return bool(self.start or self.step or self.vocode)
 
 
 class Scheduler:

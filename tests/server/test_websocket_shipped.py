@@ -10,7 +10,7 @@ from vivavoce_engine import EngineConfig
 from vivavoce_engine.load import load_engine
 from vivavoce_voice import CHECKPOINT
 
-from tests.server.live import LiveServer, live_server
+from tests.server.live import LiveServer, live_server, wait_until
 from tests.server.live_socket import dial
 
 TEXT = "Hello there, it's 7:45! The quick brown fox jumps."
@@ -44,3 +44,18 @@ async def test_fragments_and_neighbours_change_nothing(server: LiveServer) -> No
         assert other.shape == whole.shape
         # Pieces of other lengths are decoded by other sums: the last bit may round the other way.
         assert np.abs(other - whole).max() <= 1
+
+
+async def test_a_first_word_that_comes_alone_is_not_lost(server: LiveServer) -> None:
+    """One token starts an utterance and lets no frame be made yet: a step that does nothing but start it."""
+    first, *others = ["The ", "train ", "leaves ", "at ", "noon."]
+    whole = await say(server, 5, [first + "".join(others)])
+    async with dial(server) as socket:
+        await socket.configure(seed=5, max_new_tokens=36)
+        await socket.say(first)
+        await asyncio.to_thread(wait_until, lambda: server.engine.stats().running == 1)
+        await asyncio.sleep(0.1)
+        await socket.say(*others)
+        await socket.send("input.done")
+        heard = np.frombuffer((await socket.utterance()).audio, "<i2")
+    np.testing.assert_array_equal(heard, whole)
