@@ -3,6 +3,8 @@
 However a signal is cut into pieces, the join of the results is the same.
 """
 
+import ctypes
+from contextlib import suppress
 from fractions import Fraction
 from typing import Protocol
 
@@ -11,6 +13,11 @@ import av.filter
 import numpy as np
 import soxr
 from numpy.typing import NDArray
+
+# FFmpeg makes a thread a core for each codec and filter, also for the one that PyAV puts before every encoder, and each
+# listener has some. A listener's audio is little work, and the listeners are many: one core is all that it is to see.
+with suppress(AttributeError, OSError):  # where the library's symbols are hidden, its threads stay
+    ctypes.CDLL(av._core.__file__).av_cpu_force_count(1)
 
 Samples = NDArray[np.float32]
 SLOWEST_STEP, FASTEST_STEP = 0.5, 2.0
