@@ -49,9 +49,9 @@ ABORTS ?= 2000
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --aborts $(ABORTS)
 
-FUZZ_EXAMPLES ?= 30000
+FUZZ_INPUTS ?= 100000
 fuzz: $(VENV)/.dev
-	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest tests/fuzz
+	FUZZ_INPUTS=$(FUZZ_INPUTS) $(BIN)/python -m pytest -s -o faulthandler_timeout=1500 tests/fuzz
 
 audit:
 	@$(PYTHON) -m venv $(VENV)-audit && if $(VENV)-audit/bin/python -m pip install -q --retries 1 pip-audit; \
@@ -93,7 +93,7 @@ test-ray: $(VENV)-ray/.done
 
 $(VENV)-ray/.done: deploy/ray/requirements.txt constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)-ray
-	$(VENV)-ray/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt $(TORCH) \
+	$(VENV)-ray/bin/python -m pip install --disable-pip-version-check -q --retries 1 -c constraints.txt $(TORCH) \
 	  --extra-index-url https://download.pytorch.org/whl/cpu
 	$(VENV)-ray/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt \
 	  -e '.[server]' -r $< pytest pytest-asyncio

@@ -234,6 +234,7 @@ def scaling(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, flo
         name: {
             count: round(run["audio_s_per_s"] / first[count]["audio_s_per_s"], 3)
             for count, run in entry["listeners"].items()
+            if first[count]["audio_s_per_s"]
         }
         for name, entry in entries.items()
     }

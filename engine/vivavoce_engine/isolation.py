@@ -31,5 +31,6 @@ def isolated(stage: Stage, sequences: SequenceOf[Sequence], outcome: Outcome) ->
             log.exception("utterance %d failed", alive[0].utterance_id)
             outcome.failed[alive[0].utterance_id] = failure_of(error)
             return
+        log.warning("%d utterances failed together, and go on one by one", len(alive), exc_info=True)
         for sequence in alive:
             isolated(stage, [sequence], outcome)

@@ -77,6 +77,9 @@ class GraphRunner:
                 pdl=device.type == "cuda",
             )
             self._codec = GpuCodec(decoder, config.max_streams, piece_sizes(config.max_chunk_frames)[0], dtype)
+        del decoder  # its weights have been copied, in the dtype in which they are used
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # what was only needed on the way: float32 copies, the unprojected embeddings
         self._tables = self._frames.tables
         self._dummy = self._tables.dummy_row
         self._text_sent = [0] * config.max_streams
@@ -85,8 +88,8 @@ class GraphRunner:
         self._decoded: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self.models: dict[str, nn.Module] = {}
         """A step runs no modules that could be timed one by one."""
-        self._talking = Lane(device, priority=-1)  # whose small kernels then need not wait for Code2Wav's large ones
-        self._decoding = Lane(device, priority=0)
+        self._talking = Lane(device, priority=0)
+        self._decoding = Lane(device, priority=-1)  # what it makes is waited for; LOG.md has what that gives
         self._graphs = Graphs(self._talking.stream, eager=config.eager)
         self._codec_graphs = Graphs(self._decoding.stream, eager=config.eager)
         """Apart, since graphs that share memory must not run side by side."""

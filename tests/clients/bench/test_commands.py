@@ -74,6 +74,20 @@ def test_open_loop_and_fields(server: LiveServer, texts: str, capsys: pytest.Cap
     assert document["runs"][0]["load"] == {"poisson_rate": 30}
 
 
+def test_length_of_speech_by_that_of_the_text(
+    server: LiveServer, texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "result.json"
+    line = ["bench", "load", "--url", server.url, "--prompts", texts, *QUICK, "--concurrency", "1"]
+    assert main([*line, "--frames-per-char", "0.5", "-o", str(output)]) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["frames_per_char"] == 0.5
+    assert "max_new_tokens" not in document["fields"]
+    (requests,) = json.loads(output.read_text())["requests"]
+    # Texts of 9 and 8 characters, for which the fake engine would make as many frames of 80 ms.
+    assert {each["audio_s"] for each in requests} <= {0.32}
+
+
 def test_an_invalid_run_says_so_and_fails(server: LiveServer, texts: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = ["bench", "load", "--url", server.url, "--prompts", texts, *QUICK, "--concurrency", "1"]
     assert main([*line, "--voice", "nobody"]) == 1

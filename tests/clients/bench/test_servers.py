@@ -43,6 +43,10 @@ PCM = {"input": "Hi.", "response_format": "pcm"}
             Target("nari-qwen3-tts", ""),
             {"voice": "ryan", "seed": 7, "stream": True, "non_streaming_mode": False},
         ),
+        (
+            Target("vivavoce", "", frames_per_char=0.83),
+            {"voice": "alloy", "seed": 7, "stream_format": "audio", "non_streaming_mode": False, "max_new_tokens": 2},
+        ),
         (Target("kokoro-fastapi", ""), {"voice": "af_heart", "model": "kokoro", "stream": True}),
         (
             Target("openai", "", model="tts-1"),
@@ -63,6 +67,8 @@ def test_what_a_server_does_not_have_is_refused() -> None:
         Target("kokoro-fastapi", "", "websocket")
     with pytest.raises(ValueError, match="there is no server 'x'"):
         Target("x", "")
+    with pytest.raises(ValueError, match="a live text's length is not known"):
+        Target("vivavoce", "", "websocket", frames_per_char=1.0)
 
 
 @pytest.mark.parametrize(

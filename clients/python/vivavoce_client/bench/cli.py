@@ -69,6 +69,12 @@ def _add_what_to_do(parser: argparse.ArgumentParser, warmup_s: float, duration_s
     parser.add_argument(
         "--field", action="append", default=[], metavar="NAME=VALUE", help="further field; JSON or text"
     )
+    parser.add_argument(
+        "--frames-per-char",
+        type=_positive(float),
+        help="ask for so many frames of speech a character (max_new_tokens): for random weights, whose speech does not "
+        "end by itself; English has 0.83",
+    )
     parser.add_argument("--timeout", type=_positive(float), default=120, help="seconds for a request [%(default)s]")
 
 
@@ -159,6 +165,7 @@ def _target(args: argparse.Namespace, kind: str, url: str, model: str | None) ->
         fields=dict(_field(text) for text in args.field),
         api_key=os.environ.get(KEY_VARIABLE),
         word_s=args.word_ms / 1000,
+        frames_per_char=args.frames_per_char,
     )
 
 

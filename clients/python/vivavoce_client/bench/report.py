@@ -1,7 +1,7 @@
 """A run as a table for people, and as JSON for programs."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from vivavoce_client.bench.load import Poisson, Run
@@ -64,8 +64,14 @@ def _pair(summary: Summary, figure: str, digits: int) -> str:
 
 def target_json(target: Target) -> dict[str, Any]:
     """All of a target but its key."""
-    fields = target.body("…", 0) if target.transport != "websocket" else target.config(0)
-    return {"server": target.kind, "url": target.url, "transport": target.transport, "fields": fields}
+    any_text = replace(target, frames_per_char=None)
+    return {
+        "server": target.kind,
+        "url": target.url,
+        "transport": target.transport,
+        "fields": any_text.body("…", 0) if target.transport != "websocket" else any_text.config(0),
+        "frames_per_char": target.frames_per_char,
+    }
 
 
 def run_json(run: Run) -> dict[str, Any]:

@@ -123,12 +123,16 @@ class Target:
     api_key: str | None = None
     word_s: float = 0.01
     """From one word to the next of a live text."""
+    frames_per_char: float | None = None
+    """Frames of speech to ask for, a character of text: for random weights, whose speech has no end of its own."""
 
     def __post_init__(self) -> None:
         if self.kind not in SERVERS:
             raise ValueError(f"there is no server {self.kind!r}; there are {', '.join(SERVERS)}")
         if self.transport not in self.server.transports:
             raise ValueError(f"{self.kind} has no {self.transport}; it has {', '.join(self.server.transports)}")
+        if self.transport == "websocket" and self.frames_per_char is not None:
+            raise ValueError("a live text's length is not known before it, nor can that of its speech be asked for")
 
     @property
     def server(self) -> Server:
@@ -141,13 +145,18 @@ class Target:
     def body(self, text: str, seed: int) -> dict[str, Any]:
         """The JSON of an HTTP request."""
         special = self.server.sse if self.transport == "sse" else self.server.http
-        return {"input": text, **self._common(seed), **(special or {}), **self.fields}
+        return {"input": text, **self._common(seed), **self._length(text), **(special or {}), **self.fields}
 
     def config(self, seed: int) -> dict[str, Any]:
         """The message that opens a live session."""
         live = self.server.live
         assert live is not None
         return {"type": live.config, **self._common(seed), **live.config_fields, **self.fields}
+
+    def _length(self, text: str) -> Fields:
+        if self.frames_per_char is None:
+            return {}
+        return {"max_new_tokens": max(1, round(self.frames_per_char * len(text)))}
 
     def _common(self, seed: int) -> dict[str, Any]:
         model = self.model or self.server.model
