@@ -11,16 +11,14 @@ import httpx
 import pytest
 import ray
 import vivavoce_ray
-import yaml
+import yaml  # type: ignore[import-untyped]
 from ray import serve
 from vivavoce_ray import ByQueue, Options, Vivavoce, app
 from vivavoce_server import ServerConfig, create_app
-from websockets.asyncio.client import connect
 
 from tests.deploy.fleet import free_port
-from tests.deploy.listening import LONG, SHORT, listen, listeners
+from tests.deploy.listening import LONG, SHORT, listen, listen_while_writing, listeners
 from tests.server.live import fake_engine
-from tests.server.live_socket import PATH, Socket
 
 REPLICAS = 2
 
@@ -77,16 +75,7 @@ def active_rows(url: str) -> str | None:
 
 
 async def test_live_text_is_spoken_as_it_comes(url: str) -> None:
-    async with connect(url.replace("http", "ws") + PATH, proxy=None, max_size=2**24) as connection:
-        socket = Socket(connection)
-        await socket.configure(max_new_tokens=40)
-        await socket.say("Good morning, ", "this is the news ")
-        await socket.expect("audio.start")
-        heard = await socket.audio()
-        await socket.say("at eight.")
-        await socket.send("input.done")
-        rest, done = await socket.rest()
-    assert done["total_bytes"] == len(heard) + len(rest) > len(heard)
+    await listen_while_writing(url)
 
 
 def test_a_listener_who_leaves_frees_the_row(url: str) -> None:
@@ -123,7 +112,8 @@ def test_a_replica_tells_how_long_its_queue_takes() -> None:
     assert replica.record_autoscaling_stats() == {"queue_s": 300.0}, "nothing has ended yet"
     for _ in range(2):
         service.metrics.requests.labels("m", "completed").inc()
-    service.metrics.requests.labels("m", "refused").inc()
+    for outcome in ("refused", "rejected"):
+        service.metrics.requests.labels("m", outcome).inc()
     assert replica.record_autoscaling_stats() == {"queue_s": 1.5}
 
 

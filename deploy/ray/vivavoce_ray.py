@@ -20,6 +20,8 @@ from vivavoce_server.loading import open_engines
 from vivavoce_server.service import Service
 
 RATE_WINDOW_S = 60.0
+TURNED_AWAY = frozenset({"rejected", "refused"})
+"""Outcomes of requests that never waited."""
 LEAST_RATE = 0.01
 """Utterances a second that are assumed to end where none has: a wait is long, not endless."""
 
@@ -86,7 +88,7 @@ class Vivavoce:
     def _requests_ended(self) -> float:
         families = self._service.metrics.requests.collect()
         samples = (sample for family in families for sample in family.samples if sample.name.endswith("_total"))
-        return sum(sample.value for sample in samples if sample.labels["outcome"] != "refused")
+        return sum(sample.value for sample in samples if sample.labels["outcome"] not in TURNED_AWAY)
 
     def __del__(self) -> None:
         if hasattr(self, "_asgi_app"):

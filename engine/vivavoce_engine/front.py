@@ -72,6 +72,15 @@ class EngineFront(SpeechEngine):
     def share_queue(self, engines: Sequence[SpeechEngine]) -> None:
         self._sharing = engines
 
+    def check_room(self, max_wait_s: float | None) -> None:
+        if not self.ready:
+            raise NotServing("the engine is not serving")
+        self._check(0.0, max_wait_s)
+
+    def _check(self, frames: float, max_wait_s: float | None) -> None:
+        shared = Load.total(engine.waiting() for engine in self._sharing)
+        self._admission.check(self.waiting(), frames, max_wait_s, shared)
+
     def submit(self, request: SynthesisRequest) -> AudioStream:
         if not self.ready:
             raise NotServing("the engine is not serving")
@@ -94,8 +103,7 @@ class EngineFront(SpeechEngine):
         max_frames = self._frame_limit(request, prompt)
         frames = self._admission.estimate_frames(prompt.text_tokens, max_frames)
         if request.context is None:
-            shared = Load.total(engine.waiting() for engine in self._sharing)
-            self._admission.check(self.waiting(), frames, request.max_wait_s, shared)
+            self._check(frames, request.max_wait_s)
         queued_s = time.monotonic()
         deadline_s = math.inf if request.max_wait_s is None else queued_s + request.max_wait_s
         trailing = TrailingText(prompt.trailing_ids, complete, prompt.text_tokens)

@@ -79,6 +79,9 @@ class EnginePool(SpeechEngine):
             step_s=max(stats.step_s for stats in each),
         )
 
+    def check_room(self, max_wait_s: float | None) -> None:
+        self._soonest().check_room(max_wait_s)
+
     def submit(self, request: SynthesisRequest) -> AudioStream:
         return self._soonest().submit(request)
 

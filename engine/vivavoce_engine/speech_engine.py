@@ -70,6 +70,15 @@ class SpeechEngine(ABC):
     def stats(self) -> EngineStats: ...
 
     @abstractmethod
+    def check_room(self, max_wait_s: float | None) -> None:
+        """For whoever has work to do before `submit`: refuses at once what that would refuse for any text.
+
+        Raises:
+            Overloaded: the queue is full, or the wait longer than `max_wait_s`.
+            NotServing: the engine is not running.
+        """
+
+    @abstractmethod
     def submit(self, request: SynthesisRequest) -> AudioStream:
         """Queues an utterance and returns its stream at once. Call it on the event loop that reads the stream.
 

@@ -7,15 +7,20 @@ from fastapi.middleware.cors import CORSMiddleware
 from vivavoce_engine import SpeechEngine
 
 from vivavoce_server import batch, elevenlabs, errors, health, http, playground, voice_routes, websocket
-from vivavoce_server.access import BEARER, load_keyring
+from vivavoce_server.access import BEARER, Keyring, load_keyring
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.context import REQUEST_ID_HEADER, RequestContextMiddleware
 from vivavoce_server.limits import BodyLimitMiddleware
 from vivavoce_server.service import Service
 
 
-def create_app(engines: SpeechEngine | Mapping[str, SpeechEngine], config: ServerConfig) -> FastAPI:
-    """An app that serves one engine, or several by model id; the first is also served under OpenAI's model names."""
+def create_app(
+    engines: SpeechEngine | Mapping[str, SpeechEngine], config: ServerConfig, keyring: Keyring | None = None
+) -> FastAPI:
+    """An app that serves one engine, or several by model id; the first is also served under OpenAI's model names.
+
+    `keyring` None reads the keys that the settings name.
+    """
     if isinstance(engines, SpeechEngine):
         engines = {config.model_name or engines.info.name: engines}
     app = FastAPI(
@@ -24,9 +29,10 @@ def create_app(engines: SpeechEngine | Mapping[str, SpeechEngine], config: Serve
         responses={"4XX": {"description": "The request is at fault", "model": errors.ErrorBody}},
     )
     app.state.service = Service(engines, config)
-    app.state.keyring = load_keyring(config)
+    app.state.keyring = load_keyring(config) if keyring is None else keyring
     documented = [Depends(BEARER)] if app.state.keyring.wanted else []
     app.include_router(http.router, dependencies=documented)
+    app.include_router(http.speech_router, dependencies=documented)
     app.include_router(batch.router, dependencies=documented)
     app.include_router(voice_routes.router, dependencies=documented)
     app.include_router(websocket.router)

@@ -10,20 +10,20 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.types import Send
-from vivavoce_engine import EngineError, Overloaded
+from vivavoce_engine import EngineError
 
 from vivavoce_server.access import Caller, CallerDep
 from vivavoce_server.deadlines import MaxWaitDep
-from vivavoce_server.errors import ApiError, ErrorDetail, engine_error_detail, invalid
+from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid
 from vivavoce_server.http import ERROR_RESPONSES, ServiceDep
-from vivavoce_server.jobs import job_of
-from vivavoce_server.metrics import Outcome, SpeechMeter
+from vivavoce_server.jobs import job_without_voice, voiced_if_room
+from vivavoce_server.metrics import Outcome, SpeechMeter, outcome_of
 from vivavoce_server.schemas import InputText, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
-from vivavoce_server.speech import Speech
-from vivavoce_server.streaming import SpokenResponse
+from vivavoce_server.speech import Speech, Usage
+from vivavoce_server.streaming import SpeechRoute, SpokenResponse
 
-router = APIRouter(prefix="/v1")
+router = APIRouter(prefix="/v1", route_class=SpeechRoute)
 
 
 class BatchItem(SpeechOptions):
@@ -100,33 +100,38 @@ class BatchResponse(SpokenResponse):
     async def _speak_item(self, index: int) -> BatchResult:
         request = self._requests[index]
         try:
-            model, _ = self.service.find_model(request.model)
+            with self.service.metrics.admission():
+                model, _ = self.service.find_model(request.model)
             async with self._rows[model]:
-                start_by_s = time.monotonic() + self._max_wait_s
-                job = replace(await job_of(request, self.service), start_by_s=start_by_s)
-                meter = SpeechMeter(self.service.metrics, model)
-                outcome: Outcome = "disconnected"
-                try:
-                    with Speech(job, meter, self.caller.name) as speech:
-                        audio, cost = await speech.whole()
-                    outcome = "completed"
-                except EngineError as error:
-                    outcome = "refused" if isinstance(error, Overloaded) else "failed"
-                    raise
-                finally:
-                    meter.end(outcome)
-        except ApiError as error:
-            return BatchResult(index=index, status="error", status_code=error.status, error=error.detail)
-        except EngineError as error:
-            status, detail = engine_error_detail(error)
+                audio, media_type, cost = await self._spoken(request, model)
+        except (ApiError, EngineError) as error:
+            status, detail = error_detail(error)
             return BatchResult(index=index, status="error", status_code=status, error=detail)
         usage = UsageObject(
             input_tokens=cost.input_tokens, output_tokens=cost.output_tokens, total_tokens=cost.total_tokens
         )
         audio_data = base64.b64encode(audio).decode()
-        return BatchResult(
-            index=index, status="success", audio_data=audio_data, media_type=job.audio.media_type, usage=usage
-        )
+        return BatchResult(index=index, status="success", audio_data=audio_data, media_type=media_type, usage=usage)
+
+    async def _spoken(self, request: SpeechRequest, model: str) -> tuple[bytes, str, Usage]:
+        """An item's file, what it is, and what it cost."""
+        meter = SpeechMeter(self.service.metrics, model)
+        start_by_s = time.monotonic() + self._max_wait_s
+        outcome: Outcome = "disconnected"
+        admitted = False
+        try:
+            job = replace(job_without_voice(request, self.service), start_by_s=start_by_s)
+            job = await voiced_if_room(job, request, self.service)
+            with Speech(job, meter, self.caller.name) as speech:
+                admitted = True
+                audio, cost = await speech.whole()
+            outcome = "completed"
+        except Exception as error:
+            outcome = outcome_of(error, admitted)
+            raise
+        finally:
+            meter.end(outcome)
+        return audio, job.audio.media_type, cost
 
 
 @router.post(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from fastapi import FastAPI
 from vivavoce_engine import EngineError, SpeechEngine
 
 from vivavoce_server.access import load_keyring
@@ -17,6 +18,7 @@ from vivavoce_server.app import create_app
 from vivavoce_server.config import ServerConfig, load_settings, setting_help
 from vivavoce_server.context import log_to_stderr
 from vivavoce_server.draining import DrainingServer
+from vivavoce_server.hangup import Hangup
 from vivavoce_server.loading import open_engines
 
 log = logging.getLogger(__name__)
@@ -35,10 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Loads, warms up, serves until SIGTERM or SIGINT, drains. Returns the exit status."""
+    hangup = Hangup()
     flags = {name: getattr(args, name) for name in setting_help() if getattr(args, name) is not None}
     try:
         config, engine_config = load_settings(flags)
-        load_keyring(config)  # for its complaints, before the model loads
+        keyring = load_keyring(config)  # for its complaints, before the model loads
     except ValueError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -55,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         with progress(f"loading and warming up {', '.join(config.model) or 'the shipped voice'}"):
             for engine in engines.values():
                 engine.start()
-        serve(engines, config, listener)
+        serve(create_app(engines, config, keyring), config, listener, hangup)
     except EngineError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
         return FAILURE
@@ -75,14 +78,14 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(engines: Mapping[str, SpeechEngine], config: ServerConfig, listener: socket.socket) -> None:
+def serve(app: FastAPI, config: ServerConfig, listener: socket.socket, hangup: Hangup) -> None:
     """Runs the app on a bound socket until a signal, and says where it is once it answers."""
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "localhost"
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    app = create_app(engines, config)
-    server = DrainingServer(app, config, on_started=lambda: announce(url, next(iter(engines.values())), config))
+    _, first = app.state.service.find_model(None)
+    server = DrainingServer(app, config, lambda: announce(url, first, config), hangup)
     server.run(sockets=[listener])
 
 

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -144,13 +144,16 @@ class Connection:
     async def _read(self) -> None:
         """Never returns: ends by Closing or WebSocketDisconnect."""
         try:
-            with self._service.count_session():
-                self._check_origin()
-                max_wait_s = max_wait_of(self._websocket, self._service.config)
-                key = self._protocol.connection_key(self._websocket)
-                caller = None if key is None else self._keyring.find(key)
+            with ExitStack() as held:
+                with self._service.metrics.admission():
+                    held.enter_context(self._service.count_session())
+                    self._check_origin()
+                    max_wait_s = max_wait_of(self._websocket, self._service.config)
+                    key = self._protocol.connection_key(self._websocket)
+                    caller = None if key is None else self._keyring.find(key)
                 message = await self._receive_first()
-                caller = caller or self._keyring.find(self._protocol.first_key(message))
+                with self._service.metrics.admission():
+                    caller = caller or self._keyring.find(self._protocol.first_key(message))
                 session = self._open_session(caller, max_wait_s)
                 while True:
                     await self._handle(message, session)

@@ -5,11 +5,7 @@ SIGHUP reads the API keys anew. Stored voices need none of that: they are looked
 
 import asyncio
 import logging
-import os
-import signal
 import socket
-import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -19,6 +15,7 @@ from fastapi import FastAPI
 
 from vivavoce_server.access import Keyring, read_keys
 from vivavoce_server.config import ServerConfig
+from vivavoce_server.hangup import Hangup
 from vivavoce_server.service import Service
 from vivavoce_server.uvicorn_sockets import connection_options
 
@@ -33,7 +30,10 @@ class DrainingServer(uvicorn.Server):
     instead of a refused connection. Second: leave at once. SIGHUP: reload, or drain if the terminal has been closed.
     """
 
-    def __init__(self, app: FastAPI, config: ServerConfig, on_started: Callable[[], None]) -> None:
+    def __init__(
+        self, app: FastAPI, config: ServerConfig, on_started: Callable[[], None], hangup: Hangup | None = None
+    ) -> None:
+        """`hangup` None leaves SIGHUP alone."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -52,14 +52,15 @@ class DrainingServer(uvicorn.Server):
         self._keyring = keyring
         self._settings = config
         self._on_started = on_started
+        self._hangup = hangup
         self._draining: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
-        if sys.platform != "win32" and threading.current_thread() is threading.main_thread():
-            self._loop.add_signal_handler(signal.SIGHUP, self._on_hangup, has_terminal())
+        if self._hangup is not None:
+            self._hangup.serve(self._loop, self._reload, self._start_draining)
+        await super().startup(sockets)
         self._on_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -69,11 +70,7 @@ class DrainingServer(uvicorn.Server):
             return
         self._loop.call_soon_threadsafe(self._start_draining)
 
-    def _on_hangup(self, had_terminal: bool) -> None:
-        """A reload, unless the server had a terminal, which is closed now: then whoever started it has left."""
-        if had_terminal and not has_terminal():
-            self._start_draining()
-            return
+    def _reload(self) -> None:
         try:
             self._keyring.replace(read_keys(self._settings))
         except ValueError as error:
@@ -104,12 +101,3 @@ class DrainingServer(uvicorn.Server):
             async with asyncio.timeout(CLOSE_CONNECTIONS_S):
                 await asyncio.gather(*stopping)
                 await self._service.silence.wait()
-
-
-def has_terminal() -> bool:
-    """Whether the process has a terminal that is still open."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True

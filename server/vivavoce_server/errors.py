@@ -123,6 +123,24 @@ def engine_error_detail(error: EngineError) -> tuple[int, ErrorDetail]:
     return kind.status, ErrorDetail(message=str(error), type=kind.type, param=param, code=kind.code)
 
 
+def error_detail(error: ApiError | EngineError) -> tuple[int, ErrorDetail]:
+    """Status and error object of a request that is not served."""
+    return (error.status, error.detail) if isinstance(error, ApiError) else engine_error_detail(error)
+
+
+def status_of(error: Exception) -> int:
+    """The status that an exception of a route becomes."""
+    match error:
+        case ApiError() | EngineError():
+            return error_detail(error)[0]
+        case RequestValidationError():
+            return 400
+        case HTTPException(status_code=status):
+            return status
+        case _:
+            return 500
+
+
 def error_response(status: int, detail: ErrorDetail, retry_after_s: float | None = None) -> JSONResponse:
     headers = {} if retry_after_s is None else {"Retry-After": str(math.ceil(retry_after_s))}
     return JSONResponse(ErrorBody(error=detail).model_dump(), status, headers)

@@ -28,6 +28,17 @@ def job_without_voice(request: SpeechRequest, service: Service) -> SpeechJob:
     return request.to_job(model, engine, service.config)
 
 
+async def voiced_if_room(job: SpeechJob, request: SpeechRequest, service: Service) -> SpeechJob:
+    """The same for speech that is to begin by `job.start_by_s`: if that is refused, no reference is fetched for it.
+
+    Raises:
+        NotServing, Overloaded: as `submit` would.
+    """
+    if request.ref_audio is not None:
+        job.engine.check_room(job.max_wait_s)
+    return await voiced(job, request, service)
+
+
 async def voiced(job: SpeechJob, request: SpeechRequest, service: Service) -> SpeechJob:
     """The job with its voice. A reference may take seconds to fetch and encode. Raises as above."""
     speaker, reference = await service.references.voice_of(request, job.engine)

@@ -1,20 +1,40 @@
 """Prometheus' view of the server: names, help and buckets in one place, and the stopwatch of one utterance."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from vivavoce_engine import SpeechEngine
+from starlette.requests import ClientDisconnect
+from vivavoce_engine import NotServing, SpeechEngine
+from vivavoce_engine.wire import Reason
 
-Outcome = Literal["completed", "disconnected", "cancelled", "refused", "failed", "cut_off"]
+from vivavoce_server.errors import status_of
+
+Outcome = Literal["completed", "disconnected", "cancelled", "rejected", "refused", "failed", "cut_off"]
+UNKNOWN_MODEL = ""
+"""Of requests that ended before it was known what they wanted; to Prometheus, no label at all."""
+TRY_AGAIN = frozenset({429, 503})
 FRAME_S = 0.08
 TTFA_BUCKETS_S = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 RTF_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0)
 QUEUE_WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 UNDERRUN_BUCKETS_S = (0.0, FRAME_S / 2, FRAME_S, 2 * FRAME_S, 4 * FRAME_S, 1.0, 3.0)
+
+
+def outcome_of(error: Exception, admitted: bool = False) -> Outcome:
+    """How a request ends that this error ends before its first audio."""
+    if isinstance(error.__cause__, ClientDisconnect):
+        return "disconnected"
+    if admitted and isinstance(error, NotServing):  # a promise was broken
+        return "failed"
+    status = status_of(error)
+    if status in TRY_AGAIN:
+        return "refused"
+    return "rejected" if status < 500 else "failed"
 
 
 class Metrics:
@@ -24,7 +44,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "vivavoce_requests",
-            "Speech requests by how they ended: completed, disconnected, cancelled, refused, failed, cut_off",
+            f"Speech requests by how they ended: {', '.join(get_args(Outcome))}",
             ("model", "outcome"),
             registry=self.registry,
         )
@@ -56,6 +76,26 @@ class Metrics:
             "vivavoce_live_sessions", "Live (WebSocket) connections that are open", registry=self.registry
         )
         self.registry.register(_EngineCollector(engines))
+        self._begin_at_zero(engines)
+
+    def _begin_at_zero(self, models: Iterable[str]) -> None:
+        """A series that begins with its first event has not grown since then: rates would miss that event."""
+        for model in models:
+            for outcome in get_args(Outcome):
+                self.requests.labels(model, outcome)
+            for of_model in (self.ttfa_s, self.queue_wait_s, self.rtf, self.underrun_s, self.audio_s, self.endless):
+                of_model.labels(model)
+        for outcome in ("disconnected", "rejected", "refused", "failed"):
+            self.requests.labels(UNKNOWN_MODEL, outcome)
+
+    @contextmanager
+    def admission(self, model: str = UNKNOWN_MODEL) -> Iterator[None]:
+        """Counts a request that is turned away in here."""
+        try:
+            yield
+        except Exception as error:
+            self.requests.labels(model, outcome_of(error)).inc()
+            raise
 
     def _histogram(self, name: str, documentation: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"vivavoce_{name}", documentation, ("model",), buckets=buckets, registry=self.registry)
@@ -77,7 +117,7 @@ class _EngineCollector(Collector):
         )
         restarts = CounterMetricFamily(
             "vivavoce_engine_restarts",
-            "Times that an engine broke down, by reason: error, out_of_memory, device, hang, killed, load",
+            f"Times that an engine broke down, by reason: {', '.join(get_args(Reason))}",
             labels=["model", "reason"],
         )
         for model, engine in self._engines.items():
@@ -87,8 +127,9 @@ class _EngineCollector(Collector):
             steps.add_metric([model], stats.steps)
             frames.add_metric([model], stats.frames)
             processes.add_metric([model], engine.processes)
-            for reason, count in engine.restarts.items():
-                restarts.add_metric([model, reason], count)
+            counts = engine.restarts
+            for reason in get_args(Reason):
+                restarts.add_metric([model, reason], counts[reason])
         return [rows, queued, steps, frames, processes, restarts]
 
 

@@ -22,13 +22,13 @@ from enum import Enum, auto
 from functools import partial
 from typing import Protocol
 
-from vivavoce_engine import EndlessSpeech, EngineError, NotServing, Overloaded, SpeechEngine, SynthesisRequest
+from vivavoce_engine import EndlessSpeech, EngineError, NotServing, SpeechEngine, SynthesisRequest
 from vivavoce_engine.live import LiveUtterance
 
 from vivavoce_server.access import Caller
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
-from vivavoce_server.errors import INVALID_REQUEST, ApiError, ErrorDetail, engine_error_detail
-from vivavoce_server.metrics import Outcome, SpeechMeter
+from vivavoce_server.errors import INVALID_REQUEST, ApiError, ErrorDetail, error_detail
+from vivavoce_server.metrics import Outcome, SpeechMeter, outcome_of
 from vivavoce_server.outbox import Outbox, Outgoing, SlowReader
 from vivavoce_server.service import Service
 
@@ -240,14 +240,14 @@ class LiveSession:
         assert plan is not None, "READY has a plan"
         leave = ExitStack()
         try:
-            leave.enter_context(self.caller.speaking())
-            leave.enter_context(self.service.count_speech())
-            request = replace(plan.request, client=self.caller.name, max_wait_s=self.max_wait_s)
-            live = plan.engine.open(request)
+            with self.service.metrics.admission(plan.model):
+                leave.enter_context(self.caller.speaking())
+                leave.enter_context(self.service.count_speech())
+                request = replace(plan.request, client=self.caller.name, max_wait_s=self.max_wait_s)
+                live = plan.engine.open(request)
         except (ApiError, EngineError) as error:
             leave.close()
             self.state = State.REFUSED
-            self.service.metrics.requests.labels(plan.model, "refused").inc()
             self._report_error(error)
             return
         leave.callback(live.stream.cancel)
@@ -319,8 +319,9 @@ class LiveSession:
         self._report_error(error)
         if isinstance(error, EndlessSpeech):
             utterance.meter.count_endless()
-        outcome: Outcome = "refused" if isinstance(error, Overloaded) else "failed"
-        self._leave(utterance, outcome, State.REFUSED if self.state is State.OPEN else State.READY)
+        self._leave(
+            utterance, outcome_of(error, admitted=True), State.REFUSED if self.state is State.OPEN else State.READY
+        )
 
     def _leave(self, utterance: _Utterance, outcome: Outcome, next_state: State) -> None:
         """The utterance is over, whatever the reason."""
@@ -344,7 +345,7 @@ class LiveSession:
         self._resume()
 
     def _report_error(self, error: ApiError | EngineError) -> None:
-        detail = error.detail if isinstance(error, ApiError) else engine_error_detail(error)[1]
+        detail = error_detail(error)[1]
         if isinstance(error, NotServing):
             self.close(Closing(Code.TRY_AGAIN_LATER, detail))
         else:

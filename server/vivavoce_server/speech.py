@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -41,6 +42,11 @@ class SpeechJob:
     seed_is_fixed: bool = False
     start_by_s: float = math.inf
 
+    @property
+    def max_wait_s(self) -> float | None:
+        """Seconds that are left for its turn to come."""
+        return max(0.0, self.start_by_s - time.monotonic()) if math.isfinite(self.start_by_s) else None
+
     def with_another_seed(self) -> "SpeechJob":
         """The same speech, drawn anew, with a seed that stays."""
         seed = secrets.randbelow(SEED_MAX)
@@ -71,7 +77,6 @@ class Speech:
     def __init__(self, job: SpeechJob, meter: SpeechMeter, client: str = "") -> None:
         self._job = job
         self._meter = meter
-        self._encoder = SpeechEncoder(job.audio, job.engine.info.sample_rate)
         # The engine gives clients its rows in turn, so that one key's burst delays nobody else.
         self._requests = [replace(part, client=client) for part in job.parts if isinstance(part, SynthesisRequest)]
         self._client = client
@@ -79,10 +84,7 @@ class Speech:
         self._cancels = ExitStack()
 
     def __enter__(self) -> Self:
-        first = self._requests[0]
-        if math.isfinite(self._job.start_by_s):
-            first = replace(first, max_wait_s=max(0.0, self._job.start_by_s - time.monotonic()))
-        self._submit(first)
+        self._submit(replace(self._requests[0], max_wait_s=self._job.max_wait_s))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -107,6 +109,11 @@ class Speech:
     async def _go_on(self, stream: AudioStream, said: str, request: SynthesisRequest) -> AudioStream:
         return self._submit(replace(request, context=SpokenContext(said, await stream.made())))
 
+    @cached_property
+    def _encoder(self) -> SpeechEncoder:
+        """Made once the first text has been accepted: some encoders take milliseconds, and a refusal needs none."""
+        return SpeechEncoder(self._job.audio, self._job.engine.info.sample_rate)
+
     @property
     def usage(self) -> Usage:
         """Counts the texts that have been heard to their end."""
@@ -119,14 +126,15 @@ class Speech:
         Raises:
             EngineError: a text failed.
         """
+        encoder = self._encoder
         try:
             async for pcm in self._samples():
-                if piece := await self._encoder.encode(pcm):
+                if piece := await encoder.encode(pcm):
                     yield piece
         except EndlessSpeech:
             self._meter.count_endless()
             raise
-        if tail := self._encoder.flush():
+        if tail := encoder.flush():
             yield tail
 
     async def whole(self) -> tuple[bytes, Usage]:

@@ -3,17 +3,20 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import ExitStack
+from typing import Any
 
+from fastapi.routing import APIRoute
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from vivavoce_engine import EngineError, Overloaded
 
 from vivavoce_server.access import Caller
-from vivavoce_server.errors import ApiError
 from vivavoce_server.framing import Framing
-from vivavoce_server.metrics import Outcome, SpeechMeter
-from vivavoce_server.service import Service
+from vivavoce_server.metrics import UNKNOWN_MODEL, Outcome, SpeechMeter, outcome_of
+from vivavoce_server.service import Service, get_service
 from vivavoce_server.speech import Speech, SpeechJob
 
 log = logging.getLogger(__name__)
@@ -23,16 +26,34 @@ STREAM_HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 """Proxies must not collect the stream, and nobody must keep it."""
 
 
+class SpeechRoute(APIRoute):
+    """Counts requests for speech that end before there is a response to speak."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def counted(request: Request) -> Response:
+            service = await get_service(request)
+            with service.metrics.admission():
+                return await handle(request)
+
+        return counted
+
+
 class SpokenResponse(Response, ABC):
     """A response whose work ends at once when its client leaves, whether bytes flow or not."""
 
-    def __init__(self, service: Service, caller: Caller, media_type: str, cost: int = 1) -> None:
+    def __init__(
+        self, service: Service, caller: Caller, media_type: str, model: str = UNKNOWN_MODEL, cost: int = 1
+    ) -> None:
+        """`model` is whom a refusal is counted for; `cost`, for how many requests this one counts."""
         self.status_code = 200
         self.media_type = media_type
         self.background = None
         self.init_headers(STREAM_HEADERS)
         self.service = service
         self.caller = caller
+        self._model = model
         self._cost = cost
 
     @abstractmethod
@@ -40,7 +61,10 @@ class SpokenResponse(Response, ABC):
         """Sends the whole response; cancelled when the client leaves."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self.caller.speaking(self._cost), self.service.count_speech():
+        with ExitStack() as held:
+            with self.service.metrics.admission(self._model):
+                held.enter_context(self.caller.speaking(self._cost))
+                held.enter_context(self.service.count_speech())
             speaking = asyncio.create_task(self.speak(send))
             leaving = asyncio.create_task(_wait_for_disconnect(receive))
             try:
@@ -73,7 +97,7 @@ class SpeechResponse(SpokenResponse):
         whole: bool,
         find_voice: Callable[[], Awaitable[SpeechJob]],
     ) -> None:
-        super().__init__(service, caller, framing.media_type)
+        super().__init__(service, caller, framing.media_type, job.model)
         self._job = job
         self._find_voice = find_voice
         self._framing = framing
@@ -82,17 +106,14 @@ class SpeechResponse(SpokenResponse):
     async def speak(self, send: Send) -> None:
         meter = SpeechMeter(self.service.metrics, self._job.model)
         outcome: Outcome = "disconnected"  # if nothing below says otherwise, it was cancelled
+        admitted = False
         try:
             job = await self._find_voice()
             with Speech(job, meter, self.caller.name) as speech:
-                try:
-                    outcome = await (self._send_whole(speech, send) if self._whole else self._send_stream(speech, send))
-                except EngineError as error:
-                    outcome = "refused" if isinstance(error, Overloaded) else "failed"
-                    raise
-        except (ApiError, EngineError):
-            if outcome != "failed":
-                outcome = "refused"
+                admitted = True
+                outcome = await (self._send_whole(speech, send) if self._whole else self._send_stream(speech, send))
+        except Exception as error:
+            outcome = outcome_of(error, admitted)
             raise
         finally:
             meter.end(outcome)
@@ -120,7 +141,8 @@ class SpeechResponse(SpokenResponse):
             if last is not None:
                 await send({"type": "http.response.body", "body": last})
             # Without a last body message, the ASGI server cuts the connection.
-            return "cut_off"
+            # What is told after a heartbeat may still be that the wait was in vain.
+            return "refused" if isinstance(error, Overloaded) else "cut_off"
         await send({"type": "http.response.body", "body": self._framing.end(speech.usage)})
         return "completed"
 

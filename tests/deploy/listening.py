@@ -11,6 +11,8 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.server.live_socket import dial
+
 SPEECH = "/v1/audio/speech"
 SHORT = {"input": "Yes.", "voice": "heart", "response_format": "pcm", "seed": 3, "max_new_tokens": 20}
 LONG = {
@@ -48,6 +50,20 @@ def listen(url: str, body: dict[str, Any], first_byte: Event | None = None) -> H
         except httpx.RemoteProtocolError:
             return Heard(response.status_code, pcm, False)
     return Heard(response.status_code, pcm, True)
+
+
+async def listen_while_writing(url: str) -> None:
+    """Live text: what follows is written once the beginning has been heard, and all of it is spoken."""
+    async with dial(url) as socket:
+        await socket.configure(max_new_tokens=40)
+        await socket.say("Good morning, ", "this is the news ")
+        await socket.expect("audio.start")
+        heard = await socket.audio()
+        await socket.say("at eight.")
+        await socket.send("input.done")
+        rest, done = await socket.rest()
+    assert done["total_bytes"] == len(heard) + len(rest) > len(heard)
+    assert not done["cancelled"]
 
 
 @contextmanager

@@ -7,12 +7,10 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from websockets.asyncio.client import connect
 
 from tests.deploy.fleet import BALANCERS, Balancer, Replica, replicas
-from tests.deploy.listening import LONG, SPEECH, Heard, listen, listeners, load
+from tests.deploy.listening import LONG, SPEECH, Heard, listen, listen_while_writing, listeners, load
 from tests.server.live import wait_until
-from tests.server.live_socket import PATH, Socket
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +44,7 @@ def test_speech_arrives_while_it_is_made(balancer: Balancer, servers: list[Repli
 
 
 async def test_live_text_is_spoken_as_it_comes(balancer: Balancer) -> None:
-    url = balancer.url.replace("http", "ws") + PATH
-    async with connect(url, proxy=None, max_size=2**24) as connection:
-        socket = Socket(connection)
-        await socket.configure(max_new_tokens=40)
-        await socket.say("Good morning, ", "this is the news ")
-        await socket.expect("audio.start")
-        heard = await socket.audio()
-        await socket.say("at eight.")
-        await socket.send("input.done")
-        rest, done = await socket.rest()
-    assert done["total_bytes"] == len(heard) + len(rest) > len(heard)
-    assert not done["cancelled"]
+    await listen_while_writing(balancer.url)
 
 
 def test_a_server_that_dies_takes_only_its_own_streams_along(balancer: Balancer, servers: list[Replica]) -> None:

@@ -1,15 +1,89 @@
-"""How many inputs: a few in every run of the tests, FUZZ_EXAMPLES of each kind in `make fuzz`."""
+"""How many inputs: a few of each kind in every run of the tests; in `make fuzz` FUZZ_INPUTS in all, counted."""
 
 import os
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+from hypothesis.strategies import SearchStrategy
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))
-FUZZED = settings(
-    # Without a wish for more, the same inputs every time: a run that fails today failed yesterday.
-    max_examples=EXAMPLES or 20,
-    derandomize=not EXAMPLES,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+INPUTS = int(os.environ.get("FUZZ_INPUTS", "0"))
+FEW = 20
+A_ROUND = 1000
+"""Hypothesis remembers what it has tried; it begins anew after so many inputs, so that memory tells of the rest."""
+BYTES_A_MIB = 2**20
+
+
+@dataclass
+class Tally:
+    """Of one kind of input. `lost` counts rounds that ended with a failure, each of which is reported by its test."""
+
+    inputs: int = 0
+    lost: int = 0
+    first_mib: float = 0.0
+    """Memory of the process after the first round."""
+    last_mib: float = 0.0
+
+
+TALLIES: dict[str, Tally] = {}
+
+
+def fuzz(kind: str, share: float, run: Callable[[settings], None]) -> None:
+    """Calls `run` until it has tried this share of all inputs, each of which it counts by `count`."""
+    tally = TALLIES.setdefault(kind, Tally())
+    left = round(share * INPUTS) or FEW
+    while left > 0:
+        try:
+            run(_settings(min(left, A_ROUND)))
+        except Unsatisfiable:
+            raise
+        except BaseException:
+            tally.lost += 1
+            raise
+        left -= A_ROUND
+        tally.last_mib = _memory_mib()
+        tally.first_mib = tally.first_mib or tally.last_mib
+
+
+def fuzz_function(kind: str, share: float, check: Callable[..., None], **inputs: SearchStrategy[object]) -> None:
+    """`fuzz` of a function that raises nothing unless something is wrong."""
+
+    def attempt(**values: object) -> None:
+        count(kind)
+        check(**values)
+
+    fuzz(kind, share, lambda amount: amount(given(**inputs)(attempt))())
+
+
+def count(kind: str) -> None:
+    TALLIES[kind].inputs += 1
+
+
+def table() -> str:
+    """What was tried, in Markdown."""
+    lines = ["| input | tried | lost | memory after the first round, and the last |", "|---|---|---|---|"]
+    for kind, tally in TALLIES.items():
+        memory = f"{tally.first_mib:.0f}, {tally.last_mib:.0f} MiB"
+        lines.append(f"| {kind} | {tally.inputs} | {tally.lost} | {memory} |")
+    tried, lost = (sum(getattr(tally, name) for tally in TALLIES.values()) for name in ("inputs", "lost"))
+    lines.append(f"| all | {tried} | {lost} | |")
+    return "\n".join(lines)
+
+
+def _settings(examples: int) -> settings:
+    return settings(
+        # Without a wish for more, the same inputs every time: a run that fails today failed yesterday.
+        max_examples=examples,
+        derandomize=not INPUTS,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def _memory_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / BYTES_A_MIB

@@ -4,7 +4,6 @@ import base64
 import contextlib
 
 import numpy as np
-from hypothesis import given
 from hypothesis import strategies as st
 from vivavoce_engine import Rejected
 from vivavoce_engine.checkpoint import REFERENCE_SAMPLE_RATE
@@ -12,7 +11,7 @@ from vivavoce_engine.reference_audio import MAX_S, MIN_S, PEAK_MAX, read_referen
 from vivavoce_server.errors import ApiError
 from vivavoce_server.references import decode_audio
 
-from tests.fuzz.amount import FUZZED
+from tests.fuzz.amount import fuzz_function
 from tests.support.recordings import Samples, encode, voice_like, wav
 
 VOICE = voice_like(1, 1.2, 16000)
@@ -66,34 +65,36 @@ def check(audio: bytes) -> None:
     assert np.abs(samples).max() <= 2 * PEAK_MAX  # resampling may overshoot
 
 
-@FUZZED
-@given(
-    number=st.integers(0, len(FILES) - 1),
-    edits=EDITS,
-    end=st.none() | st.integers(0, 2**16),
-    after=st.none() | st.integers(0, len(FILES) - 1),
-)
-def test_damaged_files(number: int, edits: list[tuple[int, bytes, bool]], end: int | None, after: int | None) -> None:
-    """Good files some of whose bytes, mostly of the header, are others; cut off, or with another one behind them."""
+def check_damaged(number: int, edits: list[tuple[int, bytes, bool]], end: int | None, after: int | None) -> None:
     check(damaged(FILES[number], edits)[:end] + (b"" if after is None else FILES[after]))
 
 
-@FUZZED
-@given(audio=st.binary(max_size=4000))
-def test_any_bytes(audio: bytes) -> None:
-    check(audio)
+def check_text(text: str) -> None:
+    with contextlib.suppress(ApiError):
+        assert decode_audio(text)
 
 
-@FUZZED
-@given(
-    text=st.text(max_size=200)
-    | st.binary(max_size=200).map(lambda data: base64.b64encode(data).decode())
-    | st.tuples(
+def test_damaged_files() -> None:
+    """Good files some of whose bytes, mostly of the header, are others; cut off, or with another one behind them."""
+    fuzz_function(
+        *("audio: damaged files", 0.45, check_damaged),
+        number=st.integers(0, len(FILES) - 1),
+        edits=EDITS,
+        end=st.none() | st.integers(0, 2**16),
+        after=st.none() | st.integers(0, len(FILES) - 1),
+    )
+
+
+def test_any_bytes() -> None:
+    fuzz_function("audio: any bytes", 0.15, check, audio=st.binary(max_size=4000))
+
+
+def test_what_stands_for_a_file() -> None:
+    any_text = st.text(max_size=200)
+    base64_text = st.binary(max_size=200).map(lambda data: base64.b64encode(data).decode())
+    urls = st.tuples(
         st.sampled_from(("data:", "DATA:audio/wav", "data:audio/wav;base64", "data:;base64;base64")),
         st.sampled_from((",", "", ",,")),
         st.text(alphabet="AZaz09+/=\n ", max_size=50),
     ).map("".join)
-)
-def test_what_stands_for_a_file(text: str) -> None:
-    with contextlib.suppress(ApiError):
-        assert decode_audio(text)
+    fuzz_function("audio: texts for a file", 0.15, check_text, text=any_text | base64_text | urls)

@@ -20,10 +20,11 @@ from vivavoce_server import ServerConfig
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.fuzz.amount import FUZZED
+from tests.fuzz.amount import count, fuzz
 from tests.server.live import LiveServer, live_server, wait_until
 from tests.server.live_socket import PATH, Socket, pcm_of
 
+KIND = "live socket: series of messages"
 SEED = 3
 MAX_CHARS = 300
 FRAGMENTS = st.sampled_from(("Hello", " there", "! ", "x" * 40, "")) | st.text(max_size=5)
@@ -85,6 +86,7 @@ class LiveSocketMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        count(KIND)
         self.connection: ClientConnection | None = None
         self.frames = 0
 
@@ -191,5 +193,5 @@ def test_any_order_of_messages() -> None:
     loop = asyncio.new_event_loop()
     with live_server(config=ServerConfig(live_max_chars=MAX_CHARS * 64)) as server:
         LiveSocketMachine.server, LiveSocketMachine.loop = server, loop
-        run_state_machine_as_test(LiveSocketMachine, settings=FUZZED)
+        fuzz(KIND, 0.04, lambda amount: run_state_machine_as_test(LiveSocketMachine, settings=amount))
     loop.close()

@@ -99,7 +99,8 @@ class Socket:
 
 
 @asynccontextmanager
-async def dial(server: LiveServer, query: str = "", **options: Any) -> AsyncIterator[Socket]:
-    url = server.url.replace("http", "ws") + PATH + query
-    async with connect(url, proxy=None, max_size=2**24, **options) as connection:
+async def dial(server: LiveServer | str, query: str = "", **options: Any) -> AsyncIterator[Socket]:
+    """Connects to a server, or to the one at a URL."""
+    base = server if isinstance(server, str) else server.url
+    async with connect(base.replace("http", "ws") + PATH + query, proxy=None, max_size=2**24, **options) as connection:
         yield Socket(connection)

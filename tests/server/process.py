@@ -13,14 +13,37 @@ START_DEADLINE_S = 120.0
 
 
 @contextmanager
-def serving(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A ready server on a free port, and its URL; killed at the end unless the test has stopped it."""
+def launched(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A server that is starting, on a free port, and the file that will hold its URL; killed at the end."""
     address_file = folder / "address"
     command = [*SERVE, "--port", "0", "--address-file", str(address_file), *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            wait_until(lambda: address_file.exists() or process.poll() is not None, START_DEADLINE_S)
-            assert process.poll() is None, process.communicate()[1]
-            yield process, address_file.read_text(encoding="utf-8")
+            yield process, address_file
         finally:
             process.kill()
+
+
+def url_of(process: subprocess.Popen[str], address_file: Path) -> str:
+    """Waits until it is ready."""
+    wait_until(lambda: address_file.exists() or process.poll() is not None, START_DEADLINE_S)
+    assert process.poll() is None, process.communicate()[1]
+    return address_file.read_text(encoding="utf-8")
+
+
+@contextmanager
+def serving(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A ready server on a free port, and its URL; killed at the end unless the test has stopped it."""
+    with launched(folder, *flags) as (process, address_file):
+        yield process, url_of(process, address_file)
+
+
+def read_until(process: subprocess.Popen[str], words: str) -> list[str]:
+    """The lines of its log up to the one with these words."""
+    assert process.stderr is not None
+    lines: list[str] = []
+    while not lines or words not in lines[-1]:
+        line = process.stderr.readline()
+        assert line, f"it ended without {words!r}: {lines}"
+        lines.append(line)
+    return lines

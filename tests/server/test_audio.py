@@ -138,6 +138,24 @@ def test_a_complete_file_knows_its_length(name: FormatName) -> None:
         np.testing.assert_array_equal(file.read(dtype="int16"), to_int16(pcm)[len(pcm) // 2 :])
 
 
+def test_a_streamed_flac_says_that_its_length_is_unknown() -> None:
+    pcm = tone(MODEL_RATE)
+    encoder, pieces = encoded(AudioOptions("flac"), pcm, FRAME_SAMPLES)
+    streamed = b"".join(pieces)
+    whole = encoder.complete(streamed)
+    total = slice(21, 26)  # the last 36 bits of these bytes
+    assert int.from_bytes(streamed[total]) % 2**36 == 0
+    assert int.from_bytes(whole[total]) % 2**36 == len(pcm)
+    assert (streamed[: total.start], streamed[total.stop :]) == (whole[: total.start], whole[total.stop :])
+    for file in (streamed, whole):
+        sound, _ = decoded(file, AudioOptions("flac"))
+        np.testing.assert_array_equal(np.rint(sound * 2**15), to_int16(pcm))
+    with soundfile.SoundFile(
+        io.BytesIO(streamed)
+    ) as in_order:  # it seeks after each read, which the end would not allow
+        np.testing.assert_array_equal(in_order.read(len(pcm) - 1, dtype="int16"), to_int16(pcm)[:-1])
+
+
 @pytest.mark.parametrize("name", ["mp3", "opus"])
 def test_other_readers_agree(name: FormatName) -> None:
     pcm = tone(MODEL_RATE)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -99,6 +100,17 @@ async def test_a_deadline_that_passes_in_the_queue_is_a_429_too() -> None:
             assert (await running).content == pcm_of(5, 4000)
         numbers = scrape(server)
     assert (numbers["vivavoce_requests_total", "refused"], numbers["vivavoce_requests_total", "completed"]) == (1, 1)
+
+
+async def test_no_reference_is_fetched_for_what_is_refused() -> None:
+    async with busy() as (server, client, _):
+        server.engine.info = replace(server.engine.info, clones=True)
+        server.service.references.clone = None  # type: ignore[assignment, method-assign]  # whoever calls it fails
+        cloned = {**SHORT, "ref_audio": "http://127.0.0.1/voice.wav"}
+        assert_refused(await client.post(SPEECH, json=cloned, headers={HEADER: "60"}), "longer than the request allows")
+        batch = {"voice": "", "items": [{"input": "Hi!", "ref_audio": cloned["ref_audio"]}]}
+        (result,) = (await client.post(BATCH, json=batch, headers={HEADER: "60"})).json()["results"]
+        assert result["status_code"] == 429
 
 
 async def test_of_a_batch_each_item_has_its_deadline() -> None:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import numpy as np
 import openai
 import pytest
@@ -14,6 +13,7 @@ from vivavoce_engine.scheduler import Plan
 from vivavoce_server.containers import FORMATS, FormatName
 
 from tests.server.live import Gate, LiveServer, fake_engine, live_server, wait_until
+from tests.server.test_metrics import scrape
 
 TEXT = "Hello there."
 
@@ -90,15 +90,9 @@ async def test_a_full_queue_is_retried_as_long_as_the_server_asked_for() -> None
             assert refused.value.response.headers["retry-after"] == "1"
             patient = asyncio.create_task(speak(client.with_options(max_retries=2)))
             # Let go once the patient one has been refused, too.
-            await asyncio.to_thread(wait_until, lambda: refusals(server) == 2)
+            await asyncio.to_thread(wait_until, lambda: scrape(server)["vivavoce_requests_total", "refused"] == 2)
             gate.open()
             assert all(await asyncio.gather(running, queued, patient))
-
-
-def refusals(server: LiveServer) -> int:
-    text = httpx.get(f"{server.url}/metrics").text
-    lines = [line for line in text.splitlines() if line.startswith("vivavoce_requests_total") and "refused" in line]
-    return round(float(lines[0].split()[-1])) if lines else 0
 
 
 def test_server_errors_have_openais_class() -> None:

@@ -12,11 +12,13 @@ import pytest
 from pydantic import SecretStr
 from vivavoce_server import ServerConfig
 from vivavoce_server.access import KeyEntry, Keyring, read_keys
+from vivavoce_server.cli import FAILURE
 from vivavoce_server.errors import ApiError
+from vivavoce_server.hangup import STATUS
 from websockets.sync.client import connect
 
 from tests.server.live import wait_until
-from tests.server.process import SERVE, serving
+from tests.server.process import SERVE, START_DEADLINE_S, launched, read_until, serving, url_of
 from tests.server.test_cli import SPEECH_BODY, address_of, raw_request, read_all
 
 SPEECH = {"input": "Hi!", "voice": "heart", "response_format": "pcm"}
@@ -59,10 +61,7 @@ def test_a_running_server_takes_other_keys_and_loses_no_request(tmp_path: Path) 
 
         file.write_text('[dora]\nkey = "key-of-dora"\nclef = "key-of-erin"\n', encoding="utf-8")
         process.send_signal(signal.SIGHUP)
-        assert process.stderr is not None
-        lines: list[str] = []
-        while "not reloaded" not in "".join(lines):
-            lines.append(process.stderr.readline())
+        lines = read_until(process, "not reloaded")
         assert [status(url, key) for key in ("key-of-alice", "key-of-carol", "key-of-dora")] == [200, 200, 401]
 
         assert read_all(reader).endswith(b"0\r\n\r\n"), "speech that ran goes on to its end"
@@ -74,16 +73,61 @@ def test_a_running_server_takes_other_keys_and_loses_no_request(tmp_path: Path) 
     assert "key-of-" not in "".join(lines)
 
 
-def test_a_closed_terminal_is_no_reload() -> None:
-    """Whoever started the server by hand has left: it ends as after SIGTERM."""
+@pytest.mark.parametrize(
+    ("text", "word", "alice", "bob"),
+    [('[bob]\nkey = "key-of-bob"', "reloaded: there are 1 API keys", 401, 200), ("[bob", "not reloaded", 200, 401)],
+    ids=["other keys", "a broken file"],
+)
+def test_a_signal_while_the_model_loads_is_not_lost(tmp_path: Path, text: str, word: str, alice: int, bob: int) -> None:
+    file = tmp_path / "keys.toml"
+    write_keys(file, alice="key-of-alice")
+    with launched(tmp_path, "--model", "fake", "--api-keys-file", str(file)) as (process, address_file):
+        read_until(process, "warming up")
+        file.write_text(text, encoding="utf-8")
+        for _ in range(3):
+            process.send_signal(signal.SIGHUP)
+        read_until(process, word)
+        url = url_of(process, address_file)
+        assert [status(url, key) for key in ("key-of-alice", "key-of-bob")] == [alice, bob]
+
+
+def start_in_terminal(folder: Path, nohup: bool = False) -> tuple[int, int]:
+    """A server whose terminal is the other end of the second number, a file descriptor; the first is its process."""
     child, terminal = pty.fork()
-    if child == 0:  # a new session, whose terminal is the other end of `terminal`
-        os.execv(SERVE[0], [*SERVE, "--model", "fake", "--port", "0"])
+    if child == 0:  # a new session
+        # Set either way: these tests may themselves run under nohup.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+        if nohup:
+            with (folder / "nohup.out").open("wb") as output:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+        os.execv(SERVE[0], [*SERVE, "--model", "fake", "--port", "0", "--address-file", str(folder / "address")])
+    return child, terminal
+
+
+@pytest.mark.parametrize(("last", "statuses"), [(b"-o hello.wav\r\n", {0}), (b"warming up", {STATUS, FAILURE, 0})])
+def test_a_closed_terminal_is_no_reload(tmp_path: Path, last: bytes, statuses: set[int]) -> None:
+    """Whoever started the server by hand has left: it ends as after SIGTERM, or before it has begun to serve; then the
+    engine's process, which had the same terminal, may be gone first."""
+    child, terminal = start_in_terminal(tmp_path)
     said = b""
-    while b"-o hello.wav\r\n" not in said:
+    while last not in said:
         said += os.read(terminal, 4096)
     os.close(terminal)
     _, ended = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(ended) in statuses
+
+
+def test_nohup_outlives_the_terminal(tmp_path: Path) -> None:
+    child, terminal = start_in_terminal(tmp_path, nohup=True)
+    try:
+        wait_until((tmp_path / "address").exists, START_DEADLINE_S)
+        os.close(terminal)
+        wait_until(lambda: "reloaded" in (tmp_path / "nohup.out").read_text())
+        assert status((tmp_path / "address").read_text(), "any") == 200
+    finally:
+        os.kill(child, signal.SIGTERM)
+        _, ended = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(ended) == 0
 
 

@@ -179,7 +179,7 @@ async def test_metrics_tell_of_live_speech(server: LiveServer) -> None:
         assert await metric('vivavoce_requests_total{model="fake",outcome="cancelled"}') == 1
         assert await metric('vivavoce_ttfa_seconds_count{model="fake"}') in (1, 2)
         # How fast text comes is the client's doing.
-        assert await metric('vivavoce_rtf_count{model="fake"}') is None
+        assert await metric('vivavoce_rtf_count{model="fake"}') == 0
 
 
 async def test_keys_get_rows_in_turn() -> None:

@@ -1,0 +1,8 @@
+import pytest
+
+from tests.fuzz.amount import INPUTS, table
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if INPUTS:
+        terminalreporter.write_line(f"\n{table()}")
