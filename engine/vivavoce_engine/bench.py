@@ -10,6 +10,7 @@ import os
 import platform
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,9 +20,13 @@ from vivavoce_engine.checkpoint import locate_checkpoint, read_checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.engine import Engine
 from vivavoce_engine.request import SynthesisRequest
+from vivavoce_engine.runner import ImmediateRunner
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from vivavoce_engine.gpu.runner import GraphRunner
+    from vivavoce_engine.torch_runner import TorchRunner
 
 TEXTS = (
     "The train to the coast leaves at nine, and the second one at half past ten.",
@@ -36,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Frames a second, real-time factor, TTFA, and time by component"
     parser.add_argument("--model", help="checkpoint folder or hub id (default: the voice that ships)")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4], help="utterances at once, one run each")
+    parser.add_argument("--profile", action="store_true", help="on a GPU: only the kernels of a frame, by component")
     parser.add_argument("--utterances", type=int, default=4, help="utterances a stream says, one after the other")
     defaults = EngineConfig()
     parser.add_argument("--device", default=defaults.device)
@@ -52,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
     started_s = time.perf_counter()
     runner = make_runner("bench", read_checkpoint(locate_checkpoint(args.model or shipped_voice())), config)
     load_s = time.perf_counter() - started_s
+    if args.profile:
+        return show_profile(runner, args.streams)
     clock = ComponentClock(runner.models, runner.synchronize)
     engine = Engine(runner, config)
     engine.start()
@@ -75,6 +83,19 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     )
+    return 0
+
+
+def show_profile(runner: "GraphRunner | TorchRunner", streams: Sequence[int]) -> int:
+    """Where a frame of so many streams goes."""
+    from vivavoce_engine.bench_profile import bandwidth_gb_per_s, profile, report
+
+    if isinstance(runner, ImmediateRunner):
+        print("--profile shows a GPU's kernels; on a CPU `bench engine` has the time by component", file=sys.stderr)
+        return 2
+    gb_per_s = bandwidth_gb_per_s()
+    for rows in streams:
+        report(profile(runner, rows), rows, gb_per_s)
     return 0
 
 

@@ -83,7 +83,7 @@ class Recorder:
 
     def prefill_ms(self, count: int) -> float:
         """Of `count` prompts at once."""
-        return _median(self._timed(Plan(self._utterances(count), (), ())) for _ in range(self._rounds))
+        return _median(self._timed(Plan(self.utterances(count), (), ())) for _ in range(self._rounds))
 
     def frames(self, rows: int) -> tuple[float, dict[int, float]]:
         """ms of a frame of each of `rows`, and µs a frame of Code2Wav calls, by their length."""
@@ -91,8 +91,8 @@ class Recorder:
         frame_ms: list[float] = []
         us: defaultdict[int, list[float]] = defaultdict(list)
         for _, length in itertools.product(range(self._rounds), CHUNK_FRAMES):
-            while len(took := self._make(utterances, length)) < length:
-                utterances = self._utterances(rows)
+            while len(took := self.make(utterances, length)) < length:
+                utterances = self.utterances(rows)
                 self._timed(Plan(utterances, (), ()))
             frame_ms += took
             took_ms = self._timed(Plan((), (), tuple((utterance, length) for utterance in utterances)))
@@ -101,7 +101,7 @@ class Recorder:
                 utterance.add_vocoded(length)
         return _median(frame_ms), {length: _median(values) for length, values in us.items()}
 
-    def _make(self, utterances: tuple[Sequence, ...], frames: int) -> list[float]:
+    def make(self, utterances: tuple[Sequence, ...], frames: int) -> list[float]:
         """ms of each of so many frames; fewer where one of the utterances has come to its end."""
         took: list[float] = []
         while utterances and len(took) < frames:
@@ -113,7 +113,7 @@ class Recorder:
                 utterance.add_frame()
         return took
 
-    def _utterances(self, count: int) -> tuple[Sequence, ...]:
+    def utterances(self, count: int) -> tuple[Sequence, ...]:
         return tuple(self._utterance(row) for row in range(count))
 
     def _utterance(self, row: int) -> Sequence:

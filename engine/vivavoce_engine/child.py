@@ -2,17 +2,16 @@
 
 import asyncio
 import math
-import os
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from vivavoce_engine.errors import EngineError, NotServing
-from vivavoce_engine.wire import LENGTH, Broken, Reason, pack, unpack
+from vivavoce_engine.pipe import LENGTH, pack, unpack
+from vivavoce_engine.spawn import spawn
+from vivavoce_engine.wire import Broken, Reason
 
 READ_BUFFER_BYTES = 4 * 2**20
 STOP_LIMIT_S = 5.0
@@ -43,16 +42,7 @@ class Child:
 
     @classmethod
     async def start(cls, environment: Mapping[str, str]) -> "Child":
-        here, there = socket.socketpair()
-        # Modules are found where this process finds them, and nowhere else.
-        paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        process = subprocess.Popen(  # noqa: ASYNC220 (it returns at once)
-            [sys.executable, "-P", "-m", "vivavoce_engine.worker", str(there.fileno())],
-            pass_fds=[there.fileno()],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **environment, "PYTHONPATH": paths},
-        )
-        there.close()
+        process, here = spawn("vivavoce_engine.worker", environment)
         reader, writer = await asyncio.open_connection(sock=here, limit=READ_BUFFER_BYTES)
         return cls(process, reader, writer)
 

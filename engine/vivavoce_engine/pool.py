@@ -1,4 +1,4 @@
-"""EnginePool: several processes of one model, one a GPU or one a few CPU cores, behind one name."""
+"""EnginePool: several processes of one model, one a few CPU cores, behind one name."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,22 +21,19 @@ from vivavoce_engine.voice_store import VoiceStore
 
 
 class EnginePool(SpeechEngine):
-    """Each utterance goes where it is heard first. One process that breaks down leaves the others alone.
-
-    `environments` has the variables that each process is given on top of this one's.
-    """
+    """Each utterance goes where it is heard first. One process that breaks down leaves the others alone."""
 
     def __init__(
         self,
         model: Model,
         config: EngineConfig,
-        environments: Sequence[Mapping[str, str]],
+        workers: int,
         store: VoiceStore | None = None,
         on_demand_s: float | None = None,
     ) -> None:
-        rows = replace(config, max_streams=config.max_streams * len(environments))
+        rows = replace(config, max_streams=config.max_streams * workers)
         super().__init__(model.info, rows, remote_voices(model, self, store))
-        self.engines = [EngineProcess(model, config, None, on_demand_s, each) for each in environments]
+        self.engines = [EngineProcess(model, config, None, on_demand_s) for _ in range(workers)]
 
     @property
     def ready(self) -> bool:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from vivavoce_engine.blends import blend_embeddings, embedding_of, parse_blend
 from vivavoce_engine.errors import Overloaded, Rejected
 from vivavoce_engine.lru import ByteLimitedCache
-from vivavoce_engine.reference_audio import read_reference
+from vivavoce_engine.reference_reader import ReferenceReader
 from vivavoce_engine.request import ModelInfo, VoiceReference
 from vivavoce_engine.voice_store import StoredVoice, VoiceStore, check_voice
 
@@ -57,6 +57,7 @@ class Voices:
         self._presets = {} if presets is None else presets
         self._names = {name.casefold(): name for name in info.speakers}
         self._encoder = encoder
+        self._reader = ReferenceReader()
         self._encoded: ByteLimitedCache[bytes, VoiceReference] = ByteLimitedCache(CACHE_BYTES)
         self._worker = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=step_back)
         self._waiting = 0
@@ -175,7 +176,7 @@ class Voices:
         assert self._encoder is not None
         encoded = self._encoded.get(key)  # whoever waited before may have brought the same
         if encoded is None:
-            encoded = self._encoder.encode(read_reference(audio))
+            encoded = self._encoder.encode(self._reader.read(audio))
             self._encoded.put(key, encoded)
         return encoded
 

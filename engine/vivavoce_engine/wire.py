@@ -1,15 +1,10 @@
-"""What crosses between a server and the process of one of its engines, and how: pickles behind their length.
+"""What crosses between a server and the process of one of its engines (pipe.py has how).
 
 Server → worker: Order first; then the loop's commands (messages.py), and Read, Ask, Ping.
 Worker → server: Loaded or Broken; then Report, Answer, Logged; Broken last, if it can still say so.
 """
 
 import logging
-import pickle
-import select
-import socket
-import struct
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -24,8 +19,6 @@ from vivavoce_engine.messages import StreamEvent
 from vivavoce_engine.request import VoiceReference
 from vivavoce_engine.runner import Runner
 from vivavoce_engine.voices import AudioEncoder
-
-LENGTH = struct.Struct(">Q")
 
 Reason = Literal["error", "out_of_memory", "device", "hang", "killed", "load"]
 """Why a worker is no more: an exception; memory; a lost CUDA context; a step without end; a signal; or it never was."""
@@ -133,47 +126,3 @@ class RemoteListener:
 
     def count_sent(self, frames: int) -> None:
         self._frames_sent += frames
-
-
-def pack(message: object) -> bytes:
-    body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    return LENGTH.pack(len(body)) + body
-
-
-def unpack(body: bytes) -> object:
-    """Pickles are taken from the project's own processes only, which hold the other end of an unnamed socket."""
-    message: object = pickle.loads(body)
-    return message
-
-
-class Pipe:
-    """The worker's end. Any thread may send; one receives."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._socket = end
-        self._sending = threading.Lock()
-
-    def send(self, message: object) -> None:
-        """Raises OSError when the server is gone."""
-        data = pack(message)
-        with self._sending:
-            self._socket.sendall(data)
-
-    def has_message(self, timeout_s: float | None) -> bool:
-        """Whether something arrives in time; None waits for it."""
-        return bool(select.select([self._socket], [], [], timeout_s)[0])
-
-    def receive(self) -> object:
-        """Raises EOFError when the server is gone."""
-        (length,) = LENGTH.unpack(self._read(LENGTH.size))
-        return unpack(self._read(length))
-
-    def _read(self, size: int) -> bytes:
-        data = bytearray(size)
-        view = memoryview(data)
-        while view:
-            count = self._socket.recv_into(view)
-            if not count:
-                raise EOFError("the server is gone")
-            view = view[count:]
-        return bytes(data)

@@ -23,6 +23,7 @@ from vivavoce_engine.errors import EngineError
 from vivavoce_engine.faults import as_engine_error, reason_of
 from vivavoce_engine.loop import EngineLoop
 from vivavoce_engine.messages import AppendText, AudioChunk, Cancel, Command, Failed, Shutdown, StreamEvent, Submit
+from vivavoce_engine.pipe import Pipe
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, VoiceReference
 from vivavoce_engine.runner import Runner
 from vivavoce_engine.sequence import Pending, TrailingText
@@ -38,7 +39,6 @@ from vivavoce_engine.wire import (
     Order,
     Parts,
     Ping,
-    Pipe,
     Read,
     RemoteListener,
     Report,

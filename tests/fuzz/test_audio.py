@@ -7,13 +7,15 @@ import numpy as np
 from hypothesis import strategies as st
 from vivavoce_engine import Rejected
 from vivavoce_engine.checkpoint import REFERENCE_SAMPLE_RATE
-from vivavoce_engine.reference_audio import MAX_S, MIN_S, PEAK_MAX, read_reference
+from vivavoce_engine.reference_audio import MAX_S, MIN_S, PEAK_MAX
+from vivavoce_engine.reference_reader import ReferenceReader
 from vivavoce_server.errors import ApiError
 from vivavoce_server.references import decode_audio
 
 from tests.fuzz.amount import fuzz_function
 from tests.support.recordings import Samples, encode, voice_like, wav
 
+READER = ReferenceReader()
 VOICE = voice_like(1, 1.2, 16000)
 FILES = (
     wav(VOICE, 16000),
@@ -47,7 +49,7 @@ def damaged(file: bytes, edits: list[tuple[int, bytes, bool]]) -> bytes:
 
 def taken(audio: bytes) -> Samples | Rejected:
     try:
-        return read_reference(audio)
+        return READER.read(audio)
     except Rejected as refusal:
         return refusal
 

@@ -68,8 +68,9 @@ class GpuCodec:
         table = decoder.quantizer.codebooks[0]
         self.dtype = dtype or table.dtype
         self._like = torch.empty(0, dtype=self.dtype, device=table.device)
-        self._max_frames, self._at_once = max_frames, max(frames_at_once, max_frames)
+        self._max_frames, self._at_once = max_frames, max(min(frames_at_once, rows * max_frames), max_frames)
         self._memory_frames = decoder.memory_frames
+        self.weight_bytes = sum(weight.numel() for weight in decoder.parameters()) * self.dtype.itemsize
         self.launch: Launch = launch
         self.fuse_units = True
         with torch.no_grad():

@@ -30,7 +30,9 @@ from vivavoce_engine.gpu.sampler import PARAMS
 from vivavoce_engine.isolation import isolated
 from vivavoce_engine.messages import AudioChunk
 from vivavoce_engine.model_info import model_info
+from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.loader import load_models
+from vivavoce_engine.models.talker import Talker
 from vivavoce_engine.prompts import embed_prompts
 from vivavoce_engine.request import SamplingParams
 from vivavoce_engine.runner import Outcome, Step
@@ -60,6 +62,7 @@ class GraphRunner:
         self._talker, self._predictor = talker, predictor
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
+        self.position_bytes = position_bytes(checkpoint, dtype)
         self._prompts_at_once = config.max_prefills_per_step
         self._largest_prompt = min(PROMPT_TOKENS[-1], config.max_context)
         with torch.inference_mode():
@@ -104,6 +107,11 @@ class GraphRunner:
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
         """Of the preset speakers, each [hidden]: what a mix of them is made of."""
         return self._talker.speaker_embeddings(self._checkpoint.talker.spk_id)
+
+    @property
+    def networks(self) -> tuple[Talker, CodePredictor, GpuCodec]:
+        """For whoever counts what they have to read."""
+        return self._talker, self._predictor, self._codec
 
     # ---- graphs -----------------------------------------------------------------------------------------------
 
@@ -346,17 +354,22 @@ def sampler_params(params: SamplingParams) -> list[float]:
     return values
 
 
+def position_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
+    """Of the talker's keys and values for one token or frame of one utterance."""
+    shape = checkpoint.talker.transformer
+    return 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * dtype.itemsize
+
+
 def check_memory(checkpoint: Checkpoint, config: EngineConfig, device: torch.device, dtype: torch.dtype) -> None:
     """Raises CheckpointError where the talker's keys and values alone cannot fit the card."""
     if device.type != "cuda":
         return
-    shape = checkpoint.talker.transformer
-    position_bytes = 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * dtype.itemsize
+    position = position_bytes(checkpoint, dtype)
     weights_bytes = (checkpoint.path / "model.safetensors").stat().st_size
-    needed = position_bytes * (config.max_streams + 1) * config.max_context + weights_bytes
+    needed = position * (config.max_streams + 1) * config.max_context + weights_bytes
     free, _ = torch.cuda.mem_get_info(device)
     if needed > config.gpu_memory * free:
-        room = (config.gpu_memory * free - weights_bytes) / position_bytes
+        room = (config.gpu_memory * free - weights_bytes) / position
         fits = max(0, int(room / config.max_context) - 1)
         allowed_gb = config.gpu_memory * free / 1e9
         wanted = (

@@ -1,0 +1,22 @@
+"""Processes of this package: one Python module each, with a socket to whoever started it."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+
+
+def spawn(module: str, environment: Mapping[str, str]) -> "tuple[subprocess.Popen[bytes], socket.socket]":
+    """Runs `python -m module FD`, and gives this end of the socket whose other end is FD there."""
+    here, there = socket.socketpair()
+    # Modules are found where this process finds them, and nowhere else.
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    with there:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, str(there.fileno())],
+            pass_fds=[there.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **environment, "PYTHONPATH": paths},
+        )
+    return process, here
