@@ -1,9 +1,9 @@
 """A server on this machine's cards under load: first audio, underruns, refusals, audio a second, memory at rest.
 
     python benchmarks/gpu_server.py --model FOLDER --out FILE [--rate 1 10 60] [--listeners 256 512] \\
-        [--gpus 0 0,1 0+1] [-- SETTINGS OF `vivavoce serve`]
+        [--gpus 0 0+1] [-- SETTINGS OF `vivavoce serve`]
 
-Each entry of --gpus is measured in turn: `0,1` is one server with two cards, `0+1` two servers with a card each, to
+Each entry of --gpus is measured in turn: `0` is one server on the first card, `0+1` two servers with a card each, to
 which load goes in equal parts, as from a perfect balancer. The load is `vivavoce bench load`, in several processes, so
 that it is not what limits. Without a rate or listeners only the start and the memory at rest are measured. On a machine
 without cards leave --gpus out. FILE gets one JSON document; --requests one for `vivavoce bench plan --check`.
@@ -195,14 +195,19 @@ def checkable(load: Load, generated: Sequence[Generated]) -> tuple[dict[str, Any
 # ---- all of it ------------------------------------------------------------------------------------------------
 
 
+def card_flags(gpus: str | None) -> list[list[str]]:
+    """An entry of --gpus → for each server, the flags that give it its card."""
+    return [["--device", f"cuda:{card}"] for card in gpus.split("+")] if gpus else [[]]
+
+
 def measure(gpus: str | None, loads: Sequence[Load], args: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
     """One server or several, under one load after the other: all figures, and the runs that can be checked."""
     before_gb = cards_gb()
     flags = [f"--duration={args.duration}", f"--warmup={args.warmup}", f"--frames-per-char={args.frames_per_char}"]
     with ExitStack() as stack:
         servers = [
-            stack.enter_context(server(["--model", str(args.model), *cards, *args.settings], args.out))
-            for cards in ([["--gpus", part] for part in gpus.split("+")] if gpus else [[]])
+            stack.enter_context(server(["--model", str(args.model), *card, *args.settings], args.out))
+            for card in card_flags(gpus)
         ]
         entry: dict[str, Any] = {
             "start_s": [round(each.start_s, 1) for each in servers],

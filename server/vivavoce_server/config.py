@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -20,7 +20,6 @@ from pydantic import (
     Field,
     SecretStr,
     create_model,
-    model_validator,
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from vivavoce_engine import EngineConfig
@@ -63,9 +62,7 @@ class ServerConfig(BaseModel):
     model_ttl_s: float = Field(default=600.0, gt=0)
     """Seconds without use after which a model that was loaded on demand is unloaded."""
     workers: int = Field(default=1, gt=0)
-    """Processes for each model, which share its requests: for a machine with more cores than one process uses."""
-    gpus: CommaList = ()
-    """GPUs to use, as numbers separated by commas, or all: each model gets one process on each."""
+    """Processes for each model, which share its requests: for a CPU with more cores than one process uses."""
     max_input_chars: int = Field(default=4096, gt=0)
     """Longest `input` of a request, in characters."""
     max_part_chars: int = Field(default=1000, gt=0)
@@ -115,12 +112,6 @@ class ServerConfig(BaseModel):
     """Least severe messages that are logged."""
     log_format: Literal["text", "json"] = "text"
     """Lines for people or for machines."""
-
-    @model_validator(mode="after")
-    def _one_way_to_several_processes(self) -> Self:
-        if self.gpus and self.workers != 1:
-            raise ValueError("gpus gives each model one process on each GPU: workers is for the CPU alone")
-        return self
 
 
 class UnknownVariable(ValueError):

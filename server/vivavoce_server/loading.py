@@ -2,9 +2,7 @@
 
 import os
 import re
-import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from vivavoce_engine import (
@@ -34,8 +32,6 @@ def open_engines(config: ServerConfig, engine_config: EngineConfig) -> dict[str,
     if config.model_name is not None and len(config.model) > 1:
         raise CheckpointError("--model-name names a single model; of several, write each as --model NAME=CHECKPOINT")
     store = open_store(config)
-    if config.gpus:
-        engine_config = replace(engine_config, device="cuda")
     engines: dict[str, SpeechEngine] = {}
     for entry in config.model or (None,):
         name, checkpoint = (None, None) if entry is None else split_entry(entry)
@@ -52,37 +48,9 @@ def open_engine(
 ) -> SpeechEngine:
     """A process for the model, or several."""
     on_demand_s = config.model_ttl_s if config.load == "on-demand" else None
-    environments = process_environments(config)
-    if len(environments) == 1:
-        return EngineProcess(model, engine_config, store, on_demand_s, environments[0])
-    return EnginePool(model, engine_config, environments, store, on_demand_s)
-
-
-def process_environments(config: ServerConfig) -> list[dict[str, str]]:
-    """For each process of a model, the variables that it gets: one a GPU, which is all that it sees."""
-    if not config.gpus:
-        return [{} for _ in range(config.workers)]
-    gpus = visible_gpus() if config.gpus == ("all",) else config.gpus
-    return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus]
-
-
-def visible_gpus() -> tuple[str, ...]:
-    """This machine's GPUs, as CUDA_VISIBLE_DEVICES names them.
-
-    Raises:
-        CheckpointError: there are none.
-    """
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen:
-        return tuple(chosen.split(","))
-    try:
-        command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
-        listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CheckpointError(f"--gpus all: nvidia-smi tells of no GPU: {error}") from error
-    if not listed:
-        raise CheckpointError("--gpus all: there is no GPU here")
-    return tuple(listed)
+    if config.workers == 1:
+        return EngineProcess(model, engine_config, store, on_demand_s)
+    return EnginePool(model, engine_config, config.workers, store, on_demand_s)
 
 
 def split_entry(entry: str) -> tuple[str | None, str]:

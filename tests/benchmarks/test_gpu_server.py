@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_server import Generated, Load, checkable, main, pooled, scaling
+from benchmarks.gpu_server import Generated, Load, card_flags, checkable, main, pooled, scaling
 
 
 def request(**facts: Any) -> dict[str, Any]:
@@ -29,6 +29,12 @@ def test_shares_make_up_the_whole() -> None:
     shares = [Load("listeners", 6).share(number, 4) for number in range(4)]
     assert shares == [["--concurrency", count] for count in ("2", "2", "1", "1")]
     assert [Load("listeners", 1).share(number, 2) for number in range(2)] == [["--concurrency", "1"], None]
+
+
+def test_each_server_has_a_card_of_its_own() -> None:
+    assert card_flags(None) == [[]]
+    assert card_flags("3") == [["--device", "cuda:3"]]
+    assert card_flags("0+1") == [["--device", "cuda:0"], ["--device", "cuda:1"]]
 
 
 def test_what_generators_measured_is_pooled() -> None:
@@ -66,9 +72,9 @@ def test_requests_come_back_in_the_order_in_which_they_were_due() -> None:
 def test_scaling_is_relative_to_the_first() -> None:
     entries = {
         name: {"listeners": {"4": {"audio_s_per_s": audio_s_per_s}}}
-        for name, audio_s_per_s in (("0", 50.0), ("0,1", 95.0))
+        for name, audio_s_per_s in (("0", 50.0), ("0+1", 95.0))
     }
-    assert scaling(entries) == {"0": {"4": 1.0}, "0,1": {"4": 1.9}}
+    assert scaling(entries) == {"0": {"4": 1.0}, "0+1": {"4": 1.9}}
 
 
 def test_a_server_is_started_loaded_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

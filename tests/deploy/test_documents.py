@@ -10,7 +10,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client import generate_latest
 from vivavoce_server import ServerConfig
-from vivavoce_server.config import ENV_PREFIX, Settings
+from vivavoce_server.config import ENV_PREFIX, Settings, load_settings
 from vivavoce_server.service import Service
 
 from tests.deploy.tools import needs_tools, tool
@@ -35,7 +35,8 @@ def of(*words: str) -> list[list[str]]:
 
 def test_every_command_is_of_a_kind_that_is_checked() -> None:
     kinds = {command[0] for command in commands()}
-    assert kinds == {"cd", "docker", "helm", "ray", "serve"}, "Ray's are run by make test-ray"
+    others = {"ray", "serve"}  # Ray's are run by make test-ray
+    assert kinds == {"cd", "docker", "haproxy", "helm", "sed", "vivavoce"} | others
 
 
 def test_docker_builds_name_targets_that_there_are() -> None:
@@ -51,12 +52,12 @@ def test_docker_runs_mount_the_images_volumes() -> None:
 
 
 def test_compose_commands_name_services_that_there_are() -> None:
-    services = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())["services"]
+    services = {name for path in COMPOSE_FILES for name in yaml.safe_load(path.read_text())["services"]}
     named = {
         word.split("=")[0] for command in of("docker", "compose") for word in command if word.startswith("vivavoce")
     }
     assert of("docker", "compose")
-    assert named <= set(services)
+    assert named <= services
 
 
 @needs_tools
@@ -101,6 +102,36 @@ def test_a_replica_is_given_longer_than_it_takes() -> None:
     service = yaml.safe_load((DEPLOY / "compose/compose.yaml").read_text())["services"]["vivavoce"]
     assert service["deploy"]["replicas"] == 2
     assert int(service["stop_grace_period"].rstrip("s")) > int(service["environment"]["VIVAVOCE_GRACE_S"])
+
+
+def test_each_server_of_compose_has_a_card_of_its_own() -> None:
+    services = yaml.safe_load((DEPLOY / "compose/compose.cuda.yaml").read_text())["services"]
+    cards = []
+    for name, service in services.items():
+        (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+        cards += device["device_ids"]
+        assert service["deploy"]["replicas"] == 1
+        aliases = service.get("networks", {"default": {"aliases": []}})["default"]["aliases"]
+        assert "vivavoce" in {name, *aliases}, "the name under which the balancer looks for servers"
+    assert cards == [str(number) for number in range(len(services))]
+
+
+def test_the_servers_on_cards_are_those_of_their_balancer(tmp_path: Path) -> None:
+    flags = [command[2:] for command in of("vivavoce", "serve")]
+    settings = [
+        load_settings({flag[2:].replace("-", "_"): value for flag, value in zip(each[::2], each[1::2], strict=True)})
+        for each in flags
+    ]
+    assert [engine.device for _, engine in settings] == ["cuda:0", "cuda:1"]
+    assert len({server.voices_dir for server, _ in settings}) == 1
+    ((*command, _, target),) = of("sed")
+    text = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    ports = re.findall(r"^    server \S+ 127\.0\.0\.1:(\d+)$", text, re.MULTILINE)
+    assert ports == [str(server.port) for server, _ in settings]
+    (tmp_path / target).write_text(text)
+    (balancer,) = of("haproxy")
+    done = subprocess.run([*balancer, "-c"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @needs_tools

@@ -13,10 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from vivavoce_engine import CheckpointError, EngineConfig, EnginePool, EngineProcess
-from vivavoce_server import ServerConfig
-from vivavoce_server.config import load_settings
-from vivavoce_server.loading import process_environments
+from vivavoce_engine import EngineConfig, EnginePool, EngineProcess
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
@@ -260,7 +257,7 @@ def test_workers_share_the_requests_of_a_model(tmp_path: Path) -> None:
 
 
 async def test_what_one_process_leaves_another_takes() -> None:
-    pool = EnginePool(faulty_model(), EngineConfig(max_streams=1), [{}, {}])
+    pool = EnginePool(faulty_model(), EngineConfig(max_streams=1), workers=2)
     with live_server(pool) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
             long = {**BODY, "input": SLOW + "a" * 300, "stream": False}
@@ -275,26 +272,3 @@ async def test_what_one_process_leaves_another_takes() -> None:
             assert (await client.post(SPEECH, json={**BODY, "input": "abc"})).content == pcm_of(7, 3)
             await asyncio.to_thread(wait_until, lambda: pool.processes == 2)
             assert pool.restarts == {"killed": 1}
-
-
-@pytest.mark.parametrize(
-    ("gpus", "variable", "expected"),
-    [("", None, [{}, {}]), ("1,3", None, ["1", "3"]), ("all", "4,GPU-5", ["4", "GPU-5"])],
-)
-def test_each_process_sees_its_own_gpu(
-    monkeypatch: pytest.MonkeyPatch, gpus: str, variable: str | None, expected: list[str | dict[str, str]]
-) -> None:
-    if variable is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    config, _ = load_settings({"gpus": gpus} if gpus else {"workers": "2"})
-    environments = [each if isinstance(each, dict) else {"CUDA_VISIBLE_DEVICES": each} for each in expected]
-    assert process_environments(config) == environments
-
-
-def test_gpus_that_are_not_there_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(CheckpointError, match="nvidia-smi"):
-        process_environments(ServerConfig(gpus=("all",)))
-    with pytest.raises(ValueError, match="workers is for the CPU"):
-        load_settings({"gpus": "0", "workers": "2"})

@@ -4,6 +4,7 @@ import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_server import ServerConfig
 from vivavoce_server.config import load_settings, setting_help
+from vivavoce_server.loading import open_engines
 
 
 def test_defaults_are_those_of_the_two_classes() -> None:
@@ -16,6 +17,11 @@ def test_flags_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("VIVAVOCE_URL", "http://elsewhere")
     server, engine = load_settings({"port": "9001", "grace_s": "1.5"})
     assert (server.port, server.grace_s, engine.max_streams) == (9001, 1.5, 3)
+
+
+def test_a_card_is_chosen_by_its_number() -> None:
+    engines = open_engines(*load_settings({"device": "cuda:1", "model": ["fake"], "max_voices": "0"}))
+    assert engines["fake"].config.device == "cuda:1"
 
 
 @pytest.mark.parametrize(
