@@ -90,8 +90,8 @@ def wait_for(path: Path, seconds: float) -> None:
 
 def random_windows(total: int, length: int, batch: int, device: str) -> Tensor:
     """Frame numbers [batch, length] of random runs of consecutive frames."""
-    start = torch.randint(0, total - length, (batch, 1), device=device)
-    return start + torch.arange(length, device=device)
+    start = torch.randint(0, total - length, (batch, 1))  # on the host: no generator that a CUDA graph could hold
+    return start.to(device, non_blocking=True) + torch.arange(length, device=device)
 
 
 def cosine_rate(progress: float, warmup: float = 0.02, floor: float = 0.02) -> float:

@@ -1,4 +1,7 @@
-"""Critics of the codec decoder: three look at complex spectrograms, five at the waveform folded by a period."""
+"""Critics of the codec decoder: four look at complex spectrograms, five at the waveform folded by a period.
+
+The longest window resolves the harmonics of a low voice: a decoder whose harmonics blur is found out by it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from voice_recipe.audio_features import hann
 
-FFT_SIZES = (1024, 512, 256)
+FFT_SIZES = (2048, 1024, 512, 256)
 PERIODS = (2, 3, 5, 7, 11)
 QUIET_POWER = 1e-4  # below it a spectrum is compressed no further, or silence would rule the gradients
 Judgement = tuple[Tensor, list[Tensor]]  # score map, feature maps
@@ -67,38 +70,40 @@ def period_critic(widths: tuple[int, ...] = (32, 128, 256)) -> ConvCritic:
 
 
 class Discriminators(nn.Module):
+    """All critics, numbered. Each takes its own view of the audio, so that they can run side by side."""
+
     def __init__(self) -> None:
         super().__init__()
         self.spectral = nn.ModuleList([spectrogram_critic() for _ in FFT_SIZES])
         self.periodic = nn.ModuleList([period_critic() for _ in PERIODS])
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    @staticmethod
-    def views(audio: Tensor) -> list[Tensor]:
-        """The eight inputs; kept apart because Fourier transforms do not compile."""
-        spectra = [compressed_spectrogram(audio, size) for size in FFT_SIZES]
-        return [*spectra, *(folded(audio, period) for period in PERIODS)]
+    def __len__(self) -> int:
+        return len(FFT_SIZES) + len(PERIODS)
 
-    def forward(self, views: list[Tensor]) -> list[Judgement]:
-        return [critic(view) for critic, view in zip([*self.spectral, *self.periodic], views, strict=True)]
-
-
-def critic_loss(real: list[Judgement], fake: list[Judgement]) -> Tensor:
-    """Least squares, summed over the critics."""
-    total = real[0][0].new_zeros((), dtype=torch.float32)
-    for (r, _), (f, _) in zip(real, fake, strict=True):
-        total = total + (1 - r.float()).pow(2).mean() + f.float().pow(2).mean()
-    return total
+    def judge(self, number: int, audio: Tensor) -> Judgement:
+        """audio [B, S] -> what one critic makes of it."""
+        judgement: Judgement
+        if number < len(FFT_SIZES):
+            judgement = self.spectral[number](compressed_spectrogram(audio, FFT_SIZES[number]))
+        else:
+            number -= len(FFT_SIZES)
+            judgement = self.periodic[number](folded(audio, PERIODS[number]))
+        return judgement
 
 
-def generator_losses(real: list[Judgement], fake: list[Judgement]) -> tuple[Tensor, Tensor]:
-    """Adversarial and feature-matching loss, the latter relative to the size of the real features."""
-    adversarial = fake[0][0].new_zeros((), dtype=torch.float32)
+def critic_loss(real: Tensor, fake: Tensor) -> Tensor:
+    """Least squares of one critic's scores."""
+    return (1 - real.float()).pow(2).mean() + fake.float().pow(2).mean()
+
+
+def generator_losses(real_maps: list[Tensor], fake: Judgement) -> tuple[Tensor, Tensor]:
+    """Adversarial and feature-matching loss before one critic, the latter relative to the size of the real features."""
+    score, fake_maps = fake
+    adversarial = (1 - score.float()).pow(2).mean()
     matching = torch.zeros_like(adversarial)
-    for (_, real_maps), (score, fake_maps) in zip(real, fake, strict=True):
-        adversarial = adversarial + (1 - score.float()).pow(2).mean()
-        for r, f in zip(real_maps, fake_maps, strict=True):
-            target = r.detach().float()
-            size = target.abs().mean().clamp(min=1e-3) * len(real_maps)
-            matching = matching + (f.float() - target).abs().mean() / size
+    for real, found in zip(real_maps, fake_maps, strict=True):
+        target = real.float()
+        size = target.abs().mean().clamp(min=1e-3) * len(real_maps)
+        matching = matching + (found.float() - target).abs().mean() / size
     return adversarial, matching

@@ -1,6 +1,7 @@
 """Stage 5: the checkpoint folder, in the layout of Qwen3-TTS CustomVoice.
 
 python -m voice_recipe.export --run DIR --out CHECKPOINT      (reads codes.pt, decoder.pt, talker.pt, tokenizer/)
+python -m voice_recipe.export --decoder decoder.pt --out CHECKPOINT      (a finished checkpoint gets another decoder)
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from voice_recipe import config as c
@@ -200,12 +201,29 @@ def export(run: Path, out: Path) -> None:
     print(f"{out}: {size / 1e6:.2f} MB")
 
 
+def replace_decoder(decoder: dict[str, Tensor], checkpoint: Path) -> None:
+    """Another decoder of the same codes into a finished checkpoint; nothing else of it changes."""
+    file = checkpoint / "speech_tokenizer" / "model.safetensors"
+    stored = load_file(file)
+    encoder = {name.removeprefix("encoder."): value for name, value in stored.items() if name.startswith("encoder.")}
+    state = codec_state(decoder, encoder)
+    books = [name for name in state if name.endswith(("embedding_sum", "cluster_usage"))]
+    if not all(torch.equal(state[name], stored[name]) for name in books):
+        raise ValueError(f"the decoder speaks other codes than {checkpoint}")
+    save_file(state, file)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, required=True)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--run", type=Path)
+    source.add_argument("--decoder", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    export(args.run, args.out)
+    if args.decoder:
+        replace_decoder(torch.load(args.decoder, map_location="cpu"), args.out)
+    else:
+        export(args.run, args.out)
 
 
 if __name__ == "__main__":

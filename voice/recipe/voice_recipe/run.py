@@ -5,6 +5,9 @@
 Stages:
     0 text tokenizer      1 teacher speech      2 codes      3 codes of every shard
     4 waveform decoder beside talker, compiled while stages 1 and 2 run      5 export
+
+With --decoder-only, a finished voice gets a better decoder: speech, its codes by the encoder of --start, and a trial of
+longer training on every card. Talker and codes stay as they are.
 """
 
 from __future__ import annotations
@@ -36,6 +39,15 @@ DECODER_TRIALS = {
     "a": ["--mel-weight", "60", "--critics-from", "0.3"],
     "b": ["--mel-weight", "100", "--critics-from", "0.6", "--seed", "1"],
 }
+# Trials that go on from a trained decoder, a card each; the surest first.
+LONG_DECODER_TRIALS = {
+    "a": ["--mel-weight", "60"],
+    "b": ["--mel-weight", "30", "--matching-weight", "2", "--seed", "1"],
+    "c": ["--mel-weight", "60", "--matching-weight", "2", "--seed", "2"],
+    "d": ["--mel-weight", "60", "--batch", "32", "--critic-batch", "32", "--seed", "3"],
+}
+LONG_DECODER_OPTIONS = ["--critics-from", "0", "--batch", "16", "--critic-batch", "12"]
+LEAST_SECONDS_AGAIN = 90.0  # a trial that fails is not started again with less than this left
 
 
 class GateError(RuntimeError):
@@ -53,7 +65,8 @@ class Chain:
     end_time: float
     speech_seconds: tuple[float, float] = (55.0, 190.0)  # first shards, all shards
     codes_seconds: float = 105.0
-    start: Path | None = None  # folder with talker.pt and decoder.pt of an earlier run
+    start: Path | None = None  # folder with talker.pt and decoder.pt of an earlier run, or codes.pt and decoder.pt
+    decoder_options: tuple[str, ...] = ()
 
     def launch(self, stage: str, module: str, arguments: list[str], card: int) -> subprocess.Popen[bytes]:
         """Launch a stage on a card; its output goes to work/<stage>.log."""
@@ -121,12 +134,12 @@ def heard_gate(decoder: dict[str, float], probe_true: float) -> str:
     return f"decoder keeps {share:.2f} of the phonemes that the probe hears in the teacher"
 
 
-def synthesise(chain: Chain) -> list[subprocess.Popen[bytes]]:
+def synthesise(chain: Chain, first_only: bool = False) -> list[subprocess.Popen[bytes]]:
     """The teacher on every card; card 0 only for the first shards, where there are others."""
     running = []
     for card in range(chain.cards):
         deadlines = [str(chain.speech_seconds[0])]
-        if card or chain.cards == 1:
+        if not first_only and (card or chain.cards == 1):
             deadlines.append(str(chain.speech_seconds[1]))
         running.append(
             chain.launch(
@@ -156,35 +169,42 @@ def start_option(chain: Chain, file: str) -> list[str]:
     return ["--start", str(chain.start / file)] if chain.start is not None else []
 
 
+def start_decoder(chain: Chain, name: str, options: list[str], card: int) -> subprocess.Popen[bytes]:
+    """A trial of the decoder on the first shard of every card, which has audio."""
+    arguments = [
+        "--shards",
+        *(str(shard) for shard in chain.shards[: chain.cards]),
+        "--codes",
+        str(chain.work / "codes.pt"),
+        "--out",
+        str(chain.work / f"decoder_{name}.pt"),
+        "--end-time",
+        str(chain.end_time),
+        *start_option(chain, "decoder.pt"),
+        *options,
+        *chain.decoder_options,
+    ]
+    return chain.launch(f"decoder_{name}", "train_decoder", arguments, card)
+
+
 def start_trainings(chain: Chain) -> dict[str, subprocess.Popen[bytes]]:
     """Decoders on the first half of the cards, talkers on the second; they compile while the speech is made."""
-    shards, end = [str(shard) for shard in chain.shards], ["--end-time", str(chain.end_time)]
     half = max(chain.cards // 2, 1)
     running = {}
     for number, (name, options) in enumerate(DECODER_TRIALS.items()):
-        arguments = [
-            "--shards",
-            *shards[: chain.cards],
-            "--codes",
-            str(chain.work / "codes.pt"),
-            "--out",
-            str(chain.work / f"decoder_{name}.pt"),
-            *end,
-            *options,
-        ]
-        arguments += start_option(chain, "decoder.pt")
-        running[f"decoder_{name}"] = chain.launch(f"decoder_{name}", "train_decoder", arguments, number % half)
+        running[f"decoder_{name}"] = start_decoder(chain, name, options, number % half)
     for number, (name, options) in enumerate(TALKER_TRIALS.items()):
         arguments = [
             "--shards",
-            *shards,
+            *(str(shard) for shard in chain.shards),
             "--corpus",
             str(chain.corpus),
             "--tokenizer",
             str(chain.work / "tokenizer"),
             "--out",
             str(chain.work / f"talker_{name}.pt"),
-            *end,
+            "--end-time",
+            str(chain.end_time),
             *options,
         ]
         arguments += start_option(chain, "talker.pt")
@@ -242,6 +262,74 @@ def run(chain: Chain) -> None:
     export(work, work / "checkpoint")
 
 
+def speak_for_decoders(chain: Chain) -> None:
+    """The first shards of all cards; one that fails is replaced by another card's."""
+    shards = chain.shards[: chain.cards]
+    if not all((shard / "done").exists() for shard in shards):
+        for process in synthesise(chain, first_only=True):
+            process.wait()
+    spoken = [shard for shard in shards if (shard / "done").exists()]
+    if not spoken:
+        raise GateError(f"the teacher did not speak; see speech*.log in {chain.work}")
+    chain.note(f"speech done, {len(spoken)} shards of {len(shards)}")
+    encode(chain, spoken)
+    for shard in shards:
+        if shard not in spoken:
+            shutil.rmtree(shard, ignore_errors=True)
+            shard.symlink_to(spoken[0].resolve())
+
+
+def finish_trials(chain: Chain, running: dict[str, subprocess.Popen[bytes]], cards: dict[str, int]) -> None:
+    """Wait for all decoders; one that fails early starts once more, in the plainest way, from what it had saved."""
+    waiting, again = dict(running), set[str]()
+    while waiting:
+        time.sleep(0.5)
+        for name, process in list(waiting.items()):
+            if process.poll() is None:
+                continue
+            del waiting[name]
+            chain.note(f"decoder {name} ended with status {process.returncode}")
+            if process.returncode and name not in again and chain.end_time - time.time() > LEAST_SECONDS_AGAIN:
+                again.add(name)
+                options = [*LONG_DECODER_OPTIONS, *LONG_DECODER_TRIALS[name], "--critics-in-a-row"]
+                saved = chain.work / f"decoder_{name}.pt"
+                if saved.exists():
+                    shutil.copy(saved, chain.work / f"start_{name}.pt")
+                    options += ["--start", str(chain.work / f"start_{name}.pt")]
+                running[name] = waiting[name] = start_decoder(chain, name, options, cards[name])
+
+
+def run_decoder(chain: Chain) -> None:
+    """A better decoder for a finished voice: decoder.pt and all the trials' decoder_*.pt."""
+    work, codes = chain.work, chain.work / "codes.pt"
+    if chain.start is None:
+        raise GateError("--decoder-only needs --start, with codes.pt and decoder.pt of the voice")
+    if not codes.exists():
+        shutil.copy(chain.start / "codes.pt", codes)
+    chain.note(code_gate(codes))
+    cards = {name: card for card, name in zip(range(chain.cards), LONG_DECODER_TRIALS, strict=False)}
+    running = {
+        name: start_decoder(chain, name, [*LONG_DECODER_OPTIONS, *LONG_DECODER_TRIALS[name]], card)
+        for name, card in cards.items()
+    }
+    try:
+        speak_for_decoders(chain)
+        finish_trials(chain, running, cards)
+    finally:
+        for process in running.values():
+            process.terminate()
+    ended = {
+        name: LONG_DECODER_TRIALS[name]
+        for name, process in running.items()
+        if process.returncode == 0 and "heard" in result_of(work / f"decoder_{name}.pt")
+    }
+    if not ended:
+        raise GateError(f"no decoder was trained to its end; see the logs in {work}")
+    chain.note(choose(chain, "decoder", ended, lambda r: -r["heard"]))
+    best = max((result_of(work / f"decoder_{name}.pt") for name in ended), key=lambda r: r["heard"])
+    chain.note(heard_gate(best, torch.load(codes, map_location="cpu")["report"]["probe_true"]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--teacher", type=Path, required=True, help="folder with kokoro_int8.npz, voices_en_fp16.npz")
@@ -251,9 +339,12 @@ def main() -> None:
     parser.add_argument("--speech-seconds", type=float, nargs=2, default=(55.0, 190.0), metavar=("FIRST", "ALL"))
     parser.add_argument("--codes-seconds", type=float, default=105.0)
     parser.add_argument("--start", type=Path, help="folder with talker.pt and decoder.pt to go on from")
+    parser.add_argument("--decoder-only", action="store_true", help="only a better decoder; --start has codes.pt too")
+    parser.add_argument("--decoder-options", default="", help="more options of train_decoder, in one string")
+    parser.add_argument("--cards", type=int, default=torch.cuda.device_count(), help="GPUs [all]; 1 without any: slow")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    cards = torch.cuda.device_count()
+    cards = args.cards
     if cards == 0:
         raise SystemExit("no GPU: the chain needs at least one")
     chain = Chain(
@@ -265,9 +356,10 @@ def main() -> None:
         tuple(args.speech_seconds),
         args.codes_seconds,
         args.start,
+        tuple(args.decoder_options.split()),
     )
     try:
-        run(chain)
+        run_decoder(chain) if args.decoder_only else run(chain)
     except GateError as error:
         raise SystemExit(f"stopped: {error}") from error
 

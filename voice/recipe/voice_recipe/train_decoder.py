@@ -4,7 +4,8 @@
 
 It compiles and captures its steps on random inputs while the codes are still being made.  First spectra only, then also
 critics.  A whole step - decoder, losses, critics, both optimisers - is one CUDA graph: with about two thousand small
-kernels, launching them one by one costs more than running them.
+kernels, launching them one by one costs more than running them.  Inside it the critics stand side by side, for one
+alone leaves most of a GPU idle.
 """
 
 # Some of torch's own methods carry no types.
@@ -16,8 +17,9 @@ import argparse
 import copy
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,12 +35,13 @@ from voice_recipe.training import Average, Clock, save_state, training_device
 MEL_RESOLUTIONS = ((2048, 128), (1024, 80), (512, 48), (256, 24), (128, 12))
 CONTEXT_FRAMES, DECODED_FRAMES, WARMUP_FRAMES = 24, 14, 2  # context includes the decoded frames; warm-up is not judged
 JUDGED_SAMPLES = (DECODED_FRAMES - WARMUP_FRAMES) * SAMPLES_PER_FRAME
-WEIGHT_MATCHING = 1.0
 CRITIC_RATE_SHARE = 0.4
 ADVERSARIAL_RATE_SHARE = 0.5  # of the rate without critics
 AVERAGE_EVERY_STEPS = 8
 SAVE_EVERY_SECONDS, LOG_EVERY_SECONDS = 60.0, 30.0
 STATISTICS = ("mel", "critic", "adversarial", "matching", "norm")
+BFLOAT16_STEP = 2.0**-7  # weights of an earlier run were kept in bfloat16
+Found = TypeVar("Found")
 
 
 def mel_distance(real_parts: Tensor, fake_parts: Tensor, filters: Tensor) -> Tensor:
@@ -55,31 +58,40 @@ def spectrum(audio: Tensor, fft_size: int) -> Tensor:
     return torch.view_as_real(torch.stft(audio, fft_size, fft_size // 4, fft_size, window, return_complex=True))
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What distinguishes one trial from another."""
+
+    batch: int = 32
+    critic_batch: int = 16  # so many of them pass the critics
+    rate: float = 8e-4
+    mel_weight: float = 100.0
+    matching_weight: float = 1.0
+
+
 class DecoderTrainer:
     """Decoder, critics, optimisers; inputs and statistics in fixed buffers, so that a step can be a CUDA graph."""
 
-    def __init__(self, batch: int, critic_batch: int, rate: float, mel_weight: float, compiled: bool) -> None:
-        self.device = training_device()
+    def __init__(self, settings: Settings, eager: bool = False) -> None:
+        self.device, self.settings = training_device(), settings
         self.cuda = self.device == "cuda"
-        self.critic_batch, self.peak_rate, self.mel_weight = critic_batch, rate, mel_weight
         self.decoder, self.critics = CodecDecoder(CODEC).to(self.device), Discriminators().to(self.device)
-        self.rate, self.critic_rate = (torch.tensor(rate, device=self.device) for _ in range(2))
+        self.rate, self.critic_rate = (torch.tensor(settings.rate, device=self.device) for _ in range(2))
         options: dict[str, Any] = {"betas": (0.8, 0.95), "weight_decay": 0.01}
         if self.cuda:
             options |= {"fused": True, "capturable": True}
         self.decoder_parameters = list(self.decoder.parameters())
         self.critic_parameters = list(self.critics.parameters())
-        self.optimizer = torch.optim.AdamW(self.decoder_parameters, self.rate if self.cuda else rate, **options)
-        self.critic_optimizer = torch.optim.AdamW(
-            self.critic_parameters, self.critic_rate if self.cuda else rate * CRITIC_RATE_SHARE, **options
-        )
+        self.optimizer = torch.optim.AdamW(self.decoder_parameters, self.rate, **options)
+        self.critic_optimizer = torch.optim.AdamW(self.critic_parameters, self.critic_rate, **options)
         torch._inductor.config.max_pointwise_cat_inputs = 2  # else every tap of a convolution computes all its inputs
         # Only the decoder is compiled: critics and spectra gain little from it inside a graph and take minutes.
-        self.decode: Callable[..., Tensor] = torch.compile(self.decoder, dynamic=False) if compiled else self.decoder
-        self.codes = torch.zeros(batch, CONTEXT_FRAMES, CODEC.codebooks, dtype=torch.long, device=self.device)
-        self.audio = torch.zeros(batch, JUDGED_SAMPLES, device=self.device)
+        self.decode: Callable[..., Tensor] = self.decoder if eager else torch.compile(self.decoder, dynamic=False)
+        self.codes = torch.zeros(settings.batch, CONTEXT_FRAMES, CODEC.codebooks, dtype=torch.long, device=self.device)
+        self.audio = torch.zeros(settings.batch, JUDGED_SAMPLES, device=self.device)
         self.statistics = torch.zeros(len(STATISTICS), device=self.device)
         self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        self.streams: list[torch.cuda.Stream] = []  # one a critic, where they stand side by side
         self.average = Average(self.decoder, 0.99)
 
     def mel_loss(self, real: Tensor, fake: Tensor) -> Tensor:
@@ -89,26 +101,47 @@ class DecoderTrainer:
             total = total + mel_distance(spectrum(real, fft_size), spectrum(fake, fft_size), filters)
         return total / len(MEL_RESOLUTIONS)
 
-    def judged(self, audio: Tensor) -> list[Judgement]:
+    def judge(self, number: int, audio: Tensor) -> Judgement:
         with torch.autocast(self.device, torch.bfloat16, cache_enabled=False):
-            found: list[Judgement] = self.critics(Discriminators.views(audio))
+            return self.critics.judge(number, audio)
+
+    def from_each_critic(self, task: Callable[[int], Found]) -> list[Found]:
+        """task(number) of every critic, in a stream of its own where there are streams."""
+        if not self.streams:
+            return [task(number) for number in range(len(self.critics))]
+        main, found = torch.cuda.current_stream(), []
+        for number, stream in enumerate(self.streams):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                found.append(task(number))
+        self.join_streams()
         return found
 
-    def critic_step(self, real: Tensor, fake: Tensor) -> tuple[Tensor, list[Judgement]]:
-        """Update the critics; -> loss and their judgement of the real audio."""
+    def join_streams(self) -> None:
+        """Whatever follows waits for the critics: after a backward pass too, before its memory finds other use."""
+        for stream in self.streams:
+            torch.cuda.current_stream().wait_stream(stream)
+
+    def critic_step(self, real: Tensor, fake: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
+        """Update the critics; -> loss, and the features of the real audio that each of them saw."""
         for p in self.critic_parameters:
             p.requires_grad_(True)
-        both, count = self.judged(torch.cat([real, fake])), len(real)
-        judged_real = [(score[:count], [m[:count] for m in maps]) for score, maps in both]
-        judged_fake = [(score[count:], [m[count:] for m in maps]) for score, maps in both]
-        loss = critic_loss(judged_real, judged_fake)
+        both, count = torch.cat([real, fake]), len(real)
+
+        def task(number: int) -> tuple[Tensor, list[Tensor]]:
+            score, maps = self.judge(number, both)
+            return critic_loss(score[:count], score[count:]), [m[:count].detach() for m in maps]
+
+        found = self.from_each_critic(task)
+        loss = torch.stack([loss for loss, _ in found]).sum()
         self.critic_optimizer.zero_grad()
         loss.backward()
+        self.join_streams()
         torch.nn.utils.clip_grad_norm_(self.critic_parameters, 10.0, foreach=True)
         self.critic_optimizer.step()
         for p in self.critic_parameters:
             p.requires_grad_(False)
-        return loss.detach(), [(score.detach(), [m.detach() for m in maps]) for score, maps in judged_real]
+        return loss.detach(), [maps for _, maps in found]
 
     def update(self, adversarial: bool) -> None:
         """One step on the codes [B, 24, 8] and the audio of their last 12 frames in the buffers."""
@@ -117,14 +150,17 @@ class DecoderTrainer:
         fake = decoded.float()[:, WARMUP_FRAMES * SAMPLES_PER_FRAME :].contiguous()
         zero = torch.zeros((), device=self.device)
         mel, critic, adversary, matching = self.mel_loss(self.audio, fake), zero, zero, zero
-        loss = self.mel_weight * mel
+        loss = self.settings.mel_weight * mel
         if adversarial:
-            few = fake[: self.critic_batch]
-            critic, judged_real = self.critic_step(self.audio[: self.critic_batch], few.detach())
-            adversary, matching = generator_losses(judged_real, self.judged(few))
-            loss = loss + adversary + WEIGHT_MATCHING * matching
+            count = self.settings.critic_batch
+            few = fake[:count]
+            critic, real_maps = self.critic_step(self.audio[:count], few.detach())
+            found = self.from_each_critic(lambda number: generator_losses(real_maps[number], self.judge(number, few)))
+            adversary, matching = (torch.stack(values).sum() for values in zip(*found, strict=True))
+            loss = loss + adversary + self.settings.matching_weight * matching
         self.optimizer.zero_grad()
         loss.backward()
+        self.join_streams()
         norm = torch.nn.utils.clip_grad_norm_(self.decoder_parameters, 5.0, foreach=True)
         self.optimizer.step()
         self.statistics.copy_(torch.stack([v.detach().float() for v in (mel, critic, adversary, matching, norm)]))
@@ -132,8 +168,8 @@ class DecoderTrainer:
     def step(self, rate_factor: float, adversarial: bool) -> None:
         if adversarial:
             rate_factor *= ADVERSARIAL_RATE_SHARE
-        self.rate.fill_(self.peak_rate * rate_factor)
-        self.critic_rate.fill_(self.peak_rate * CRITIC_RATE_SHARE * rate_factor / ADVERSARIAL_RATE_SHARE)
+        self.rate.fill_(self.settings.rate * rate_factor)
+        self.critic_rate.fill_(self.settings.rate * CRITIC_RATE_SHARE * rate_factor / ADVERSARIAL_RATE_SHARE)
         if adversarial in self.graphs:
             self.graphs[adversarial].replay()
         else:
@@ -150,37 +186,57 @@ class DecoderTrainer:
                 for value in held.values():
                     value.zero_()
 
-    def prepare(self) -> None:
-        """Compile on noise, capture both kinds of step, and keep the graphs only if they repeat the eager steps."""
+    def prepare(self, side_by_side: bool) -> None:
+        """Compile on noise, then capture both kinds of step: first with the critics in a row, then side by side."""
         started = time.time()
         states = [copy.deepcopy(m.state_dict()) for m in (self.decoder, self.critics)]
         self.codes.random_(CODEC.codebook_size)
         self.audio.normal_(std=0.1)
+        self._warm_up((False, False, True, True))
+        print(f"compiled in {time.time() - started:.0f} s", flush=True)
+        expected = self._trial(states)
+        self._capture("critics in a row", states, expected)
+        if self.graphs and side_by_side:
+            self.streams = [torch.cuda.Stream() for _ in range(len(self.critics))]
+            self._capture("critics side by side", states, expected)
+        self.reset(states)
+        self.average = Average(self.decoder, 0.99)
+
+    def _warm_up(self, kinds: tuple[bool, ...]) -> None:
+        """Plain steps, in a stream beside the main one as a capture wants it."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for adversarial in (False, False, True, True):
-                self.step(0.01, adversarial)
+            for adversarial in kinds:
+                self.update(adversarial)
         torch.cuda.current_stream().wait_stream(side)
-        print(f"compiled in {time.time() - started:.0f} s", flush=True)
-        expected = self._trial(states)
+
+    def _capture(self, name: str, states: list[dict[str, Tensor]], expected: list[float]) -> None:
+        """Graphs of both steps; kept only if they repeat the plain steps and are faster than the graphs before."""
+        before, home = self.graphs, torch.cuda.current_stream()
+        before_ms = self._step_ms() if before else float("inf")
         try:
+            self._warm_up((True, True))
+            self.graphs = {}
             for adversarial in (False, True):
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph):
                     self.update(adversarial)
                 self.graphs[adversarial] = graph
             found = self._trial(states)
-        except Exception as error:  # whatever stops a capture, the plain steps still work
-            self.graphs.clear()
-            print(f"no graphs: {error}", flush=True)
-        else:
-            if not all(abs(a - b) <= 0.1 * abs(b) + 0.01 for a, b in zip(found, expected, strict=True)):
-                self.graphs.clear()
-            print(f"graphs {'kept' if self.graphs else 'DROPPED'}: eager {expected} captured {found}", flush=True)
-        self._time_steps()
-        self.reset(states)
-        self.average = Average(self.decoder, 0.99)
+            same = all(abs(a - b) <= 0.1 * abs(b) + 0.01 for a, b in zip(found, expected, strict=True))
+            step_ms = self._step_ms()
+        except Exception as error:  # whatever stops a capture, the steps before it still work
+            torch.cuda.set_stream(home)
+            print(f"{name}: no graphs: {error}", flush=True)
+            self.graphs, self.streams = before, []
+            return
+        kept = same and step_ms < before_ms
+        print(
+            f"{name}: {step_ms:.1f} ms, {'kept' if kept else 'DROPPED'}: plain {expected} captured {found}", flush=True
+        )
+        if not kept:
+            self.graphs, self.streams = before, []
 
     def _trial(self, states: list[dict[str, Tensor]]) -> list[float]:
         """Losses after three steps of each kind from the given state."""
@@ -192,21 +248,25 @@ class DecoderTrainer:
             losses += self.statistics[:4].tolist()
         return losses
 
-    def _time_steps(self) -> None:
-        for adversarial in (False, True):
+    def _step_ms(self) -> float:
+        """Time of a step with critics; the best of some, for other stages may share the card."""
+        best = float("inf")
+        for _ in range(3):
             torch.cuda.synchronize()
             started = time.time()
-            for _ in range(10):
-                self.step(0.01, adversarial)
+            for _ in range(5):
+                self.step(0.01, True)
             torch.cuda.synchronize()
-            print(f"step with critics {adversarial}: {100 * (time.time() - started):.1f} ms", flush=True)
+            best = min(best, 200 * (time.time() - started))
+        return best
 
     def load_codebooks(self, state: dict[str, Tensor]) -> None:
-        """Codebooks and first projections of the finished SpeechCodes."""
+        """Codebooks of the finished SpeechCodes; with new ones, also its projections behind them."""
         for side, target in (("semantic", self.decoder.rvq_first), ("acoustic", self.decoder.rvq_rest)):
-            books = [state[f"{side}.books.{i}.vectors"] for i in range(len(target.codebooks))]
-            target.codebooks.copy_(torch.stack(books))
-            target.output_proj.weight.data.copy_(state[f"{side}.output_proj.weight"][..., None])
+            books = torch.stack([state[f"{side}.books.{i}.vectors"] for i in range(len(target.codebooks))])
+            if not torch.allclose(books, target.codebooks, rtol=BFLOAT16_STEP, atol=1e-6):
+                target.output_proj.weight.data.copy_(state[f"{side}.output_proj.weight"][..., None])
+            target.codebooks.copy_(books)
         self.average = Average(self.decoder, 0.99)
 
 
@@ -252,19 +312,20 @@ def main() -> None:
     parser.add_argument("--codes", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--end-time", type=float, required=True)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--critic-batch", type=int, default=16)
-    parser.add_argument("--rate", type=float, default=8e-4)
+    for setting in fields(Settings):
+        name, kind = setting.name.replace("_", "-"), type(setting.default)
+        parser.add_argument(f"--{name}", type=kind, default=setting.default)
     parser.add_argument("--critics-from", type=float, default=0.3, help="share of the time without critics")
-    parser.add_argument("--mel-weight", type=float, default=100.0)
     parser.add_argument("--start", type=Path, help="weights of an earlier run to go on from, where the file exists")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--eager", action="store_true", help="nothing compiled, no graphs")
+    parser.add_argument("--critics-in-a-row", action="store_true", help="no streams")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
-    trainer = DecoderTrainer(args.batch, args.critic_batch, args.rate, args.mel_weight, not args.eager)
+    settings = Settings(**{setting.name: getattr(args, setting.name) for setting in fields(Settings)})
+    trainer = DecoderTrainer(settings, args.eager)
     if not args.eager:
-        trainer.prepare()
+        trainer.prepare(side_by_side=not args.critics_in_a_row)
     for shard in args.shards:
         wait_for(shard / "codes.npy", 900)
     stored = torch.load(args.codes, map_location=trainer.device)

@@ -1,0 +1,173 @@
+"""The waveform decoder's training: critics, what a step changes, going on from a trained decoder, a failed trial."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from voice_recipe import run
+from voice_recipe.codec_decoder import CodecDecoder
+from voice_recipe.config import CODEC
+from voice_recipe.discriminators import FFT_SIZES, PERIODS, Discriminators, critic_loss, generator_losses
+from voice_recipe.export import codec_state, replace_decoder
+from voice_recipe.run import LONG_DECODER_TRIALS, Chain, GateError
+from voice_recipe.speech_codes import SpeechCodes
+from voice_recipe.train_decoder import DecoderTrainer, Settings
+
+
+@pytest.fixture(scope="module")
+def trainer() -> DecoderTrainer:
+    torch.manual_seed(0)
+    return DecoderTrainer(Settings(batch=2, critic_batch=1, mel_weight=60), eager=True)
+
+
+def test_each_critic_judges_its_own_view() -> None:
+    critics, audio = Discriminators(), torch.randn(2, 4096)
+    shapes = [tuple(critics.judge(number, audio)[0].shape) for number in range(len(critics))]
+    assert len(shapes) == len(FFT_SIZES) + len(PERIODS)
+    # times of a spectrogram with a quarter's hop; rows of a folded waveform after three strides of three
+    assert [shape[2] for shape in shapes[: len(FFT_SIZES)]] == [4096 // (size // 4) + 1 for size in FFT_SIZES]
+    assert [shape[3] for shape in shapes[len(FFT_SIZES) :]] == list(PERIODS)
+
+
+def test_critics_are_right_or_wrong() -> None:
+    right, wrong = torch.ones(2, 1, 3, 3), torch.zeros(2, 1, 3, 3)
+    assert float(critic_loss(right, wrong)) == 0
+    assert float(critic_loss(wrong, right)) == 2
+
+
+def test_features_match_relative_to_their_size() -> None:
+    real = [torch.full((1, 4), 2.0), torch.full((1, 4), 10.0)]
+    adversarial, matching = generator_losses(real, (torch.zeros(1, 1), [real[0] * 1.5, real[1] * 1.5]))
+    assert float(adversarial) == 1
+    assert float(matching) == pytest.approx(0.5)
+    assert float(generator_losses(real, (torch.ones(1, 1), real))[1]) == 0
+
+
+def parameters(module: torch.nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in module.parameters()]
+
+
+def changed(module: torch.nn.Module, before: list[Tensor]) -> bool:
+    return any(not torch.equal(a, b) for a, b in zip(module.parameters(), before, strict=True))
+
+
+def test_a_step_without_critics_leaves_them_alone_and_one_with_them_trains_both(trainer: DecoderTrainer) -> None:
+    trainer.codes.random_(CODEC.codebook_size)
+    trainer.audio.normal_(std=0.1)
+    for adversarial in (False, True):
+        decoder, critics = parameters(trainer.decoder), parameters(trainer.critics)
+        trainer.step(1.0, adversarial)
+        assert changed(trainer.decoder, decoder)
+        assert changed(trainer.critics, critics) == adversarial
+        mel, critic, adversary, matching, norm = trainer.statistics.tolist()
+        assert mel > 0
+        assert norm > 0
+        # nine untrained critics give about 0 to everything: 1 for the real audio, 0 for the fake
+        assert critic == pytest.approx(len(trainer.critics) if adversarial else 0, rel=0.1)
+        assert adversary == pytest.approx(len(trainer.critics) if adversarial else 0, rel=0.1)
+        assert (matching > 0) == adversarial
+
+
+def test_the_rate_is_the_schedule_s(trainer: DecoderTrainer) -> None:
+    decoder = parameters(trainer.decoder)
+    trainer.step(0.0, False)
+    assert not changed(trainer.decoder, decoder)
+
+
+def test_going_on_with_the_same_codes_keeps_the_trained_projection(trainer: DecoderTrainer) -> None:
+    codes = SpeechCodes(CODEC)
+    for book in (*codes.semantic.books, *codes.acoustic.books):
+        book.vectors.normal_()
+    state = codes.state_dict()
+    projection = trainer.decoder.rvq_rest.output_proj.weight
+    trainer.load_codebooks(state)
+    assert torch.equal(projection[..., 0], state["acoustic.output_proj.weight"])  # new codes, new projection
+    assert torch.equal(trainer.decoder.rvq_rest.codebooks[3], state["acoustic.books.3.vectors"])
+    with torch.no_grad():
+        projection.fill_(0.5)
+    trainer.decoder.rvq_rest.codebooks.copy_(trainer.decoder.rvq_rest.codebooks.bfloat16())  # as it comes home
+    trainer.load_codebooks(state)
+    assert torch.equal(projection, torch.full_like(projection, 0.5))
+    assert torch.equal(trainer.decoder.rvq_rest.codebooks[3], state["acoustic.books.3.vectors"])
+
+
+def test_a_checkpoint_gets_another_decoder_and_nothing_else_changes(tmp_path: Path) -> None:
+    file = tmp_path / "speech_tokenizer" / "model.safetensors"
+    file.parent.mkdir()
+    old, new = CodecDecoder(CODEC).state_dict(), CodecDecoder(CODEC).state_dict()
+    before = codec_state(old, {"layers.0.weight": torch.randn(3, 3)})
+    save_file(before, file)
+    replace_decoder(new, tmp_path)
+    after = load_file(file)
+    assert after.keys() == before.keys()
+    assert torch.equal(after["decoder.pre_conv.conv.weight"], new["pre_conv.conv.weight"].bfloat16())
+    kept = [name for name in before if name.startswith("encoder.") or ".vq." in name]
+    assert all(torch.equal(before[name], after[name]) for name in kept)
+    new["rvq_first.codebooks"] = torch.randn_like(new["rvq_first.codebooks"])
+    with pytest.raises(ValueError, match="other codes"):
+        replace_decoder(new, tmp_path)
+
+
+class Trials:
+    """Stands in for `start_decoder`: processes that end at once, with the status that the plan has for each start."""
+
+    def __init__(self, plan: dict[str, list[int]]) -> None:
+        self.plan, self.options = plan, dict[str, list[list[str]]]()
+
+    def start(self, chain: Chain, name: str, options: list[str], card: int) -> subprocess.Popen[bytes]:
+        starts = self.options.setdefault(name, [])
+        starts.append(options)
+        status = self.plan.get(name, [0])[len(starts) - 1]
+        if status == 0:
+            (chain.work / f"decoder_{name}.json").write_text(json.dumps({"heard": 0.8, "card": card}))
+            torch.save({}, chain.work / f"decoder_{name}.pt")
+        process = subprocess.Popen([sys.executable, "-c", f"raise SystemExit({status})"])
+        process.wait()
+        return process
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Chain:
+    """A chain whose speech and codes are there."""
+    (tmp_path / "start").mkdir()
+    report = {"probe_true": 0.9, "probe_decoded": 0.89, "perplexity0": 600.0, "perplexity1": 800.0}
+    torch.save({"report": report}, tmp_path / "start" / "codes.pt")
+    made = Chain(tmp_path, tmp_path, tmp_path, 4, time.time() + 600, start=tmp_path / "start")
+    for shard in made.shards[:4]:
+        shard.mkdir(parents=True)
+        (shard / "done").touch()
+        (shard / "codes.npy").touch()
+    return made
+
+
+def test_a_failed_trial_starts_once_more_in_the_plainest_way(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Trials({"b": [1, 0], "c": [1, 1]})
+    monkeypatch.setattr(run, "start_decoder", trials.start)
+    run.run_decoder(chain)
+    assert {name: len(starts) for name, starts in trials.options.items()} == {"a": 1, "b": 2, "c": 2, "d": 1}
+    assert "--critics-in-a-row" not in trials.options["b"][0]
+    assert "--critics-in-a-row" in trials.options["b"][1]
+    assert (chain.work / "decoder.pt").exists()
+
+
+def test_where_every_trial_fails_the_chain_says_so(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "start_decoder", Trials({name: [1, 1] for name in LONG_DECODER_TRIALS}).start)
+    with pytest.raises(GateError, match="no decoder was trained"):
+        run.run_decoder(chain)
+
+
+def test_a_card_without_speech_takes_another_s(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    (chain.shards[1] / "done").unlink()
+    monkeypatch.setattr(run, "synthesise", lambda chain, first_only: [])
+    run.speak_for_decoders(chain)
+    assert chain.shards[1].resolve() == chain.shards[0].resolve()
+    for shard in chain.shards[:4]:
+        (shard / "done").unlink(missing_ok=True)
+    with pytest.raises(GateError, match="did not speak"):
+        run.speak_for_decoders(chain)
