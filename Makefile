@@ -41,6 +41,7 @@ bench-gpu:
 	$(GPU_PATH) $(PYTHON) benchmarks/gpu_frame.py --pdl 1 --out $(RESULTS)/frame.json
 	test -d $(RESULTS)/1.7b || $(GPU_PATH) $(PYTHON) benchmarks/random_checkpoint.py --size 1.7b --out $(RESULTS)/1.7b
 	$(GPU_PATH) $(PYTHON) benchmarks/gpu_engine.py --model $(RESULTS)/1.7b --out $(RESULTS)/engine.json
+	$(GPU_PATH) $(PYTHON) -m vivavoce_client bench engine --model $(RESULTS)/1.7b --streams 1 64 --profile
 RESULTS ?= benchmarks/work
 
 # Mixed traffic past the capacity of the machine, then requests that are given up: nothing may be lost or left behind.

@@ -1,23 +1,18 @@
-"""Reads reference audio in a process of its own: `python -m vivavoce_engine.reference_reader SOCKET`.
+"""Reads reference audio in a process of its own (reference_process.py is inside it).
 
 FFmpeg is given bytes of strangers. A file that makes it crash or hang (fuzzing found one) costs this process and the
 request that brought it, not the server.
 """
 
-import faulthandler
-import signal
-import socket
 import subprocess
-import sys
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 
 import numpy as np
 
 from vivavoce_engine.errors import Rejected
 from vivavoce_engine.pipe import Pipe
-from vivavoce_engine.reference_audio import Samples, read_reference, refusal
+from vivavoce_engine.reference_audio import Samples, refusal
 from vivavoce_engine.spawn import spawn
 
 READ_S = 30.0
@@ -56,7 +51,7 @@ class ReferenceReader:
         return answer
 
     def _start(self) -> Pipe:
-        process, end = spawn("vivavoce_engine.reference_reader", {})
+        process, end = spawn("vivavoce_engine.reference_process", {})
         self._pipe, self.pid = Pipe(end), process.pid
         self._end = weakref.finalize(self, end_process, process, self._pipe)  # with its reader, or with the program
         return self._pipe
@@ -71,27 +66,3 @@ def end_process(process: "subprocess.Popen[bytes]", pipe: Pipe) -> None:
     pipe.close()
     process.kill()
     process.wait()
-
-
-def main() -> int:
-    """Entry point of the process; ends when the other end of the socket is closed."""
-    faulthandler.enable()
-    for signum in (signal.SIGINT, signal.SIGTERM):  # for the server alone, which closes the socket in the end
-        signal.signal(signum, signal.SIG_IGN)
-    pipe = Pipe(socket.socket(fileno=int(sys.argv[1])))
-    with suppress(EOFError, OSError):
-        while True:
-            data = pipe.receive()
-            assert isinstance(data, bytes)
-            try:
-                answer: Samples | Rejected = read_reference(data)
-            except Rejected as error:
-                answer = error
-            except Exception as error:  # whatever FFmpeg raises that nobody foresaw
-                answer = refusal(f"cannot be read: {type(error).__name__}")
-            pipe.send(answer)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -90,14 +90,18 @@ class _Clock:
 
 @dataclass
 class SimulatedRunner:
-    """Takes the time of a step, and ends each utterance after its number of frames."""
+    """Takes the time of a step, and ends each utterance after its number of frames.
+
+    A device that is a step ahead of the host decodes beside the next frame, as gpu/runner.py does.
+    """
 
     times: StepTimes
     clock: _Clock
     info = FAKE_INFO
     text = FakeText(FAKE_INFO)
     lengths: dict[int, int] = field(default_factory=dict)
-    _device_free_s: float = 0.0
+    _talker_free_s: float = 0.0
+    _decoder_free_s: float = 0.0
 
     @property
     def steps_ahead(self) -> int:
@@ -105,8 +109,10 @@ class SimulatedRunner:
 
     def launch(self, plan: Plan) -> Step:
         self.clock.now_s += self.times.host_ms_of(plan) / 1000
-        done_s = max(self.clock.now_s, self._device_free_s) + self.times.device_ms_of(plan) / 1000
-        self._device_free_s = done_s
+        made_s = max(self.clock.now_s, self._talker_free_s) + self.times.talking_ms_of(plan) / 1000
+        decoding_s = self.times.decoding_ms_of(plan) / 1000
+        done_s = max(made_s, self._decoder_free_s) + decoding_s
+        self._talker_free_s, self._decoder_free_s = made_s + self.times.decoding_slows * decoding_s, done_s
         return Step(self._outcome(plan), lambda: self.clock.wait_until(done_s))
 
     def _outcome(self, plan: Plan) -> Outcome:

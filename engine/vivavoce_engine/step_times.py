@@ -7,7 +7,8 @@ A file of step times is JSON, times by what they depend on, one entry a model wh
      "prefill_ms": {"1.7b": {"1": 3.0, "2": 3.4}},         by prompts started in one step
      "code2wav_us_per_frame": {"1x1": 1500, "32x4": 61},   by rows x frames of a call
      "host_ms": {"1": 0.1, "64": 0.4},                     by rows: scheduling and the rest
-     "steps_ahead": 1}                                     0 where the host waits for each step, 1 where it works beside
+     "steps_ahead": 1,                                     0 where the host waits for each step, 1 where it works beside
+     "decoding_slows": 0.5}                                the part of its time by which Code2Wav slows the next frame
 
 Other keys are not read. Between recorded points times are linear, and beyond the last as between the last two. What is
 not there: `prefill_ms` is then taken to be that of a frame of as many rows, `host_ms` to be 0.
@@ -57,17 +58,20 @@ class StepTimes:
     """By rows times frames of a call: how they divide into rows matters little."""
     host_ms: Curve
     steps_ahead: int = 0
+    decoding_slows: float = 0.0
     assumed: tuple[str, ...] = ()
     """What was not recorded, and is assumed as the module says."""
 
-    def device_ms_of(self, plan: Plan) -> float:
-        """Prefill, one frame a row, and Code2Wav in a call for each length of piece, one after the other."""
-        calls = Counter(frames for _, frames in plan.vocode)
-        return (
-            (self.prefill_ms(len(plan.start)) if plan.start else 0.0)
-            + (self.frame_ms(len(plan.step)) if plan.step else 0.0)
-            + sum(self.code2wav_ms(rows * frames) for frames, rows in calls.items())
+    def talking_ms_of(self, plan: Plan) -> float:
+        """Prefill, and one frame a row."""
+        return (self.prefill_ms(len(plan.start)) if plan.start else 0.0) + (
+            self.frame_ms(len(plan.step)) if plan.step else 0.0
         )
+
+    def decoding_ms_of(self, plan: Plan) -> float:
+        """Code2Wav, in a call for each length of piece."""
+        calls = Counter(frames for _, frames in plan.vocode)
+        return sum(self.code2wav_ms(rows * frames) for frames, rows in calls.items())
 
     def host_ms_of(self, plan: Plan) -> float:
         """What the host does for a step."""
@@ -101,6 +105,7 @@ def read_step_times(path: Path, model: str | None) -> StepTimes:
             code2wav_ms=_calls(document["code2wav_us_per_frame"]),
             host_ms=Curve({0: 0.0, 1: 0.0}) if host is None else _curve(host),
             steps_ahead=int(document.get("steps_ahead", 0)),
+            decoding_slows=float(document.get("decoding_slows", 0.0)),
             assumed=tuple(assumed),
         )
     except OSError as error:
