@@ -133,6 +133,7 @@ class EngineLoop:
     def fail_all(self, error: EngineError) -> None:
         """Empties queue and rows; their listeners hear of the error."""
         self._underway.clear()
+        self._oldest_started_s = math.inf
         self._deliver([(pending.stream, Failed(error)) for pending in self._scheduler.drop_all()])
 
     def _begin(self, plan: Plan, now_s: float) -> None:
