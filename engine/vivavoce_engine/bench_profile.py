@@ -65,7 +65,7 @@ def is_copy(launch: Launch) -> bool:
 def profile(runner: "GraphRunner", rows: int) -> dict[str, Component]:
     """A frame of each of `rows`, and a Code2Wav call of `CODEC_FRAMES` frames of them."""
     recorder = Recorder(runner, 1)
-    utterances = recorder.utterances(rows)
+    utterances = recorder.started(rows)
     recorder.make(utterances, CODEC_FRAMES)
     talker, predictor, codec = runner.networks
     parts = split_frame(_launches(runner, Plan((), utterances, ())), predictor.groups)

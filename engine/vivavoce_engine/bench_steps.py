@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
     config = EngineConfig(max_streams=max(args.rows), device=args.device, dtype=args.dtype)
     path = locate_checkpoint(args.model or shipped_voice())
-    recorder = Recorder(load_parts(path, config, args.name).runner, args.rounds)
+    runner = load_parts(path, config, args.name).runner
+    recorder = Recorder(runner, args.rounds)
     recorder.frames(1)  # warm-up
     recorded = {rows: recorder.frames(rows) for rows in args.rows}
     prefills = range(1, min(config.max_prefills_per_step, config.max_streams) + 1)
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             f"{rows}x{frames}": us for rows, (_, calls) in recorded.items() for frames, us in calls.items()
         },
         "host_ms": {rows: host_ms(rows) for rows in args.rows},
-        "steps_ahead": recorder.steps_ahead,
+        "steps_ahead": runner.steps_ahead,
     }
     text = json.dumps(document, ensure_ascii=False)
     args.output.write_text(text + "\n", encoding="utf-8")
@@ -77,13 +78,9 @@ class Recorder:
         self._ids = itertools.count(1)
         self._ended: dict[int, bool] = {}
 
-    @property
-    def steps_ahead(self) -> int:
-        return self._runner.steps_ahead
-
     def prefill_ms(self, count: int) -> float:
         """Of `count` prompts at once."""
-        return _median(self._timed(Plan(self.utterances(count), (), ())) for _ in range(self._rounds))
+        return _median(self._timed(Plan(self._utterances(count), (), ())) for _ in range(self._rounds))
 
     def frames(self, rows: int) -> tuple[float, dict[int, float]]:
         """ms of a frame of each of `rows`, and µs a frame of Code2Wav calls, by their length."""
@@ -92,8 +89,7 @@ class Recorder:
         us: defaultdict[int, list[float]] = defaultdict(list)
         for _, length in itertools.product(range(self._rounds), CHUNK_FRAMES):
             while len(took := self.make(utterances, length)) < length:
-                utterances = self.utterances(rows)
-                self._timed(Plan(utterances, (), ()))
+                utterances = self.started(rows)
             frame_ms += took
             took_ms = self._timed(Plan((), (), tuple((utterance, length) for utterance in utterances)))
             us[length].append(1000 * took_ms / (rows * length))
@@ -113,7 +109,13 @@ class Recorder:
                 utterance.add_frame()
         return took
 
-    def utterances(self, count: int) -> tuple[Sequence, ...]:
+    def started(self, rows: int) -> tuple[Sequence, ...]:
+        """Utterances whose prompts have been run, one a row."""
+        utterances = self._utterances(rows)
+        self._timed(Plan(utterances, (), ()))
+        return utterances
+
+    def _utterances(self, count: int) -> tuple[Sequence, ...]:
         return tuple(self._utterance(row) for row in range(count))
 
     def _utterance(self, row: int) -> Sequence:

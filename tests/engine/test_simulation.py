@@ -1,5 +1,7 @@
 """The simulated engine does what the engine does, at times that can be worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_engine.simulation import Arrival, Heard, Simulation
@@ -26,6 +28,21 @@ def test_one_request_alone() -> None:
     assert heard.first_s == pytest.approx(100 + 0.005 + 0.010 + 0.002 + 0.003)
     assert heard.ended_s == pytest.approx(100 + 0.005 + 10 * 0.012 + 0.003)
     assert (heard.underruns, heard.refused) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("steps_ahead", "decoding_slows", "a_frame_s"),
+    [(0, 0.0, 0.002 + 0.010 + 0.004), (1, 0.0, 0.010), (1, 0.5, 0.010 + 0.5 * 0.004)],
+)
+def test_a_device_a_step_ahead_hides_the_host_and_decodes_beside_the_next_frame(
+    steps_ahead: int, decoding_slows: float, a_frame_s: float
+) -> None:
+    """Host 2 ms, a frame 10, Code2Wav 4, five pieces of one frame each."""
+    waiting = replace(times(constant(10), code2wav=Curve({1: 4.0})), host_ms=constant(2))
+    step_times = replace(waiting, steps_ahead=steps_ahead, decoding_slows=decoding_slows)
+    (heard,) = simulate(step_times, Arrival(0.0, 5), max_chunk_frames=1)
+    assert heard.first_s == pytest.approx(0.016)
+    assert heard.ended_s == pytest.approx(0.016 + 4 * a_frame_s)
 
 
 def test_requests_share_a_batch() -> None:
