@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from voice_recipe import run
 from voice_recipe.codec_decoder import CodecDecoder
 from voice_recipe.config import CODEC
 from voice_recipe.discriminators import FFT_SIZES, PERIODS, Discriminators, critic_loss, generator_losses
-from voice_recipe.export import codec_state, replace_decoder
+from voice_recipe.export import codec_state, move_apart, replace_decoder
 from voice_recipe.run import LONG_DECODER_TRIALS, Chain, GateError
 from voice_recipe.speech_codes import SpeechCodes
 from voice_recipe.train_decoder import DecoderTrainer, Settings
@@ -114,6 +115,19 @@ def test_a_checkpoint_gets_another_decoder_and_nothing_else_changes(tmp_path: Pa
         replace_decoder(new, tmp_path)
 
 
+def test_a_speaker_moves_away_from_another_and_nothing_else_changes(tmp_path: Path) -> None:
+    name = "talker.model.codec_embedding.weight"
+    before = {name: torch.arange(12.0).view(4, 3), "other": torch.randn(2)}
+    save_file(before, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"talker_config": {"spk_id": {"heart": 1, "bella": 3}}}))
+    move_apart("bella", "heart", 0.5, tmp_path)
+    after = load_file(tmp_path / "model.safetensors")
+    assert after[name].tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [12, 13, 14]]
+    assert torch.equal(after["other"], before["other"])
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
 class Trials:
     """Stands in for `start_decoder`: processes that end at once, with the status that the plan has for each start."""
 
@@ -146,13 +160,14 @@ def chain(tmp_path: Path) -> Chain:
     return made
 
 
-def test_a_failed_trial_starts_once_more_in_the_plainest_way(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_trial_starts_once_more_from_what_it_had_saved(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = Trials({"b": [1, 0], "c": [1, 1]})
+    torch.save({}, chain.work / "decoder_b.pt")
     monkeypatch.setattr(run, "start_decoder", trials.start)
     run.run_decoder(chain)
     assert {name: len(starts) for name, starts in trials.options.items()} == {"a": 1, "b": 2, "c": 2, "d": 1}
-    assert "--critics-in-a-row" not in trials.options["b"][0]
-    assert "--critics-in-a-row" in trials.options["b"][1]
+    assert trials.options["b"][1] == [*trials.options["b"][0], "--start", str(chain.work / "start_b.pt")]
+    assert trials.options["c"][1] == trials.options["c"][0]
     assert (chain.work / "decoder.pt").exists()
 
 

@@ -70,7 +70,7 @@ def period_critic(widths: tuple[int, ...] = (32, 128, 256)) -> ConvCritic:
 
 
 class Discriminators(nn.Module):
-    """All critics, numbered. Each takes its own view of the audio, so that they can run side by side."""
+    """All critics, numbered. Each takes its own view of the audio."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,6 +2,7 @@
 
 python -m voice_recipe.export --run DIR --out CHECKPOINT      (reads codes.pt, decoder.pt, talker.pt, tokenizer/)
 python -m voice_recipe.export --decoder decoder.pt --out CHECKPOINT      (a finished checkpoint gets another decoder)
+python -m voice_recipe.export --apart bella heart 0.15 --out CHECKPOINT      (bella's embedding moves away from heart's)
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ GENERATION = {
     "max_utterance_chars": 180,
 }
 DTYPE = torch.bfloat16
+METADATA = {"format": "pt"}  # transformers refuses a model.safetensors without it
 
 
 def read_json(name: str) -> dict[str, Any]:
@@ -189,7 +191,7 @@ def export(run: Path, out: Path) -> None:
     save_file(
         {f"talker.{name}": value.to(DTYPE).contiguous() for name, value in talker.items()},
         out / "model.safetensors",
-        metadata={"format": "pt"},
+        METADATA,
     )
     encoder_file = run / "encoder.pt"
     torch.manual_seed(0)
@@ -213,15 +215,29 @@ def replace_decoder(decoder: dict[str, Tensor], checkpoint: Path) -> None:
     save_file(state, file)
 
 
+def move_apart(speaker: str, other: str, share: float, checkpoint: Path) -> None:
+    """Moves a speaker's embedding away from another's by a share of their distance; nothing else changes."""
+    speakers = json.loads((checkpoint / "config.json").read_text())["talker_config"]["spk_id"]
+    file = checkpoint / "model.safetensors"
+    state = load_file(file)
+    table = state["talker.model.codec_embedding.weight"]
+    moved, still = table[speakers[speaker]].float(), table[speakers[other]].float()
+    table[speakers[speaker]] = (moved + share * (moved - still)).to(table.dtype)
+    save_file(state, file, METADATA)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--run", type=Path)
     source.add_argument("--decoder", type=Path)
+    source.add_argument("--apart", nargs=3, metavar=("SPEAKER", "OTHER", "SHARE"))
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     if args.decoder:
         replace_decoder(torch.load(args.decoder, map_location="cpu"), args.out)
+    elif args.apart:
+        move_apart(args.apart[0], args.apart[1], float(args.apart[2]), args.out)
     else:
         export(args.run, args.out)
 

@@ -41,9 +41,9 @@ DECODER_TRIALS = {
 }
 # Trials that go on from a trained decoder, a card each; the surest first.
 LONG_DECODER_TRIALS = {
-    "a": ["--mel-weight", "60"],
-    "b": ["--mel-weight", "30", "--matching-weight", "2", "--seed", "1"],
-    "c": ["--mel-weight", "60", "--matching-weight", "2", "--seed", "2"],
+    "a": ["--mel-weight", "60", "--matching-weight", "2"],
+    "b": ["--mel-weight", "60", "--seed", "1"],
+    "c": ["--mel-weight", "30", "--matching-weight", "2", "--seed", "2"],
     "d": ["--mel-weight", "60", "--batch", "32", "--critic-batch", "32", "--seed", "3"],
 }
 LONG_DECODER_OPTIONS = ["--critics-from", "0", "--batch", "16", "--critic-batch", "12"]
@@ -280,7 +280,7 @@ def speak_for_decoders(chain: Chain) -> None:
 
 
 def finish_trials(chain: Chain, running: dict[str, subprocess.Popen[bytes]], cards: dict[str, int]) -> None:
-    """Wait for all decoders; one that fails early starts once more, in the plainest way, from what it had saved."""
+    """Wait for all decoders; one that fails early starts once more, from what it had saved."""
     waiting, again = dict(running), set[str]()
     while waiting:
         time.sleep(0.5)
@@ -291,7 +291,7 @@ def finish_trials(chain: Chain, running: dict[str, subprocess.Popen[bytes]], car
             chain.note(f"decoder {name} ended with status {process.returncode}")
             if process.returncode and name not in again and chain.end_time - time.time() > LEAST_SECONDS_AGAIN:
                 again.add(name)
-                options = [*LONG_DECODER_OPTIONS, *LONG_DECODER_TRIALS[name], "--critics-in-a-row"]
+                options = [*LONG_DECODER_OPTIONS, *LONG_DECODER_TRIALS[name]]
                 saved = chain.work / f"decoder_{name}.pt"
                 if saved.exists():
                     shutil.copy(saved, chain.work / f"start_{name}.pt")

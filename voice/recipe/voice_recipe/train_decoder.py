@@ -4,8 +4,7 @@
 
 It compiles and captures its steps on random inputs while the codes are still being made.  First spectra only, then also
 critics.  A whole step - decoder, losses, critics, both optimisers - is one CUDA graph: with about two thousand small
-kernels, launching them one by one costs more than running them.  Inside it the critics stand side by side, for one
-alone leaves most of a GPU idle.
+kernels, launching them one by one costs more than running them.
 """
 
 # Some of torch's own methods carry no types.
@@ -19,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +40,6 @@ AVERAGE_EVERY_STEPS = 8
 SAVE_EVERY_SECONDS, LOG_EVERY_SECONDS = 60.0, 30.0
 STATISTICS = ("mel", "critic", "adversarial", "matching", "norm")
 BFLOAT16_STEP = 2.0**-7  # weights of an earlier run were kept in bfloat16
-Found = TypeVar("Found")
 
 
 def mel_distance(real_parts: Tensor, fake_parts: Tensor, filters: Tensor) -> Tensor:
@@ -91,7 +89,6 @@ class DecoderTrainer:
         self.audio = torch.zeros(settings.batch, JUDGED_SAMPLES, device=self.device)
         self.statistics = torch.zeros(len(STATISTICS), device=self.device)
         self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}
-        self.streams: list[torch.cuda.Stream] = []  # one a critic, where they stand side by side
         self.average = Average(self.decoder, 0.99)
 
     def mel_loss(self, real: Tensor, fake: Tensor) -> Tensor:
@@ -105,23 +102,6 @@ class DecoderTrainer:
         with torch.autocast(self.device, torch.bfloat16, cache_enabled=False):
             return self.critics.judge(number, audio)
 
-    def from_each_critic(self, task: Callable[[int], Found]) -> list[Found]:
-        """task(number) of every critic, in a stream of its own where there are streams."""
-        if not self.streams:
-            return [task(number) for number in range(len(self.critics))]
-        main, found = torch.cuda.current_stream(), []
-        for number, stream in enumerate(self.streams):
-            stream.wait_stream(main)
-            with torch.cuda.stream(stream):
-                found.append(task(number))
-        self.join_streams()
-        return found
-
-    def join_streams(self) -> None:
-        """Whatever follows waits for the critics: after a backward pass too, before its memory finds other use."""
-        for stream in self.streams:
-            torch.cuda.current_stream().wait_stream(stream)
-
     def critic_step(self, real: Tensor, fake: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
         """Update the critics; -> loss, and the features of the real audio that each of them saw."""
         for p in self.critic_parameters:
@@ -132,11 +112,10 @@ class DecoderTrainer:
             score, maps = self.judge(number, both)
             return critic_loss(score[:count], score[count:]), [m[:count].detach() for m in maps]
 
-        found = self.from_each_critic(task)
+        found = [task(number) for number in range(len(self.critics))]
         loss = torch.stack([loss for loss, _ in found]).sum()
         self.critic_optimizer.zero_grad()
         loss.backward()
-        self.join_streams()
         torch.nn.utils.clip_grad_norm_(self.critic_parameters, 10.0, foreach=True)
         self.critic_optimizer.step()
         for p in self.critic_parameters:
@@ -155,12 +134,11 @@ class DecoderTrainer:
             count = self.settings.critic_batch
             few = fake[:count]
             critic, real_maps = self.critic_step(self.audio[:count], few.detach())
-            found = self.from_each_critic(lambda number: generator_losses(real_maps[number], self.judge(number, few)))
+            found = [generator_losses(maps, self.judge(number, few)) for number, maps in enumerate(real_maps)]
             adversary, matching = (torch.stack(values).sum() for values in zip(*found, strict=True))
             loss = loss + adversary + self.settings.matching_weight * matching
         self.optimizer.zero_grad()
         loss.backward()
-        self.join_streams()
         norm = torch.nn.utils.clip_grad_norm_(self.decoder_parameters, 5.0, foreach=True)
         self.optimizer.step()
         self.statistics.copy_(torch.stack([v.detach().float() for v in (mel, critic, adversary, matching, norm)]))
@@ -186,19 +164,15 @@ class DecoderTrainer:
                 for value in held.values():
                     value.zero_()
 
-    def prepare(self, side_by_side: bool) -> None:
-        """Compile on noise, then capture both kinds of step: first with the critics in a row, then side by side."""
+    def prepare(self) -> None:
+        """Compile on noise, then capture both kinds of step."""
         started = time.time()
         states = [copy.deepcopy(m.state_dict()) for m in (self.decoder, self.critics)]
         self.codes.random_(CODEC.codebook_size)
         self.audio.normal_(std=0.1)
         self._warm_up((False, False, True, True))
         print(f"compiled in {time.time() - started:.0f} s", flush=True)
-        expected = self._trial(states)
-        self._capture("critics in a row", states, expected)
-        if self.graphs and side_by_side:
-            self.streams = [torch.cuda.Stream() for _ in range(len(self.critics))]
-            self._capture("critics side by side", states, expected)
+        self._capture(states, self._trial(states))
         self.reset(states)
         self.average = Average(self.decoder, 0.99)
 
@@ -211,32 +185,29 @@ class DecoderTrainer:
                 self.update(adversarial)
         torch.cuda.current_stream().wait_stream(side)
 
-    def _capture(self, name: str, states: list[dict[str, Tensor]], expected: list[float]) -> None:
-        """Graphs of both steps; kept only if they repeat the plain steps and are faster than the graphs before."""
-        before, home = self.graphs, torch.cuda.current_stream()
-        before_ms = self._step_ms() if before else float("inf")
+    def _capture(self, states: list[dict[str, Tensor]], expected: list[float]) -> None:
+        """Graphs of both steps; kept only if they repeat the plain steps."""
+        home = torch.cuda.current_stream()
         try:
             self._warm_up((True, True))
-            self.graphs = {}
             for adversarial in (False, True):
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph):
                     self.update(adversarial)
                 self.graphs[adversarial] = graph
             found = self._trial(states)
-            same = all(abs(a - b) <= 0.1 * abs(b) + 0.01 for a, b in zip(found, expected, strict=True))
-            step_ms = self._step_ms()
-        except Exception as error:  # whatever stops a capture, the steps before it still work
+        except Exception as error:  # whatever stops a capture, plain steps still work
             torch.cuda.set_stream(home)
-            print(f"{name}: no graphs: {error}", flush=True)
-            self.graphs, self.streams = before, []
+            print(f"no graphs: {error}", flush=True)
+            self.graphs = {}
             return
-        kept = same and step_ms < before_ms
+        kept = all(abs(a - b) <= 0.1 * abs(b) + 0.01 for a, b in zip(found, expected, strict=True))
         print(
-            f"{name}: {step_ms:.1f} ms, {'kept' if kept else 'DROPPED'}: plain {expected} captured {found}", flush=True
+            f"graphs {'kept' if kept else 'DROPPED'}, {self._step_ms():.1f} ms: plain {expected} captured {found}",
+            flush=True,
         )
         if not kept:
-            self.graphs, self.streams = before, []
+            self.graphs = {}
 
     def _trial(self, states: list[dict[str, Tensor]]) -> list[float]:
         """Losses after three steps of each kind from the given state."""
@@ -319,13 +290,12 @@ def main() -> None:
     parser.add_argument("--start", type=Path, help="weights of an earlier run to go on from, where the file exists")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--eager", action="store_true", help="nothing compiled, no graphs")
-    parser.add_argument("--critics-in-a-row", action="store_true", help="no streams")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     settings = Settings(**{setting.name: getattr(args, setting.name) for setting in fields(Settings)})
     trainer = DecoderTrainer(settings, args.eager)
     if not args.eager:
-        trainer.prepare(side_by_side=not args.critics_in_a_row)
+        trainer.prepare()
     for shard in args.shards:
         wait_for(shard / "codes.npy", 900)
     stored = torch.load(args.codes, map_location=trainer.device)
