@@ -7,10 +7,14 @@ Each entry of --gpus is measured in turn: `0` is one server on the first card, `
 which load goes in equal parts, as from a perfect balancer. The load is `vivavoce bench load`, in several processes, so
 that it is not what limits. Without a rate or listeners only the start and the memory at rest are measured. On a machine
 without cards leave --gpus out. FILE gets one JSON document; --requests one for `vivavoce bench plan --check`.
+
+Two processes that do nothing but sleep for a millisecond tell when the machine itself stood still: those stalls are in
+both documents, since they are in the times that were measured.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import shlex
@@ -24,6 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +42,12 @@ START_LIMIT_S = 400.0
 STOP_LIMIT_S = 60.0
 SEED_STEP = 1_000_000
 """Between the seeds of load generators, so that no two send the same requests."""
+TICK_S, LATE_S = 0.001, 0.005
+"""How long a watcher sleeps, and how much later than that it wakes where the machine stood still."""
+TIMES_OF_DAY = ("due_s", "sent_s", "heard_from_s", "heard_until_s")
+
+Spans = list[tuple[float, float]]
+"""Starts and ends, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,8 @@ class Generated:
     run: dict[str, Any]
     requests: list[dict[str, Any]]
     cores: float
+    started_s: float
+    """The moment, by the machine's clock, from which its requests count their times."""
 
 
 # ---- the server -----------------------------------------------------------------------------------------------
@@ -152,11 +165,62 @@ def generate(load: Load, servers: Sequence[Server], flags: Sequence[str], genera
             taken_s = time.monotonic() - started_s
             document = json.loads(output.read_text(encoding="utf-8"))
             cores = (usage.ru_utime + usage.ru_stime) / taken_s
-            generated.append(Generated(document["runs"][0], document["requests"][0], cores))
+            requests = document["requests"][0]
+            # It writes its file at once when the last answer has ended.
+            started_s = output.stat().st_mtime - max((ended_s(each) for each in requests), default=0.0)
+            generated.append(Generated(document["runs"][0], requests, cores, started_s))
     return generated
 
 
-def pooled(generated: Sequence[Generated]) -> dict[str, Any]:
+def ended_s(request: Mapping[str, Any]) -> float:
+    """When its answer had ended, or else when it was due."""
+    if request["sent_s"] is None or request["end_to_end_ms"] is None:
+        return float(request["due_s"])
+    return float(request["sent_s"] + request["end_to_end_ms"] / 1000)
+
+
+@contextmanager
+def stalls_watched() -> Iterator[Spans]:
+    """While it is entered, watches for stalls of the machine; the list has them afterwards, by the machine's clock."""
+    context = multiprocessing.get_context("spawn")
+    ends, processes = [], []
+    for _ in range(2):
+        mine, its = context.Pipe()
+        process = context.Process(target=watch, args=(its,), daemon=True)
+        process.start()
+        ends.append(mine)
+        processes.append(process)
+    found: Spans = []
+    try:
+        yield found
+    finally:
+        for end in ends:
+            end.send(None)
+        late = [end.recv() for end in ends]
+        for process in processes:
+            process.join()
+        found += common(*late)
+
+
+def watch(end: Connection) -> None:
+    """A watcher: sleeps until it is told to stop, and sends when it woke too late."""
+    late: Spans = []
+    slept_s = time.time()
+    while not end.poll(TICK_S):
+        woke_s = time.time()
+        if woke_s - slept_s > TICK_S + LATE_S:
+            late.append((slept_s + TICK_S, woke_s))
+        slept_s = woke_s
+    end.send(late)
+
+
+def common(first: Spans, second: Spans) -> Spans:
+    """When both were late, and long enough: one alone has only lost its core."""
+    both = [(max(a, c), min(b, d)) for a, b in first for c, d in second]
+    return [(start_s, end_s) for start_s, end_s in both if end_s - start_s > LATE_S]
+
+
+def pooled(generated: Sequence[Generated], stalls: Spans) -> dict[str, Any]:
     """The figures of a load, all generators together; times and shares are of the measured requests."""
     requests = [request for each in generated for request in each.requests]
     measured = [request for request in requests if not request["warmup"]]
@@ -177,6 +241,8 @@ def pooled(generated: Sequence[Generated]) -> dict[str, Any]:
         "audio_s_per_s": round(sum(each.run["received_audio_s_per_s"] for each in generated), 1),
         "lag_ms": percentiles(measured, "lag_ms"),
         "generator_cores": [round(each.cores, 2) for each in generated],
+        "machine_stalls": len(stalls),
+        "machine_stalled_ms": round(1000 * sum(end_s - start_s for start_s, end_s in stalls), 1),
     }
 
 
@@ -185,11 +251,26 @@ def percentiles(requests: Sequence[Mapping[str, Any]], figure: str) -> dict[str,
     return {f"p{percent}": round(percentile(values, percent), 3) for percent in (50, 95, 99)} if values else None
 
 
-def checkable(load: Load, generated: Sequence[Generated]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A run as `vivavoce bench plan --check` reads it: its facts and its requests."""
-    requests = sorted((each for one in generated for each in one.requests), key=lambda each: each["due_s"])
-    facts = {"poisson_rate": load.amount} if load.kind == "rate" else {"listeners": int(load.amount)}
-    return {"load": facts, "requests": sum(not each["warmup"] for each in requests)}, requests
+def checkable(
+    load: Load, generated: Sequence[Generated], stalls: Spans, front_cpu_s: float
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A run as `vivavoce bench plan --check` reads it: its facts and its requests, all times by one clock."""
+    zero_s = min((each.started_s for each in generated), default=0.0)
+    requests = [moved(request, each.started_s - zero_s) for each in generated for request in each.requests]
+    requests.sort(key=lambda each: each["due_s"])
+    facts: dict[str, Any] = {
+        "load": {"poisson_rate": load.amount} if load.kind == "rate" else {"listeners": int(load.amount)},
+        "requests": sum(not each["warmup"] for each in requests),
+        "front_cpu_s": round(front_cpu_s, 2),
+        "stalls": [[round(start_s - zero_s, 4), round(end_s - start_s, 4)] for start_s, end_s in stalls],
+    }
+    return facts, requests
+
+
+def moved(request: Mapping[str, Any], by_s: float) -> dict[str, Any]:
+    """The same request, by a clock that began earlier."""
+    times = {name: request[name] + by_s for name in TIMES_OF_DAY if request[name] is not None}
+    return {**request, **times}
 
 
 # ---- all of it ------------------------------------------------------------------------------------------------
@@ -219,15 +300,18 @@ def measure(gpus: str | None, loads: Sequence[Load], args: argparse.Namespace) -
         for load in loads:
             cpu_before = [cpu_s(each.pid) for each in servers]
             started_s = time.monotonic()
-            generated = generate(load, servers, flags, args.generators)
+            with stalls_watched() as stalls:
+                generated = generate(load, servers, flags, args.generators)
             taken_s = time.monotonic() - started_s
-            figures = pooled(generated)
-            figures["server_cores"] = [
-                [round((cpu - before.get(pid, 0.0)) / taken_s, 2) for pid, cpu in cpu_s(each.pid).items()]
+            figures = pooled(generated, stalls)
+            taken_cpu_s = [
+                {pid: cpu - before.get(pid, 0.0) for pid, cpu in cpu_s(each.pid).items()}
                 for each, before in zip(servers, cpu_before, strict=True)
             ]
+            figures["server_cores"] = [[round(cpu / taken_s, 2) for cpu in each.values()] for each in taken_cpu_s]
             entry[load.kind][f"{load.amount:g}"] = figures
-            runs.append(checkable(load, generated))
+            front_cpu_s = sum(taken[each.pid] for each, taken in zip(servers, taken_cpu_s, strict=True))
+            runs.append(checkable(load, generated, stalls, front_cpu_s))
             print(f"{gpus}, {load.kind} {load.amount:g}: {json.dumps(figures)}", flush=True)
     return entry, runs
 

@@ -11,13 +11,13 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.simulation import FRAME_S, Arrival, Simulation
+from vivavoce_engine.simulation import FRAME_S, Arrival, Simulation, Stall
 from vivavoce_engine.step_times import StepTimes, StepTimesError, read_step_times
 
 RESULTS = Path("benchmarks/results")
@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ttfa-ms", type=float, default=100.0, help="p95 of time to first audio, at most [%(default)s]"
     )
     parser.add_argument("--underruns", type=float, default=0.0, help="share of requests with underruns [%(default)s]")
-    parser.add_argument("--serving-ms", type=float, default=0.0, help="what HTTP adds to a first audio [%(default)s]")
+    parser.add_argument(
+        "--serving-ms", type=float, default=0.0, help="what network and client add to all audio [%(default)s]"
+    )
     parser.add_argument("--audio-s", type=float, default=4.5, help="mean length of speech [%(default)s]")
     parser.add_argument("--max-streams", type=int, default=defaults.max_streams, help="rows a replica [%(default)s]")
     parser.add_argument("--max-queue", type=int, default=defaults.max_queue, help="[%(default)s]")
@@ -73,9 +75,9 @@ class SimulatedEngine:
     config: EngineConfig
     serving_s: float
 
-    def simulation(self) -> Simulation:
+    def simulation(self, stalls: Iterable[Stall] = ()) -> Simulation:
         """A new one."""
-        return Simulation(self.times, self.config, self.serving_s)
+        return Simulation(self.times, self.config, self.serving_s, stalls)
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -224,22 +226,23 @@ class Compared:
 
 
 def compare_run(
-    engine: SimulatedEngine, requests: Sequence[dict[str, Any]], listeners: int | None = None
+    engine: SimulatedEngine, facts: Mapping[str, Any], requests: Sequence[dict[str, Any]]
 ) -> list[Compared]:
     """Simulates the requests of a run with speech as long as it was, and sets the two side by side.
 
-    They come when they were sent; in a closed loop of so many `listeners` each when one has heard the end of its last.
-    First audio is that of the first sample: a simulation knows no silence.
+    They come when they were sent; in a closed loop each when one of the listeners has heard the end of its last. The
+    machine's stalls are as they were, where they were recorded (benchmarks/gpu_server.py does that). First audio is
+    that of the first sample: a simulation knows no silence.
     """
+    listeners = facts["load"].get("listeners")
     sent = sorted((each for each in requests if each["error"] is None), key=lambda each: each["sent_s"])
     lengths = [max(1, round(each["audio_s"] / FRAME_S)) for each in sent]
+    simulation = engine.simulation(_stalls(facts))
     if listeners is None:
-        heard = engine.simulation().run(
-            Arrival(each["sent_s"], frames) for each, frames in zip(sent, lengths, strict=True)
-        )
+        heard = simulation.run(Arrival(each["sent_s"], frames) for each, frames in zip(sent, lengths, strict=True))
     else:
         pause_s = statistics.median(each["lag_ms"] for each in sent) / 1000 if sent else 0.0
-        heard = engine.simulation().run_closed(lengths, listeners, pause_s)
+        heard = simulation.run_closed(lengths, listeners, pause_s)
     pairs = [(a, b) for a, b in zip(sent, heard, strict=True) if not a["warmup"]]
     if not pairs:
         raise ValueError("the run has no complete request in its measured time")
@@ -256,7 +259,14 @@ def compare_run(
             real = percentile([each[figure] for each in measured], percent)
             compared.append(Compared(f"{name} p{percent} ms", real, percentile(values, percent)))
     underruns = sum(bool(each["gaps"]) for each in measured), sum(each.underruns > 0 for each in simulated)
-    return [*compared, Compared("requests with underruns", *underruns)]
+    compared.append(Compared("requests with underruns", *underruns))
+    if "front_cpu_s" in facts:
+        compared.append(Compared("HTTP process, CPU s", facts["front_cpu_s"], simulation.front_busy_s))
+    return compared
+
+
+def _stalls(facts: Mapping[str, Any]) -> list[Stall]:
+    return [Stall(*stall) for stall in facts.get("stalls", ())]
 
 
 def _check(engine: SimulatedEngine, path: Path) -> int:
@@ -267,13 +277,17 @@ def _check(engine: SimulatedEngine, path: Path) -> int:
         raise ValueError(f"{path} is no result of `vivavoce bench load -o`: {error!r}") from error
     checked = []
     for facts, requests in runs:
-        compared = compare_run(engine, requests, facts["load"].get("listeners"))
-        print(f"{facts['load']}: {facts['requests']} requests")
+        compared = compare_run(engine, facts, requests)
+        stalled_ms = 1000 * sum(stall.length_s for stall in _stalls(facts)) if "stalls" in facts else None
+        stood_still = "not recorded when" if stalled_ms is None else f"for {stalled_ms:.0f} ms"
+        print(f"{facts['load']}: {facts['requests']} requests; the machine stood still: {stood_still}")
         print("                          measured  simulated  simulated / measured")
         for each in compared:
             ratio = "" if each.ratio is None else f"{each.ratio:.3f}"
             print(f"{each.figure:24}  {each.measured:8.1f}  {each.simulated:9.1f}  {ratio}")
         figures = [{**asdict(each), "ratio": each.ratio} for each in compared]
-        checked.append({"load": facts["load"], "requests": facts["requests"], "figures": figures})
+        checked.append(
+            {"load": facts["load"], "requests": facts["requests"], "stalled_ms": stalled_ms, "figures": figures}
+        )
     print(json.dumps({"bench": "plan", **engine.facts(), "checked": checked}, ensure_ascii=False))
     return 0

@@ -2,12 +2,16 @@
 
 The clock stands still while the host works and moves by recorded step times when the runner runs. So what is simulated
 is what the engine does with these requests, not a model of it: batches, queueing, chunk ramp and refusals are its own.
-Not in it: HTTP, encoders, and whatever else the machine does meanwhile; `serving_s` adds a constant for them.
+The HTTP process in front of it is a queue of its own: it takes requests in and hands audio out, one after the other, in
+the order in which they come. `serving_s` adds a constant for what is around it: the network, and the client.
+Not in it: encoders, and whatever else the machine does meanwhile, except that all processes stand still in `stalls`.
 """
 
 import heapq
 import itertools
 import math
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -77,15 +81,56 @@ class Heard:
         return None if self.first_s is None else self.first_s - self.arrival.at_s
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Stall:
+    """A while in which no process of the machine goes on; its device does."""
+
+    start_s: float
+    length_s: float
+
+
+class _Machine:
+    """When its processes go on."""
+
+    def __init__(self, stalls: Iterable[Stall] = ()) -> None:
+        self._stalls = sorted(stalls)
+
+    def awake_s(self, moment_s: float) -> float:
+        """The moment, or the end of the stall in which it lies."""
+        begun = bisect_right(self._stalls, moment_s, key=lambda stall: stall.start_s)
+        if not begun:
+            return moment_s
+        last = self._stalls[begun - 1]
+        return max(moment_s, last.start_s + last.length_s)
+
+
 @dataclass
 class _Clock:
+    """Of the engine's host."""
+
+    machine: _Machine = field(default_factory=_Machine)
     now_s: float = 0.0
 
     def __call__(self) -> float:
         return self.now_s
 
     def wait_until(self, moment_s: float) -> None:
-        self.now_s = max(self.now_s, moment_s)
+        self.now_s = self.machine.awake_s(max(self.now_s, moment_s))
+
+
+@dataclass
+class _Front:
+    """The HTTP process: one core, which does one thing after the other."""
+
+    machine: _Machine
+    busy_s: float = 0.0
+    _free_s: float = -math.inf
+
+    def done_s(self, at_s: float, takes_ms: float) -> float:
+        """When it is done with what comes now."""
+        self._free_s = self.machine.awake_s(max(at_s, self._free_s)) + takes_ms / 1000
+        self.busy_s += takes_ms / 1000
+        return self._free_s
 
 
 @dataclass
@@ -108,7 +153,7 @@ class SimulatedRunner:
         return self.times.steps_ahead
 
     def launch(self, plan: Plan) -> Step:
-        self.clock.now_s += self.times.host_ms_of(plan) / 1000
+        self.clock.wait_until(self.clock.now_s + self.times.host_ms_of(plan) / 1000)
         made_s = max(self.clock.now_s, self._talker_free_s) + self.times.talking_ms_of(plan) / 1000
         decoding_s = self.times.decoding_ms_of(plan) / 1000
         done_s = max(made_s, self._decoder_free_s) + decoding_s
@@ -135,10 +180,14 @@ def _codes(first_frame: int, frames: int) -> NDArray[np.int16]:
 class Simulation:
     """One engine, for one run: `run` gives what each arrival's listener hears, in the order of arrival."""
 
-    def __init__(self, times: StepTimes, config: EngineConfig, serving_s: float = 0.0) -> None:
+    def __init__(
+        self, times: StepTimes, config: EngineConfig, serving_s: float = 0.0, stalls: Iterable[Stall] = ()
+    ) -> None:
         self._config = config
         self._serving_s = serving_s
-        self._clock = _Clock()
+        machine = _Machine(stalls)
+        self._clock = _Clock(machine)
+        self._front, self._front_ms = _Front(machine), times.front_ms
         self._runner = SimulatedRunner(times, self._clock)
         self._admission = Admission(config, FRAME_S)
         self._loop = EngineLoop(self._runner, config, self._admission, self._deliver, self._clock)
@@ -146,6 +195,8 @@ class Simulation:
         self._accepted_frames = 0.0
         self._heard: list[Heard] = []
         self._waiting_arrivals: list[Arrival] = []
+        self._taken_in: deque[tuple[float, Arrival]] = deque()
+        """Requests that the front has taken, and when the engine has them."""
         self._next_frames: Iterator[int] = iter(())
         self._pause_s = 0.0
 
@@ -153,22 +204,37 @@ class Simulation:
     def steps(self) -> int:
         return self._loop.state().steps
 
+    @property
+    def front_busy_s(self) -> float:
+        """How long the HTTP process has worked."""
+        return self._front.busy_s
+
     def run(self, arrivals: Iterable[Arrival]) -> list[Heard]:
         self._waiting_arrivals = list(arrivals)
         heapq.heapify(self._waiting_arrivals)
         while True:
-            while self._waiting_arrivals and self._waiting_arrivals[0].at_s <= self._clock.now_s:
-                self._submit(heapq.heappop(self._waiting_arrivals))
+            self._take_in()
+            while self._taken_in and self._taken_in[0][0] <= self._clock.now_s:
+                self._submit(self._taken_in.popleft()[1])
             if self._loop.step():
                 continue
-            if not self._waiting_arrivals:
+            if self._taken_in:
+                self._clock.wait_until(self._taken_in[0][0])
+            elif self._waiting_arrivals:
+                self._clock.wait_until(self._waiting_arrivals[0].at_s)
+            else:
                 return self._heard
-            self._clock.now_s = max(self._clock.now_s, self._waiting_arrivals[0].at_s)
 
     def run_closed(self, frames: Iterable[int], listeners: int, pause_s: float = 0.0) -> list[Heard]:
         """So many listeners; each asks for the next speech `pause_s` after it has had the end of its last."""
         self._next_frames, self._pause_s = iter(frames), pause_s
         return self.run([Arrival(0.0, length) for length in itertools.islice(self._next_frames, listeners)])
+
+    def _take_in(self) -> None:
+        """The front takes what has come."""
+        while self._waiting_arrivals and self._waiting_arrivals[0].at_s <= self._clock.now_s:
+            arrival = heapq.heappop(self._waiting_arrivals)
+            self._taken_in.append((self._front.done_s(arrival.at_s, self._front_ms.request), arrival))
 
     def _submit(self, arrival: Arrival) -> None:
         listener = Heard(len(self._heard), arrival)
@@ -197,12 +263,15 @@ class Simulation:
         return Load(0, 0.0) if requests < 0 else Load(requests, self._accepted_frames - state.left_queue_frames)
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
-        heard_s = self._clock.now_s + self._serving_s
+        self._take_in()  # what came before this report
+        done_s = self._front.done_s(self._clock.now_s, self._front_ms.report)
         for listener, event in deliveries:
             match event:
                 case AudioChunk(frames=frames):
                     assert isinstance(listener, Heard)
-                    listener.hear(heard_s, frames)
+                    done_s = self._front.done_s(self._clock.now_s, self._front_ms.piece)
+                    listener.hear(done_s + self._serving_s, frames)
                 case Finished():
                     for length in itertools.islice(self._next_frames, 1):
-                        heapq.heappush(self._waiting_arrivals, Arrival(heard_s + self._pause_s, length))
+                        next_s = done_s + self._serving_s + self._pause_s
+                        heapq.heappush(self._waiting_arrivals, Arrival(next_s, length))

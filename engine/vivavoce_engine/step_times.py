@@ -8,10 +8,12 @@ A file of step times is JSON, times by what they depend on, one entry a model wh
      "code2wav_us_per_frame": {"1x1": 1500, "32x4": 61},   by rows x frames of a call
      "host_ms": {"1": 0.1, "64": 0.4},                     by rows: scheduling and the rest
      "steps_ahead": 1,                                     0 where the host waits for each step, 1 where it works beside
-     "decoding_slows": 0.5}                                the part of its time by which Code2Wav slows the next frame
+     "decoding_slows": 0.5,                                the part of its time by which Code2Wav slows the next frame
+     "front_ms": {"request": 2.3, "report": 0.5, "piece": 0.3}}    of the HTTP process, until a request is with the
+                                                           engine; for a step's report; for each piece of audio in it
 
 Other keys are not read. Between recorded points times are linear, and beyond the last as between the last two. What is
-not there: `prefill_ms` is then taken to be that of a frame of as many rows, `host_ms` to be 0.
+not there: `prefill_ms` is then taken to be that of a frame of as many rows, `host_ms` and `front_ms` to be 0.
 """
 
 import json
@@ -46,6 +48,18 @@ class Curve:
         return y0 if x < x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
+@dataclass(frozen=True, slots=True)
+class FrontTimes:
+    """What the HTTP process takes, in ms; it does one thing after the other."""
+
+    request: float = 0.0
+    """From when a request has come until it is with the engine."""
+    report: float = 0.0
+    """For what the engine tells after each step, whatever is in it."""
+    piece: float = 0.0
+    """For each piece of audio in a report."""
+
+
 @dataclass(frozen=True)
 class StepTimes:
     """Of one model on one machine; all in ms."""
@@ -59,6 +73,7 @@ class StepTimes:
     host_ms: Curve
     steps_ahead: int = 0
     decoding_slows: float = 0.0
+    front_ms: FrontTimes = FrontTimes()
     assumed: tuple[str, ...] = ()
     """What was not recorded, and is assumed as the module says."""
 
@@ -106,6 +121,7 @@ def read_step_times(path: Path, model: str | None) -> StepTimes:
             host_ms=Curve({0: 0.0, 1: 0.0}) if host is None else _curve(host),
             steps_ahead=int(document.get("steps_ahead", 0)),
             decoding_slows=float(document.get("decoding_slows", 0.0)),
+            front_ms=FrontTimes(**{name: float(ms) for name, ms in document.get("front_ms", {}).items()}),
             assumed=tuple(assumed),
         )
     except OSError as error:

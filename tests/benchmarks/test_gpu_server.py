@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_server import Generated, Load, card_flags, checkable, main, pooled, scaling
+from benchmarks.gpu_server import Generated, Load, card_flags, checkable, common, ended_s, main, pooled, scaling
 
 
 def request(**facts: Any) -> dict[str, Any]:
-    whole: dict[str, Any] = {"warmup": False, "due_s": 1.0, "error": None, "gaps": []}
+    times = {"due_s": 1.0, "sent_s": 1.25, "heard_from_s": None, "heard_until_s": None, "end_to_end_ms": 500.0}
+    whole: dict[str, Any] = {"warmup": False, "error": None, "gaps": [], **times}
     return {**whole, "ttfa_ms": 10.0, "first_playable_ms": 9.0, "rtf": 0.5, "lag_ms": 1.0, **facts}
 
 
@@ -19,9 +20,11 @@ def refused(why: str, **facts: Any) -> dict[str, Any]:
     return request(error=why, ttfa_ms=None, first_playable_ms=None, rtf=None, **facts)
 
 
-def generated(requests: list[dict[str, Any]], audio_s_per_s: float, stall_ms: float, valid: bool) -> Generated:
+def generated(
+    requests: list[dict[str, Any]], audio_s_per_s: float, stall_ms: float, valid: bool, started_s: float = 0.0
+) -> Generated:
     run = {"valid": valid, "received_audio_s_per_s": audio_s_per_s, "longest_stall_ms": stall_ms}
-    return Generated(run, requests, 0.25)
+    return Generated(run, requests, 0.25, started_s)
 
 
 def test_shares_make_up_the_whole() -> None:
@@ -41,7 +44,8 @@ def test_what_generators_measured_is_pooled() -> None:
     full = "HTTP 429: The server is full"
     first = [request(ttfa_ms=20.0), request(ttfa_ms=90.0, gaps=[{"at_s": 2.0, "length_s": 0.1}]), refused(full)]
     second = [refused("the connection failed"), request(ttfa_ms=30.0), refused(full, warmup=True)]
-    figures = pooled([generated(first, 12.0, 100.0, False), generated(second, 8.5, 0.0, False)])
+    stalls = [(7.0, 7.02), (9.0, 9.01)]
+    figures = pooled([generated(first, 12.0, 100.0, False), generated(second, 8.5, 0.0, False)], stalls)
     assert {name: figures[name] for name in ("requests", "completed", "refused", "failed", "underrun_requests")} == {
         "requests": 5,
         "completed": 3,
@@ -54,19 +58,40 @@ def test_what_generators_measured_is_pooled() -> None:
     assert figures["ttfa_ms"] == {"p50": 30.0, "p95": 90.0, "p99": 90.0}
     assert (figures["audio_s_per_s"], figures["longest_underrun_ms"]) == (20.5, 100.0)
     assert figures["generator_cores"] == [0.25, 0.25]
+    assert (figures["machine_stalls"], figures["machine_stalled_ms"]) == (2, 30.0)
 
 
 def test_a_run_of_which_nothing_came_has_no_times() -> None:
-    figures = pooled([generated([refused("HTTP 429: The server is full")], 0.0, 0.0, False)])
+    figures = pooled([generated([refused("HTTP 429: The server is full")], 0.0, 0.0, False)], [])
     assert (figures["completed"], figures["refused"], figures["ttfa_ms"], figures["valid"]) == (0, 1, None, False)
 
 
-def test_requests_come_back_in_the_order_in_which_they_were_due() -> None:
-    both = [generated([request(due_s=at_s, warmup=at_s < 1)], 0.0, 0.0, True) for at_s in (2.0, 0.5)]
-    facts, requests = checkable(Load("rate", 3.0), both)
-    assert facts == {"load": {"poisson_rate": 3.0}, "requests": 1}
-    assert [each["due_s"] for each in requests] == [0.5, 2.0]
-    assert checkable(Load("listeners", 3), both)[0]["load"] == {"listeners": 3}
+def test_requests_come_back_by_one_clock_in_the_order_in_which_they_were_due() -> None:
+    """The second generator began half a second before the first."""
+    first = generated([request(due_s=1.75, sent_s=2.0)], 0.0, 0.0, True, started_s=100.5)
+    second = generated(
+        [request(due_s=2.5, sent_s=None), request(due_s=0.5, warmup=True)], 0.0, 0.0, True, started_s=100.0
+    )
+    facts, requests = checkable(Load("rate", 3.0), [first, second], [(101.0, 101.02)], 0.5)
+    assert facts == {
+        "load": {"poisson_rate": 3.0},
+        "requests": 2,
+        "front_cpu_s": 0.5,
+        "stalls": [[1.0, 0.02]],
+    }
+    assert [(each["due_s"], each["sent_s"]) for each in requests] == [(0.5, 1.25), (2.25, 2.5), (2.5, None)]
+    assert checkable(Load("listeners", 3), [first], [], 0.0)[0]["load"] == {"listeners": 3}
+
+
+def test_when_an_answer_had_ended() -> None:
+    assert ended_s(request(sent_s=1.25, end_to_end_ms=500.0)) == 1.75
+    assert ended_s(request(due_s=1.0, end_to_end_ms=None)) == 1.0
+
+
+def test_the_machine_stood_still_when_both_watchers_were_late() -> None:
+    first = [(1.0, 1.05), (2.0, 2.03), (3.0, 3.02)]
+    second = [(0.99, 1.02), (1.03, 1.2), (2.027, 2.1), (4.0, 4.5)]
+    assert common(first, second) == [(1.0, 1.02), (1.03, 1.05)], "a common lateness of 3 ms is none"
 
 
 def test_scaling_is_relative_to_the_first() -> None:
@@ -90,7 +115,10 @@ def test_a_server_is_started_loaded_and_stopped(tmp_path: Path, monkeypatch: pyt
         assert run["completed"] == run["requests"] > 0
         assert run["ttfa_ms"]["p50"] > 0
         assert len(run["generator_cores"]) == 2
+        assert run["machine_stalls"] >= 0
     saved = json.loads(requests.read_text(encoding="utf-8"))
     assert [run["load"] for run in saved["runs"]] == [{"poisson_rate": 40.0}, {"listeners": 3}]
+    assert all(run["front_cpu_s"] > 0 for run in saved["runs"])
+    assert all(length_s > 0.005 for run in saved["runs"] for _, length_s in run["stalls"])
     # Texts of 9 to 200 characters at 0.83 frames each, and 80 ms a frame.
     assert all(0.5 < each["audio_s"] < 14 for load in saved["requests"] for each in load)

@@ -10,7 +10,7 @@ from vivavoce_engine import EngineConfig, bench_plan, bench_steps
 from vivavoce_engine.bench_plan import SimulatedEngine, Workload, fewest_replicas, percentile, simulate
 from vivavoce_engine.bench_steps import Recorder, host_ms
 from vivavoce_engine.fake_runner import FakeRunner
-from vivavoce_engine.simulation import Arrival
+from vivavoce_engine.simulation import Arrival, Stall
 from vivavoce_engine.step_times import read_step_times
 
 STEPS = {
@@ -93,7 +93,7 @@ def test_wrong_numbers_are_named(steps: Path, capsys: pytest.CaptureFixture[str]
     assert "--rate must be above 0" in capsys.readouterr().err
 
 
-def a_run(steps: Path) -> list[dict[str, Any]]:
+def a_run(steps: Path, *stalls: Stall) -> list[dict[str, Any]]:
     """A result as `bench load` writes it, of a server that does exactly what is simulated."""
     arrivals = [Arrival(0.1 * number, 20 + number % 7) for number in range(60)]
     return [
@@ -106,7 +106,7 @@ def a_run(steps: Path) -> list[dict[str, Any]]:
             "end_to_end_ms": 1000 * ((heard.ended_s or 0) - heard.arrival.at_s),
             "gaps": [{}] * heard.underruns,
         }
-        for heard in engine(steps).simulation().run(arrivals)
+        for heard in engine(steps).simulation(stalls).run(arrivals)
     ]
 
 
@@ -128,6 +128,37 @@ def test_the_check_against_a_run(steps: Path, tmp_path: Path, capsys: pytest.Cap
     assert plan(*arguments, "--serving-ms", "10") == 0
     first = last_line(capsys)["checked"][0]["figures"][0]
     assert first["simulated"] == pytest.approx(first["measured"] + 10)
+
+
+def test_stalls_of_the_machine_are_simulated_as_they_were(
+    steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stalls = [Stall(1.0 + 0.5 * number, 0.2) for number in range(8)]
+    run = {"load": {"poisson_rate": 10}, "requests": 50}
+    ratios = {}
+    for name, facts in (("told", {"stalls": [[each.start_s, each.length_s] for each in stalls]}), ("untold", {})):
+        result = tmp_path / f"{name}.json"
+        result.write_text(json.dumps({"runs": [{**run, **facts}], "requests": [a_run(steps, *stalls)]}))
+        assert plan("--steps", str(steps), "--check", str(result), "--max-streams", "64") == 0
+        (checked,) = last_line(capsys)["checked"]
+        ratios[name] = checked["figures"][1]["ratio"]
+        assert checked["stalled_ms"] == (pytest.approx(1600) if name == "told" else None)
+    assert ratios["told"] == pytest.approx(1.0)
+    assert ratios["untold"] < 0.5
+
+
+def test_the_work_of_the_http_process_is_compared_where_it_was_measured(
+    steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """60 requests of 5 ms each, and nothing else, are 0.3 s."""
+    steps.write_text(json.dumps({**STEPS, "front_ms": {"request": 5}}))
+    result = tmp_path / "result.json"
+    facts = {"load": {"poisson_rate": 10}, "requests": 50, "front_cpu_s": 0.6}
+    result.write_text(json.dumps({"runs": [facts], "requests": [a_run(steps)]}))
+    assert plan("--steps", str(steps), "--check", str(result), "--max-streams", "64") == 0
+    work = last_line(capsys)["checked"][0]["figures"][-1]
+    assert work["figure"] == "HTTP process, CPU s"
+    assert work["ratio"] == pytest.approx(0.5)
 
 
 def test_the_check_of_a_closed_loop_is_closed_too(

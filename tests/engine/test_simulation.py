@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from vivavoce_engine import EngineConfig
-from vivavoce_engine.simulation import Arrival, Heard, Simulation
-from vivavoce_engine.step_times import Curve, StepTimes
+from vivavoce_engine.simulation import Arrival, Heard, Simulation, Stall
+from vivavoce_engine.step_times import Curve, FrontTimes, StepTimes
 
 FREE = Curve({1: 0.0, 2: 0.0})
 
@@ -75,6 +75,37 @@ def test_too_slow_frames_are_heard_as_underruns() -> None:
 def test_starts_are_limited_as_in_the_engine() -> None:
     heard = simulate(times(constant(10)), *[Arrival(0.0, 5)] * 4, max_prefills_per_step=2)
     assert [each.ttfa_s for each in heard] == pytest.approx([0.010, 0.010, 0.020, 0.020])
+
+
+def test_the_front_does_one_thing_after_the_other() -> None:
+    """A request 2 ms, a report 1, a piece 3, a frame 10. The second request is with the engine when the first's frame
+    has begun, so that its own ends at 22 ms; in that report the first's second piece comes before it."""
+    step_times = replace(times(constant(10)), front_ms=FrontTimes(request=2.0, report=1.0, piece=3.0))
+    first, second = simulate(step_times, Arrival(0.0, 2), Arrival(0.001, 1), serving_s=0.5)
+    assert first.first_s == pytest.approx(0.002 + 0.010 + 0.001 + 0.003 + 0.5)
+    assert first.ended_s == pytest.approx(0.022 + 0.001 + 0.003 + 0.5)
+    assert second.first_s == pytest.approx(0.022 + 0.001 + 2 * 0.003 + 0.5)
+
+
+def test_a_request_waits_until_the_front_has_handed_out_what_came_before_it() -> None:
+    """A piece 40 ms: the second request comes while the first's is handed out, until 10 + 40 ms."""
+    step_times = replace(times(constant(10)), front_ms=FrontTimes(request=2.0, piece=40.0))
+    simulation = Simulation(step_times, EngineConfig())
+    first, second = simulation.run([Arrival(-0.002, 1), Arrival(0.015, 1)])
+    assert first.first_s == pytest.approx(0.050)
+    assert second.first_s == pytest.approx(0.050 + 0.002 + 0.010 + 0.040)
+    assert simulation.front_busy_s == pytest.approx(2 * 0.042)
+
+
+def test_while_the_machine_stands_still_only_the_device_goes_on() -> None:
+    """A frame ends at 10 ms, in a stall until 30; the next begins then. A request of the stall is taken at its end,
+    before that frame's audio, since it came first."""
+    step_times = replace(times(constant(10)), front_ms=FrontTimes(request=2.0))
+    simulation = Simulation(step_times, EngineConfig(), stalls=[Stall(0.050, 0.001), Stall(0.005, 0.025)])
+    first, second = simulation.run([Arrival(-0.002, 2), Arrival(0.007, 1)])
+    assert first.first_s == pytest.approx(0.030 + 0.002)
+    assert first.ended_s == pytest.approx(0.040)
+    assert second.first_s == pytest.approx(0.051)
 
 
 def test_long_speech_ends() -> None:

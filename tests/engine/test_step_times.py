@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vivavoce_engine.step_times import Curve, StepTimes, StepTimesError, read_step_times
+from vivavoce_engine.step_times import Curve, FrontTimes, StepTimes, StepTimesError, read_step_times
 
 FILE = {
     "machine": "a card",
@@ -14,6 +14,7 @@ FILE = {
     "prefill_ms": {"1.7b": {"1": 3.0, "2": 4.0}},
     "code2wav_us_per_frame": {"1x1": 1000, "4x2": 500, "2x4": 600, "4x4": 400},
     "host_ms": {"1": 0.1, "2": 0.3},
+    "front_ms": {"request": 2, "piece": 0.5},
 }
 
 
@@ -42,6 +43,7 @@ def test_a_file(tmp_path: Path) -> None:
     assert times.code2wav_ms(8) == pytest.approx(8 * 0.55), "calls of the same size are averaged"
     assert times.code2wav_ms(16) == pytest.approx(6.4)
     assert times.host_ms(2) == pytest.approx(0.3)
+    assert times.front_ms == FrontTimes(request=2.0, report=0.0, piece=0.5)
 
 
 def test_what_is_missing_is_assumed_and_said(tmp_path: Path) -> None:
@@ -51,6 +53,7 @@ def test_what_is_missing_is_assumed_and_said(tmp_path: Path) -> None:
     assert times.assumed == ("prefill_ms", "host_ms")
     assert times.prefill_ms(1) == 5.6
     assert times.host_ms(100) == 0.0
+    assert times.front_ms == FrontTimes(0.0, 0.0, 0.0)
 
 
 def no_times(**changes: Any) -> dict[str, Any]:
@@ -66,6 +69,7 @@ def no_times(**changes: Any) -> dict[str, Any]:
         (no_times(frame_ms={"1.7b": {}}), "holds no step times"),
         (no_times(code2wav_us_per_frame={}), "holds no step times"),
         (no_times(code2wav_us_per_frame={"4": 1}), "holds no step times"),
+        (no_times(front_ms={"reply": 1}), "holds no step times: .*'reply'"),
     ],
 )
 def test_a_file_that_cannot_be_used(document: object, message: str, tmp_path: Path) -> None:
