@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass, fields
 
+from vivavoce_engine.pages import pages_of
+
+KV_POSITIONS_PER_STREAM = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -14,7 +18,10 @@ class EngineConfig:
     max_queue_s: float = 600.0
     """Seconds of speech, as estimated from the texts, that may wait for a row."""
     max_context: int = 4096
-    """Positions of talker KV cache a row: prompt tokens plus generated frames."""
+    """Most positions of one utterance in the talker's KV cache: prompt tokens plus generated frames."""
+    kv_positions: int | None = None
+    """On a GPU: positions of talker KV cache that all streams share; where they run short, new utterances wait, then
+    running ones. By default 1024 a stream (fewer where max_context is less), but never less than max_context."""
     max_prefills_per_step: int = 2
     """New utterances started between two frames, so that a burst never stalls running streams."""
     max_chunk_frames: int = 8
@@ -40,3 +47,16 @@ class EngineConfig:
             value = getattr(self, field.name)
             if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"{field.name} must be above 0, not {value}")
+        if self.kv_positions is not None and self.kv_positions < self.max_context:
+            raise ValueError(
+                f"kv_positions must be {self.max_context} or more, so that one utterance of max_context fits; "
+                f"not {self.kv_positions}"
+            )
+
+    @property
+    def kv_pages(self) -> int:
+        """Pages of talker KV cache that all streams share."""
+        if self.kv_positions is not None:
+            return pages_of(self.kv_positions)
+        each = pages_of(min(self.max_context, KV_POSITIONS_PER_STREAM))
+        return max(pages_of(self.max_context), self.max_streams * each)

@@ -3,7 +3,7 @@
 EngineError
 ├── CheckpointError   the folder is not a servable checkpoint (says which file, key or tensor)
 ├── Rejected          this model cannot serve this request (names the field)
-├── Overloaded        the queue is full; try again after `retry_after_s`
+├── Overloaded        the queue is full, or memory beside running speech; try again after `retry_after_s`
 ├── StoreFull         no room for another stored voice
 ├── StoreFailed       the folder of stored voices cannot be written to: a full disk, most likely
 ├── NotServing        the engine is starting, draining, stopped, or broke down
@@ -41,7 +41,7 @@ class Rejected(EngineError):
 
 
 class Overloaded(EngineError):
-    """The queue is full."""
+    """The queue is full, or running speech finds no room to go on beside the others."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)

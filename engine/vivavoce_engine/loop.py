@@ -7,13 +7,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from vivavoce_engine.admission import Admission, Rates
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EndlessSpeech, EngineError
 from vivavoce_engine.messages import AppendText, Cancel, Command, Failed, Finished, Shutdown, Submit
+from vivavoce_engine.pages import PAGE_POSITIONS, pages_of
 from vivavoce_engine.runner import Outcome, Runner, Step
 from vivavoce_engine.scheduler import Plan, Scheduler
 from vivavoce_engine.sequence import Sequence
@@ -66,6 +67,9 @@ class EngineLoop:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
+        if not runner.shares_pages:
+            whole = config.max_streams * pages_of(config.max_context) * PAGE_POSITIONS
+            config = replace(config, kv_positions=whole)
         self._scheduler = Scheduler(config, int(config.max_unread_s / runner.info.frame_s))
         self._admission = admission
         self._deliver = deliver
@@ -125,9 +129,19 @@ class EngineLoop:
         if plan:
             self._begin(plan, now_s)
         elif not self._underway:
-            return False
+            return self._make_room()
         if len(self._underway) > (self._runner.steps_ahead if plan else 0):
             self._end(self._underway[0])
+        return True
+
+    def _make_room(self) -> bool:
+        """Breaks off a row for which there are no pages, if nothing else will free some; False where that is not so."""
+        sequence = self._scheduler.stuck()
+        if sequence is None:
+            return False
+        self._scheduler.release(sequence)
+        error = self._admission.overloaded("there is no room for more of this speech beside the others")
+        self._deliver([(sequence.stream, Failed(error))])
         return True
 
     def fail_all(self, error: EngineError) -> None:

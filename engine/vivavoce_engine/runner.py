@@ -83,15 +83,22 @@ class Runner(Protocol):
         where a device works beside the host. Whether a frame was the last of its speech is known that much later."""
         ...
 
+    @property
+    def shares_pages(self) -> bool:
+        """Whether its rows share pages of a KV cache; otherwise each has room for a whole context of its own."""
+        ...
+
     def launch(self, plan: Plan) -> Step:
         """Begins prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
         ...
 
 
 class ImmediateRunner(ABC):
-    """A runner that does its work when it is asked to."""
+    """A runner that does its work when it is asked to. It is for a host, whose memory is taken only when it is first
+    written to: a whole context a row costs nothing before it is used."""
 
     steps_ahead = 0
+    shares_pages = False
 
     @abstractmethod
     def run(self, plan: Plan) -> Outcome:

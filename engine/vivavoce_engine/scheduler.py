@@ -5,8 +5,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.rows import Rows
+from vivavoce_engine.pages import pages_of
 from vivavoce_engine.sequence import Pending, Sequence
+from vivavoce_engine.slots import Slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +27,16 @@ class Plan:
 
 
 class Scheduler:
-    """Owns the queue and the rows: admits, plans, releases."""
+    """Owns the queue, the rows and the pages of the talker's KV cache: admits, plans, releases.
+
+    A row's pages grow with its speech. Where none is free, older rows get the next ones first; the others rest.
+    """
 
     def __init__(self, config: EngineConfig, max_unread_frames: int) -> None:
         self._config = config
         self._max_unread_frames = max_unread_frames
-        self._rows = Rows(config.max_streams)
+        self._rows = Slots("row", config.max_streams)
+        self._pages = Slots("page", config.kv_pages)
         self._queue: dict[int, Pending] = {}
         self._running: dict[int, Sequence] = {}
         self.left_queue = 0
@@ -76,9 +81,15 @@ class Scheduler:
         return min((pending.deadline_s for pending in self._queue.values()), default=math.inf)
 
     def release(self, sequence: Sequence) -> None:
-        """Frees the row of an utterance that is complete, cancelled or failed."""
+        """Frees the row and the pages of an utterance that is complete, cancelled or failed.
+
+        A step that is underway may still write to them. Whoever gets them writes later: steps are done in the order in
+        which they were begun, and so are the changes to the table that says where a row's pages are.
+        """
         del self._running[sequence.utterance_id]
         self._rows.release(sequence.row)
+        for page in sequence.pages:
+            self._pages.release(page)
 
     def is_running(self, sequence: Sequence) -> bool:
         """Whether it still has its row."""
@@ -88,28 +99,71 @@ class Scheduler:
         return list(self._running.values())
 
     def plan(self) -> Plan:
-        """Starts what fits, then steps every row that has text and whose listener is not too far behind."""
-        start = tuple(self._admit())
-        step = tuple(
-            sequence
-            for sequence in self._running.values()
-            if sequence.can_step and sequence.stream.unread_frames <= self._max_unread_frames
-        )
+        """Starts what fits, and steps every row that has text, room, and a listener who is not too far behind.
+
+        Rows that run get their pages before any goes to one that starts.
+        """
+        step = [sequence for sequence in self._running.values() if self._wants_frame(sequence) and self._grow(sequence)]
+        start = self._admit()
+        step += filter(self._wants_frame, start)
         stepping = {sequence.utterance_id for sequence in step}
         vocode = []
         for sequence in self._running.values():
             frames = sequence.next_chunk(self._config.max_chunk_frames, sequence.utterance_id in stepping)
             if frames:
                 vocode.append((sequence, frames))
-        return Plan(start, step, tuple(vocode))
+        return Plan(tuple(start), tuple(step), tuple(vocode))
+
+    def stuck(self) -> Sequence | None:
+        """For when a plan is empty and no step is underway: the youngest row, if all of them wait for a page.
+
+        None of them can go on then before one gives way. A row that rests for its listener or for text is not counted
+        among them: it goes on or is cancelled, and its pages are free in the end.
+        """
+        running = self.running_sequences()
+        if all(self._wants_frame(sequence) and self._lacks_page(sequence) for sequence in running):
+            return running[-1] if running else None
+        return None
+
+    def _wants_frame(self, sequence: Sequence) -> bool:
+        return sequence.can_step and sequence.stream.unread_frames <= self._max_unread_frames
+
+    def _lacks_page(self, sequence: Sequence) -> bool:
+        """Whether the next frame's position is on a page that it does not have yet."""
+        return pages_of(sequence.position + 1) > len(sequence.pages)
+
+    def _grow(self, sequence: Sequence) -> bool:
+        """Whether it has room for its next frame, for which it gets a page if one is free."""
+        if not self._lacks_page(sequence):
+            return True
+        if not self._pages.free:
+            return False
+        sequence.pages.append(self._pages.take())
+        return True
 
     def _admit(self) -> list[Sequence]:
         started: list[Sequence] = []
-        while self._queue and self._rows.can_admit() and len(started) < self._config.max_prefills_per_step:
-            sequence = Sequence(self._dequeue(self._next_in_turn()), self._rows.admit())
+        while self._queue and self._rows.free and len(started) < self._config.max_prefills_per_step:
+            utterance_id = self._next_in_turn()
+            if not self._fits(self._queue[utterance_id]):
+                break  # nobody overtakes it: it would wait for ever
+            sequence = Sequence(self._dequeue(utterance_id), self._rows.take())
+            sequence.pages += (self._pages.take() for _ in range(pages_of(sequence.position + 1)))
             self._running[sequence.utterance_id] = sequence
             started.append(sequence)
         return started
+
+    def _fits(self, pending: Pending) -> bool:
+        """Whether there are pages for it, besides those that running rows will need by their own estimates."""
+        promised = sum(
+            max(0, self._pages_expected(sequence.pending) - len(sequence.pages)) for sequence in self._running.values()
+        )
+        return self._pages_expected(pending) <= self._pages.free - promised
+
+    def _pages_expected(self, pending: Pending) -> int:
+        """For its prompt and the frames that it is likely to have; never more than there are."""
+        frames = min(pending.max_frames, max(1, math.ceil(pending.frames)))
+        return min(self._pages.count, pages_of(pending.prompt.prefill_tokens + frames))
 
     def _next_in_turn(self) -> int:
         """What goes on from speech that is being heard; else the oldest request of the client that has the fewest rows:
@@ -127,5 +181,6 @@ class Scheduler:
         return dropped
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if a row leaked."""
-        self._rows.check_integrity({sequence.row for sequence in self._running.values()})
+        """Raises AssertionError if a row or a page leaked."""
+        self._rows.check_integrity(sequence.row for sequence in self._running.values())
+        self._pages.check_integrity(page for sequence in self._running.values() for page in sequence.pages)

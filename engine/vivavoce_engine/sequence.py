@@ -85,6 +85,8 @@ class Sequence:
         assert pending.max_frames > 0
         self.pending = pending
         self.row = row
+        self.pages: list[int] = []
+        """Where its positions lie in the talker's KV cache, in their order; it grows while the utterance does."""
         self.queue_wait_s = 0.0
         self.frames_made = 0
         self.frames_vocoded = 0
@@ -108,6 +110,11 @@ class Sequence:
     @property
     def trailing(self) -> TrailingText:
         return self.pending.trailing
+
+    @property
+    def position(self) -> int:
+        """Of the next frame, in the talker's context."""
+        return self.pending.prompt.prefill_tokens + self.frames_made
 
     @property
     def can_step(self) -> bool:

@@ -168,7 +168,7 @@ class TorchRunner(ImmediateRunner):
         self._codes[index, frame % self._codes.shape[1]] = codes
         x = self._predictor.embed_frame(codes, self._talker.codec_embedding(codes[:, 0]))
         x = x + self._talker.text_embedding(self._next_text(index, frame))
-        positions = [sequence.pending.prompt.prefill_tokens + sequence.frames_made for sequence in sequences]
+        positions = [sequence.position for sequence in sequences]
         at = torch.tensor(positions, device=self.device)[:, None]
         hidden = self._talker(x[:, None], RowView(self._cache, _span(rows, index), at, max(positions) + 1))[:, 0]
         code_0 = self._draw_code_0(rows, index, hidden, frame + 1)

@@ -8,6 +8,7 @@ fault of one utterance: then only a fresh process helps.
 import faulthandler
 import logging
 import logging.handlers
+import os
 import signal
 import socket
 import sys
@@ -18,6 +19,7 @@ from contextlib import suppress
 import numpy as np
 
 from vivavoce_engine.admission import Admission
+from vivavoce_engine.collector import leave_out_what_stays
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EngineError
 from vivavoce_engine.faults import as_engine_error, reason_of
@@ -46,6 +48,8 @@ from vivavoce_engine.wire import (
 
 log = logging.getLogger("vivavoce_engine.worker")  # not __main__, which it is
 
+ALLOCATOR_VARIABLES = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
+"""The second is the first's old name."""
 WARM_UP_TEXT = "This warms the engine up."
 WARM_UP_FRAMES = 24
 
@@ -178,6 +182,7 @@ def serve(pipe: Pipe) -> int:
         parts = order.load()
         admission = Admission(order.config, parts.runner.info.frame_s)
         warm_up(parts.runner, order.config, admission)
+        leave_out_what_stays()
         loaded = True
         pipe.send(Loaded())
         Worker(pipe, parts, order.config, admission).run()
@@ -196,7 +201,15 @@ def main() -> int:
     # Whoever stops a server may signal its whole group; running speech is for the server to finish.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
+    settle_allocator()
     return serve(Pipe(socket.socket(fileno=int(sys.argv[1]))))
+
+
+def settle_allocator() -> None:
+    """Has PyTorch give a GPU's memory back that loading a model left between what stays, unless the user has set its
+    allocator up. To be called before torch is imported."""
+    if not ALLOCATOR_VARIABLES & os.environ.keys():
+        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from fastapi import FastAPI
 from vivavoce_engine import EngineError, SpeechEngine
+from vivavoce_engine.collector import leave_out_what_stays
 
 from vivavoce_server.access import load_keyring
 from vivavoce_server.app import create_app
@@ -85,8 +86,12 @@ def serve(app: FastAPI, config: ServerConfig, listener: socket.socket, hangup: H
         host = "localhost"
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     _, first = app.state.service.find_model(None)
-    server = DrainingServer(app, config, lambda: announce(url, first, config), hangup)
-    server.run(sockets=[listener])
+
+    def begin() -> None:
+        leave_out_what_stays()
+        announce(url, first, config)
+
+    DrainingServer(app, config, begin, hangup).run(sockets=[listener])
 
 
 def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:

@@ -77,6 +77,8 @@ class Steps:
 class WatchedRunner:
     """Another runner, with a hook before each step on the engine's thread, or with other prompts."""
 
+    shares_pages = True
+
     def __init__(
         self,
         runner: Runner,

@@ -405,11 +405,11 @@ async def test_a_request_that_arrives_while_the_engine_breaks_is_refused(caplog:
 async def test_a_leaked_row_is_found_when_the_engine_is_idle(caplog: pytest.LogCaptureFixture) -> None:
     with running(Engine(FakeRunner(), EngineConfig())) as engine:
         await soon(collect(engine.submit(says(2))))
-        engine._loop._scheduler._rows.admit()
+        engine._loop._scheduler._rows.take()
         await soon(collect(engine.submit(says(2))))
         engine._thread.join(HUNG_S)
         assert not engine.ready
-    assert "owned by utterances set()" in caplog.text
+    assert "owned by utterances []" in caplog.text
 
 
 def test_settings_name_what_is_impossible() -> None:
@@ -418,3 +418,19 @@ def test_settings_name_what_is_impossible() -> None:
             EngineConfig(**{name: 0})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_unread_s must be above 0, not nan"):
         EngineConfig(max_unread_s=float("nan"))
+    with pytest.raises(ValueError, match="kv_positions must be 4096 or more"):
+        EngineConfig(kv_positions=4095)
+
+
+@pytest.mark.parametrize(
+    ("settings", "pages"),
+    [
+        ({}, 8 * 16),
+        ({"max_streams": 1}, 64),
+        ({"max_streams": 100}, 100 * 16),
+        ({"max_streams": 3, "max_context": 200}, 3 * 4),
+        ({"kv_positions": 4097}, 65),
+    ],
+)
+def test_pages_of_the_cache_by_settings(settings: dict[str, int], pages: int) -> None:
+    assert EngineConfig(**settings).kv_pages == pages  # type: ignore[arg-type]

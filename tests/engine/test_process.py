@@ -185,6 +185,20 @@ async def test_voices_are_mixed_encoded_and_kept(shared: EngineProcess) -> None:
     assert len(await pcm_of(shared.submit(replace(says(3), speaker="", reference=clone)))) == 3 * 1920
 
 
+async def test_nothing_that_was_loaded_is_collected_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Two starts, one line each: modules and models are out of the garbage collector's sight."""
+    caplog.set_level(logging.INFO)
+    engine = faulty()
+    with started(engine):
+        with pytest.raises(NotServing):
+            await soon(collect(engine.submit(SynthesisRequest(LEAVE, "heart"))))
+        await until(lambda: engine.ready)
+    records = [record for record in caplog.records if record.name == "vivavoce_engine.collector"]
+    counts = [int(record.getMessage().split()[0]) for record in records]
+    assert len(counts) == 2
+    assert min(counts) > 10_000
+
+
 async def test_what_the_process_logs_is_in_the_servers_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     engine = faulty()

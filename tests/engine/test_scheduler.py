@@ -254,7 +254,7 @@ TestSchedulerMachine = SchedulerMachine.TestCase
 
 WITHOUT_TORCH = """
 import asyncio, sys
-import vivavoce_engine.chunking, vivavoce_engine.rows, vivavoce_engine.scheduler, vivavoce_engine.sequence
+import vivavoce_engine.chunking, vivavoce_engine.slots, vivavoce_engine.scheduler, vivavoce_engine.sequence
 import vivavoce_engine.checkpoint, vivavoce_engine.load, vivavoce_engine.text
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest, collect
 from vivavoce_engine.fake_runner import FakeRunner

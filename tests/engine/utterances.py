@@ -29,12 +29,15 @@ def pending(
     first_chunk_frames: int = 1,
     client: str = "",
     deadline_s: float = math.inf,
+    frames: float = 1.0,
+    prompt_tokens: int = 1,
+    live: bool = False,
 ) -> Pending:
+    """`frames` is what is expected of it; a `live` one has text for its first frame alone."""
     request = SynthesisRequest("text", first_chunk_frames=first_chunk_frames, client=client)
-    prompt = Prompt((NO_ID,), (NO_ID,), (), text_tokens=3)
-    return Pending(
-        utterance_id, request, prompt, 0, max_frames, Listener(utterance_id), TrailingText((), True, 3), 1.0, deadline_s
-    )
+    prompt = Prompt((NO_ID,) * prompt_tokens, (NO_ID,) * prompt_tokens, (), text_tokens=3)
+    trailing = TrailingText((NO_ID,), False, 1) if live else TrailingText((), True, 3)
+    return Pending(utterance_id, request, prompt, 0, max_frames, Listener(utterance_id), trailing, frames, deadline_s)
 
 
 def listener(sequence: Sequence | Pending) -> Listener:

@@ -62,7 +62,7 @@ from qwen_tts.core.models.modeling_qwen3_tts import mel_spectrogram  # noqa: E40
 Call = dict[str, Any]
 MAX_NEW_TOKENS = 41  # the reference returns one frame less when no end is sampled
 SAFE_MARGIN = 1e-4  # a choice closer than this may come out otherwise on another processor
-GREEDY = {"do_sample": False, "subtalker_dosample": False}
+GREEDY = {"do_sample": False, "subtalker_dosample": False, "repetition_penalty": 1.05}  # whatever a checkpoint's own is
 MODES = {"full": True, "streaming": False}  # name -> non_streaming_mode
 SENTENCE = "Hello, world! The quick brown fox."
 LONG = (

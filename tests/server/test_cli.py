@@ -33,6 +33,7 @@ def test_it_announces_an_address_and_a_curl_line_that_works(tmp_path: Path) -> N
         _, stderr = process.communicate(timeout=20)
     assert process.returncode == 0
     assert "warming up" in stderr
+    assert stderr.count("left out of garbage collection") == 2, "the engine's process and the server's"
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])

@@ -2,12 +2,15 @@
 softmax in float32.
 
 Positions are taken in chunks of CHUNK, and the chunks' results are merged in their order, whether one program walks
-through all of them or several share them: a token's result depends neither on the batch nor on the split.
+through all of them or several share them: a token's result depends neither on the batch nor on the split. A chunk is a
+page of the cache, which lies anywhere in it: a table tells each row's pages in their order.
 """
 
 # Triton reads the annotations of a kernel, so its pointers carry none.
 # ruff: noqa: ANN001, ANN201
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -16,8 +19,9 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from vivavoce_engine.gpu.linear import pdl_option
+from vivavoce_engine.pages import PAGE_POSITIONS, pages_of
 
-CHUNK = 64
+CHUNK = PAGE_POSITIONS
 GROUP_MIN = tl.constexpr(16)
 NOTHING = tl.constexpr(-1.0e30)
 """A maximum that no score falls below; finite, so that the difference of two is a number."""
@@ -50,7 +54,7 @@ def merge(m, total, acc, m_next, total_next, acc_next):
     return highest, total * left + total_next * right, acc * left[:, None] + acc_next * right[:, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["chunks_max"])
 def write_kv_kernel(
     qkv_ptr,
     norm_ptr,
@@ -58,18 +62,21 @@ def write_kv_kernel(
     sin_ptr,
     rows_ptr,
     positions_ptr,
+    pages_ptr,
     k_ptr,
     v_ptr,
     eps,
-    length,
+    chunks_max,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     D: tl.constexpr,
+    CHUNK: tl.constexpr,
 ) -> None:
     """Keys and values of a prompt's tokens into the cache, before any of them attends. Grid [tokens]."""
     token = tl.program_id(0).to(tl.int64)
     row = tl.load(rows_ptr + token).to(tl.int64)
     position = tl.load(positions_ptr + token).to(tl.int64)
+    page = tl.load(pages_ptr + row * chunks_max + position // CHUNK).to(tl.int64)
     d = tl.arange(0, D)
     head = tl.arange(0, triton.next_power_of_2(KV_HEADS))
     inside = head < KV_HEADS
@@ -79,12 +86,12 @@ def write_kv_kernel(
     k = norm_rotate(base, HEADS + head, norm_ptr, cos, sin, eps, D, inside)
     source = base + (HEADS + KV_HEADS + head)[:, None] * D + d[None, :]
     v = tl.load(source, mask=inside[:, None], other=0.0)
-    where = ((row * length + position) * KV_HEADS + head)[:, None] * D + d[None, :]
+    where = ((page * CHUNK + position % CHUNK) * KV_HEADS + head)[:, None] * D + d[None, :]
     tl.store(k_ptr + where, k.to(dtype), mask=inside[:, None])
     tl.store(v_ptr + where, v, mask=inside[:, None])
 
 
-@triton.jit(do_not_specialize=["length", "chunks_max"])
+@triton.jit(do_not_specialize=["chunks_max"])
 def attention_kernel(
     qkv_ptr,
     norm_ptr,
@@ -92,6 +99,7 @@ def attention_kernel(
     sin_ptr,
     rows_ptr,
     positions_ptr,
+    pages_ptr,
     k_ptr,
     v_ptr,
     out_ptr,
@@ -99,7 +107,6 @@ def attention_kernel(
     arrived_ptr,
     eps,
     scale,
-    length,
     chunks_max,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -113,8 +120,9 @@ def attention_kernel(
 ) -> None:
     """Grid [tokens, kv_heads, SPLITS]: the query heads of one group of one token → out [tokens, HEADS * D].
 
-    The token is at its row's position: positions[row] with BY_ROW, positions[token] otherwise. With WRITE its own key
-    and value go into the cache k, v [rows, length, kv_heads, D]; in any case they are taken from qkv, not from there.
+    The token is at its row's position: positions[row] with BY_ROW, positions[token] otherwise. The row's positions from
+    chunk * CHUNK on are in page pages[row, chunk] of the cache k, v [pages, CHUNK, kv_heads, D]. With WRITE the token's
+    own key and value go there; in any case they are taken from qkv.
     With several SPLITS the chunks' results meet in part [tokens, kv_heads, chunks_max, G, D + 2], and the program that
     comes last merges them; arrived [tokens, kv_heads] int32 is 0 before and after.
     """
@@ -142,7 +150,8 @@ def attention_kernel(
     while chunk <= last:
         at = chunk * CHUNK + n
         past = at < position
-        where = ((row * length + at) * KV_HEADS + kv_head)[:, None] * D + d[None, :]
+        page = tl.load(pages_ptr + row * chunks_max + chunk).to(tl.int64)
+        where = ((page * CHUNK + n) * KV_HEADS + kv_head)[:, None] * D + d[None, :]
         k = tl.load(k_ptr + where, mask=past[:, None], other=0.0)
         v = tl.load(v_ptr + where, mask=past[:, None], other=0.0)
         if chunk == last:  # the token itself
@@ -150,7 +159,7 @@ def attention_kernel(
             new_k = norm_rotate(base, HEADS + one, norm_ptr, cos, sin, eps, D, one >= 0).to(dtype)
             new_v = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
             if WRITE:
-                here = ((row * length + position) * KV_HEADS + one)[:, None] * D + d[None, :]
+                here = ((page * CHUNK + position % CHUNK) * KV_HEADS + one)[:, None] * D + d[None, :]
                 tl.store(k_ptr + here, new_k)
                 tl.store(v_ptr + here, new_v)
             mine = (at == position)[:, None]
@@ -191,24 +200,47 @@ def attention_kernel(
         tl.store(out, (acc / total[:, None]).to(dtype), mask=real[:, None])
 
 
+@dataclass(frozen=True)
 class Cache:
-    """Keys and values [layers, rows, length, kv_heads, D], the rotations of all positions, and what programs that
-    share a token's positions need to meet."""
+    """Keys and values [layers, places, length, kv_heads, D], of `heads` query heads, and the rotations of the positions
+    that there are, cos and sin [positions, D]. A place is a row, or a page."""
 
-    def __init__(
-        self, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, tokens: int, heads: int, split_tokens: int
-    ) -> None:
-        self.k, self.v = k, v
-        self.cos, self.sin = cos, sin
-        self.length, self.kv_heads, self.head_dim = k.shape[2:]
-        self.heads = heads
-        self.chunks = int(triton.cdiv(self.length, CHUNK))
+    k: Tensor
+    v: Tensor
+    cos: Tensor
+    sin: Tensor
+    heads: int
+
+    @property
+    def length(self) -> int:
+        return self.k.shape[2]
+
+    @property
+    def kv_heads(self) -> int:
+        return self.k.shape[3]
+
+    @property
+    def head_dim(self) -> int:
+        return self.k.shape[4]
+
+
+class PagedCache:
+    """A cache whose places are pages, the table of which row's they are, and what programs that share a token's
+    positions need to meet."""
+
+    def __init__(self, cache: Cache, rows: int, tokens: int, split_tokens: int) -> None:
+        self.cache = cache
+        self.chunks = pages_of(len(cache.cos))
+        """Pages of the longest row."""
+        device = cache.k.device
+        self.pages = torch.full((rows, self.chunks), cache.k.shape[1] - 1, dtype=torch.int32, device=device)
+        """[rows, chunks]: which page of the cache is a row's next; the last one where it has none."""
         self.split_tokens = split_tokens
         """Up to so many tokens several programs share one token's positions."""
         shared = min(tokens, split_tokens)
-        size = (shared, self.kv_heads, self.chunks, heads // self.kv_heads, self.head_dim + 2)
-        self.part = torch.zeros(size if self.chunks > 1 else 1, dtype=torch.float32, device=k.device)
-        self.arrived = torch.zeros(max(1, shared) * self.kv_heads, dtype=torch.int32, device=k.device)
+        size = (shared, cache.kv_heads, self.chunks, cache.heads // cache.kv_heads, cache.head_dim + 2)
+        self.part = torch.zeros(size if self.chunks > 1 else 1, dtype=torch.float32, device=device)
+        self.arrived = torch.zeros(max(1, shared) * cache.kv_heads, dtype=torch.int32, device=device)
 
     def splits(self, tokens: int) -> int:
         """Programs for one token's positions."""
@@ -225,7 +257,7 @@ WARPS, FRAME_WARPS = 4, 2
 def attend(
     qkv: Tensor,
     qk_norm: tuple[Tensor, float],
-    cache: Cache,
+    paged: PagedCache,
     layer: int,
     rows: Tensor,
     positions: Tensor,
@@ -235,20 +267,21 @@ def attend(
     pdl: bool = False,
 ) -> None:
     """One new token for each row: qkv [T, (heads + 2 kv_heads) * D] → out [T, heads * D]; writes the cache."""
-    splits = cache.splits(len(qkv))
-    _attention(qkv, qk_norm, cache, layer, rows, positions, out, splits, by_row=by_row, write=True, pdl=pdl)
+    splits = paged.splits(len(qkv))
+    _attention(qkv, qk_norm, paged, layer, rows, positions, out, splits, by_row=by_row, write=True, pdl=pdl)
 
 
 def attend_prompt(
     qkv: Tensor,
     qk_norm: tuple[Tensor, float],
-    cache: Cache,
+    paged: PagedCache,
     layer: int,
     rows: Tensor,
     positions: Tensor,
     out: Tensor,
 ) -> None:
     """All tokens of some prompts, each at `positions`[token] of `rows`[token]; a token sees those before it."""
+    cache = paged.cache
     write_kv_kernel[(len(qkv),)](
         qkv,
         qk_norm[0],
@@ -256,22 +289,24 @@ def attend_prompt(
         cache.sin,
         rows,
         positions,
+        paged.pages,
         cache.k[layer],
         cache.v[layer],
         qk_norm[1],
-        cache.length,
+        paged.chunks,
         HEADS=cache.heads,
         KV_HEADS=cache.kv_heads,
         D=cache.head_dim,
+        CHUNK=CHUNK,
         num_warps=4,
     )
-    _attention(qkv, qk_norm, cache, layer, rows, positions, out, 1, by_row=False, write=False, pdl=False)
+    _attention(qkv, qk_norm, paged, layer, rows, positions, out, 1, by_row=False, write=False, pdl=False)
 
 
 def _attention(
     qkv: Tensor,
     qk_norm: tuple[Tensor, float],
-    cache: Cache,
+    paged: PagedCache,
     layer: int,
     rows: Tensor,
     positions: Tensor,
@@ -282,6 +317,7 @@ def _attention(
     write: bool,
     pdl: bool,
 ) -> None:
+    cache = paged.cache
     attention_kernel[(len(qkv), cache.kv_heads, splits)](
         qkv,
         qk_norm[0],
@@ -289,15 +325,15 @@ def _attention(
         cache.sin,
         rows,
         positions,
+        paged.pages,
         cache.k[layer],
         cache.v[layer],
         out,
-        cache.part,
-        cache.arrived,
+        paged.part,
+        paged.arrived,
         qk_norm[1],
         cache.head_dim**-0.5,
-        cache.length,
-        cache.chunks,
+        paged.chunks,
         HEADS=cache.heads,
         KV_HEADS=cache.kv_heads,
         D=cache.head_dim,

@@ -42,7 +42,8 @@ from vivavoce_engine.models.codec_decoder import (
 )
 
 FRAMES_AT_ONCE = 256
-"""More frames of a call are decoded in pieces: enough for a GPU, and it bounds the activation buffers."""
+"""More frames of a call are decoded in pieces: enough for a GPU, and it bounds the activation buffers. With few rows
+half of what they can ask for is."""
 
 
 def power_of_2(size: int) -> int:
@@ -68,7 +69,8 @@ class GpuCodec:
         table = decoder.quantizer.codebooks[0]
         self.dtype = dtype or table.dtype
         self._like = torch.empty(0, dtype=self.dtype, device=table.device)
-        self._max_frames, self._at_once = max_frames, max(min(frames_at_once, rows * max_frames), max_frames)
+        # Seldom have more than half of the rows a longest piece at once, and the buffers are the decoder's largest memory.
+        self._max_frames, self._at_once = max_frames, max(min(frames_at_once, rows * max_frames // 2), max_frames)
         self._memory_frames = decoder.memory_frames
         self.weight_bytes = sum(weight.numel() for weight in decoder.parameters()) * self.dtype.itemsize
         self.launch: Launch = launch

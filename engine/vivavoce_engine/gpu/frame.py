@@ -12,16 +12,21 @@ from torch import Tensor, nn
 
 from vivavoce_engine.checkpoint import TalkerConfig
 from vivavoce_engine.gpu import sampler
-from vivavoce_engine.gpu.attention import attend, attend_in_frame, attend_prompt
+from vivavoce_engine.gpu.attention import CHUNK, SPLIT_TOKENS, PagedCache, attend, attend_in_frame, attend_prompt
 from vivavoce_engine.gpu.linear import BIAS, norm, pdl_option
 from vivavoce_engine.gpu.sampler import PARAMS, RowTables, block, draw_code_0, draw_code_kernel, frame_start_kernel
 from vivavoce_engine.gpu.stack import Attend, Residual, Stack, build_cache
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.talker import CONTROL_CODES, Talker
+from vivavoce_engine.pages import pages_of
 
 
 class FrameModel:
     """Talker and code predictor over tables of `rows` rows, for steps of at most `batch` rows.
+
+    A row's keys and values lie in pages of the cache, of which there are `pages` for all rows: the table `cache.pages`
+    says in which, and is to be told before a position is reached. Without `pages` each row has its own for all
+    `positions`. The dummy row has one more page, the last.
 
     `rows` [batch] int32 says which rows take part in the next step; what fills a batch up is the dummy row, whose
     number is `tables.dummy_row`. `ended` [batch] int32 then tells which of them have come to the end of their speech.
@@ -37,6 +42,7 @@ class FrameModel:
         batch: int,
         prompt_tokens: int,
         positions: int,
+        pages: int | None = None,
         ring: int,
         pad_id: int,
         deterministic: bool = False,
@@ -47,33 +53,21 @@ class FrameModel:
         self._heads = [cast(nn.Linear, head).weight for head in predictor.lm_head]
         self._projection = predictor.projection if isinstance(predictor.projection, nn.Linear) else None
         like = talker.codec_head.weight.detach()
-        heads, inner = config.transformer, config.predictor
+        heads = config.transformer
         self.tables = RowTables.allocate(
             rows, positions, config.vocab_size, heads.hidden_size, ring, config.num_code_groups, like
         )
         tokens = max(batch, prompt_tokens)
         self.talker = Stack(talker.transformer, tokens, deterministic=deterministic, pdl=pdl)
-        self.cache = build_cache(
-            talker.transformer.rope,
-            heads.num_hidden_layers,
-            rows + 1,
-            positions,
-            heads.num_key_value_heads,
-            heads.num_attention_heads,
-            batch,
-            like,
-        )
+        own = rows * pages_of(positions)
+        rope = talker.transformer.rope
+        cache = build_cache(rope, heads, (own if pages is None else pages) + 1, CHUNK, positions, like)
+        self.cache = PagedCache(cache, rows + 1, batch, SPLIT_TOKENS)
+        if pages is None:
+            self.cache.pages[:rows] = torch.arange(own, device=like.device).view(rows, -1)
         self.predictor = Stack(predictor.transformer, 2 * batch, deterministic=deterministic, pdl=pdl)
-        self._frame_cache = build_cache(
-            predictor.transformer.rope,
-            inner.num_hidden_layers,
-            batch,
-            triton.next_power_of_2(config.num_code_groups),
-            inner.num_key_value_heads,
-            inner.num_attention_heads,
-            2 * batch,
-            like,
-        )
+        length = triton.next_power_of_2(config.num_code_groups)
+        self._frame_cache = build_cache(predictor.transformer.rope, config.predictor, batch, length, length, like)
         device = like.device
         self.rows = torch.full((batch,), self.tables.dummy_row, dtype=torch.int32, device=device)
         self.ended = torch.zeros(batch, dtype=torch.int32, device=device)
@@ -114,7 +108,8 @@ class FrameModel:
         """Runs the prompts of `rows[:batch]`: their embeddings are the first `tokens` of `talker.x`, each at its
         `token_positions` of its `token_rows`, and `last_tokens` says where each ends. Draws each row's first code 0.
 
-        Padding tokens may stand at positions past their prompt's end, which are written again before they are seen.
+        Padding tokens are the dummy row's, or stand at positions past their prompt's end for which there is a page, and
+        which are written again before they are seen.
         """
         rows, at = self.rows[:batch], self.last_tokens[:batch]
         stream = self.talker.run(

@@ -33,6 +33,7 @@ from vivavoce_engine.model_info import model_info
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.models.talker import Talker
+from vivavoce_engine.pages import PAGE_POSITIONS
 from vivavoce_engine.prompts import embed_prompts
 from vivavoce_engine.request import SamplingParams
 from vivavoce_engine.runner import Outcome, Step
@@ -74,6 +75,7 @@ class GraphRunner:
                 batch=max(config.max_streams, self._prompts_at_once),
                 prompt_tokens=self._largest_prompt,
                 positions=config.max_context,
+                pages=config.kv_pages,
                 ring=2 * config.max_chunk_frames,
                 pad_id=checkpoint.tts_pad_token_id,
                 deterministic=config.deterministic,
@@ -86,6 +88,7 @@ class GraphRunner:
         self._tables = self._frames.tables
         self._dummy = self._tables.dummy_row
         self._text_sent = [0] * config.max_streams
+        self._pages_sent = [0] * config.max_streams
         self._codec_rows = torch.full((config.max_streams,), self._dummy, device=device)
         self._codec_first = torch.zeros(config.max_streams, dtype=torch.int64, device=device)
         self._decoded: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
@@ -161,6 +164,7 @@ class GraphRunner:
     # ---- a step -----------------------------------------------------------------------------------------------
 
     steps_ahead = 1
+    shares_pages = True
 
     def launch(self, plan: Plan) -> Step:
         """Begins prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
@@ -240,7 +244,8 @@ class GraphRunner:
         tables.params.index_copy_(0, rows, self._array(np.array(params, np.float32)))
         tables.seen.index_fill_(0, rows, 0)
         for sequence in sequences:
-            self._text_sent[sequence.row] = 0
+            self._text_sent[sequence.row] = self._pages_sent[sequence.row] = 0
+            self._send_pages(sequence)
             given = sequence.pending.prompt.conditioning
             if given is not None and given.codes is not None and given.own_frames:
                 spoken = self._array(given.codes[-given.own_frames :, 0].astype(np.int64))
@@ -258,10 +263,18 @@ class GraphRunner:
         self._tables.text_counts[row : row + 1] = self._ints([count])
         self._tables.min_frames[row : row + 1] = self._ints([sequence.min_frames])
 
+    def _send_pages(self, sequence: Sequence) -> None:
+        """Tells the device of pages that the row has got since the last step."""
+        row, pages, sent = sequence.row, sequence.pages, self._pages_sent[sequence.row]
+        if sent < len(pages):
+            copy_into(self._frames.cache.pages[row, sent:], pages[sent:])
+            self._pages_sent[row] = len(pages)
+
     def _step(self, sequences: SequenceOf[Sequence]) -> Tensor:
         """One frame of each; returns where the host finds, once the device is done, which end their speech [B]."""
         for sequence in sequences:
             self._send_text(sequence)
+            self._send_pages(sequence)
         batch = bucket_of(len(sequences), self._batches)
         rows = [sequence.row for sequence in sequences]
         copy_into(self._frames.rows, rows + [self._dummy] * (batch - len(rows)))
@@ -366,16 +379,13 @@ def check_memory(checkpoint: Checkpoint, config: EngineConfig, device: torch.dev
         return
     position = position_bytes(checkpoint, dtype)
     weights_bytes = (checkpoint.path / "model.safetensors").stat().st_size
-    needed = position * (config.max_streams + 1) * config.max_context + weights_bytes
+    positions = config.kv_pages * PAGE_POSITIONS
+    needed = position * (positions + PAGE_POSITIONS) + weights_bytes
     free, _ = torch.cuda.mem_get_info(device)
-    if needed > config.gpu_memory * free:
-        room = (config.gpu_memory * free - weights_bytes) / position
-        fits = max(0, int(room / config.max_context) - 1)
-        allowed_gb = config.gpu_memory * free / 1e9
-        wanted = (
-            f"{config.max_streams} streams of {config.max_context} positions and the weights take {needed / 1e9:.1f} GB"
-        )
+    allowed = config.gpu_memory * free
+    if needed > allowed:
+        fits = max(0, int((allowed - weights_bytes) / position) // PAGE_POSITIONS - 1) * PAGE_POSITIONS
         raise CheckpointError(
-            f"{wanted}, but {allowed_gb:.1f} GB of {device} may be used; {fits} streams would fit (--max-streams), "
-            "or streams of fewer positions (--max-context)"
+            f"{positions} positions of KV cache and the weights take {needed / 1e9:.1f} GB, but {allowed / 1e9:.1f} GB "
+            f"of {device} may be used; {fits} positions would fit (--kv-positions; it is no less than --max-context)"
         )

@@ -7,7 +7,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from vivavoce_engine.gpu.attention import SPLIT_TOKENS, Cache
+from vivavoce_engine.checkpoint import TransformerConfig
+from vivavoce_engine.gpu.attention import Cache
 from vivavoce_engine.gpu.linear import ADD, GATED, GEMV_TOKENS, PARTS, gemm, gemv, norm, splits
 from vivavoce_engine.models.layers import Block, Rope, Transformer
 
@@ -110,13 +111,11 @@ def layer_weights(block: Block) -> Layer:
     )
 
 
-def build_cache(
-    rope: Rope, layers: int, rows: int, length: int, kv_heads: int, heads: int, tokens: int, like: Tensor
-) -> Cache:
-    """Keys and values of `rows` rows, and the rotations of `length` positions."""
+def build_cache(rope: Rope, config: TransformerConfig, places: int, length: int, positions: int, like: Tensor) -> Cache:
+    """Keys and values of `places` rows or pages, each `length` long, and the rotations of `positions` positions."""
     head_dim = 2 * len(rope.inverse_frequency)
-    k = torch.zeros(layers, rows, length, kv_heads, head_dim, dtype=like.dtype, device=like.device)
+    k = like.new_zeros(config.num_hidden_layers, places, length, config.num_key_value_heads, head_dim)
     with torch.no_grad():
-        cos, sin = rope(torch.arange(length, device=rope.inverse_frequency.device)[None])
-    cos, sin = (table.view(length, head_dim).to(like.device) for table in (cos, sin))
-    return Cache(k, torch.zeros_like(k), cos, sin, tokens, heads, SPLIT_TOKENS)
+        cos, sin = rope(torch.arange(positions, device=rope.inverse_frequency.device)[None])
+    cos, sin = (table.view(positions, head_dim).to(like.device) for table in (cos, sin))
+    return Cache(k, torch.zeros_like(k), cos, sin, config.num_attention_heads)

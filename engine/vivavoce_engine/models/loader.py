@@ -42,33 +42,35 @@ UNSPOKEN_CODEBOOKS = "encoder.quantizer.acoustic_residual_vector_quantizer.layer
 class Weights:
     """The tensors of one safetensors file, with a record of which were asked for.
 
-    What is missing is gathered, and `check` reports all of it at once.
+    They stay in the file until they are asked for: on a GPU, many that are freed again between those that stay would
+    leave holes too small for anything else. What is missing is gathered, and `check` reports all of it at once.
     """
 
     def __init__(self, path: Path, device: torch.device, dtype: torch.dtype, prefix: str = "") -> None:
         """Reads the tensors whose names begin with `prefix`."""
         try:
-            with safe_open(path, framework="pt", device=str(device)) as file:
+            with safe_open(path, framework="pt", device="cpu") as file:
                 names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
                 self._tensors = {name: file.get_tensor(name) for name in names}
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is no complete safetensors file: {error}") from error
         self._path = path
+        self._device = device
         self.dtype = dtype
         self._asked: set[str] = set()
 
     def take(self, *names: str) -> Tensor:
-        """One tensor, or several joined along their first axis, in the engine's dtype."""
+        """One tensor, or several joined along their first axis, on the device and in the engine's dtype."""
         self._asked.update(names)
         if any(name not in self._tensors for name in names):
             return torch.empty(0)
-        parts = [self._tensors[name].to(self.dtype) for name in names]
+        parts = [self._tensors[name].to(self._device, self.dtype) for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def take_float32(self, name: str) -> Tensor:
         """A tensor as it is before arithmetic that must not be rounded to the engine's dtype."""
         self._asked.add(name)
-        return self._tensors[name].float() if name in self._tensors else torch.empty(0)
+        return self._tensors[name].to(self._device, torch.float32) if name in self._tensors else torch.empty(0)
 
     def check(self, unused: Iterable[str]) -> None:
         """Raises CheckpointError unless all that was asked for exists, and all that exists was asked for or begins

@@ -22,6 +22,7 @@ CODES, GROUPS, HIDDEN, NARROW = 32, 4, 192, 128
 """Wide enough for sums that are split over programs."""
 END, PAD, PENALTY = CODES + 2, 7, 1.3
 ROWS, POSITIONS, FRAMES = 3, 32, 3
+PAGES = 5
 TEXT = (3, 9)
 LENGTHS = (5, 2, 9)
 
@@ -105,11 +106,14 @@ def test_codes_are_the_modules_codes_in_any_batch(projected: bool, deterministic
         batch=4,
         prompt_tokens=24,
         positions=POSITIONS,
+        pages=PAGES,
         ring=2,
         pad_id=PAD,
         deterministic=deterministic,
     )
     tables, dummy = model.tables, model.tables.dummy_row
+    assert model.cache.pages.tolist() == [[PAGES]] * (ROWS + 1)
+    model.cache.pages[:ROWS, 0] = torch.tensor([3, 0, 4])
     tables.params[:] = torch.tensor([0.0, 50, 1.0, PENALTY])
     tables.min_frames[:] = 1 << 40
     tables.text_ids[:, : len(TEXT)] = torch.tensor(TEXT)

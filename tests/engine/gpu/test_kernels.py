@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from vivavoce_engine.checkpoint import RopeConfig  # noqa: E402
 from vivavoce_engine.gpu import linear as ops  # noqa: E402
-from vivavoce_engine.gpu.attention import CHUNK, Cache, attend, attend_in_frame, attend_prompt  # noqa: E402
+from vivavoce_engine.gpu.attention import CHUNK, Cache, PagedCache, attend, attend_in_frame, attend_prompt  # noqa: E402
 from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, gemm, gemv, norm, splits  # noqa: E402
 from vivavoce_engine.gpu.sampler import PARAMS, RowTables, draw_code_0  # noqa: E402
 from vivavoce_engine.models.layers import RMSNorm, Rope, rotate  # noqa: E402
@@ -108,9 +109,17 @@ class Attention:
         self.rope = Rope(RopeConfig(1e4, HEAD_DIM))
         cos, sin = (x.view(length, HEAD_DIM).to(DEVICE) for x in self.rope(torch.arange(length)[None]))
         k = torch.full((1, rows, length, KV_HEADS, HEAD_DIM), math.nan, device=DEVICE)
-        self.cache = Cache(k, k.clone(), cos, sin, tokens=8, heads=HEADS, split_tokens=2)
+        self.cache = Cache(k, k.clone(), cos, sin, HEADS)
         self.norm = RMSNorm((HEADS + KV_HEADS, HEAD_DIM), EPS).to(DEVICE).requires_grad_(False)
         self.norm.weight.data = normal(HEADS + KV_HEADS, HEAD_DIM, seed=9)
+
+    def paged(self, order: Tensor) -> PagedCache:
+        """The same, empty, in a cache of one page more: `order` [rows * chunks] are its pages, row after row."""
+        k = torch.full((1, len(order) + 1, CHUNK, KV_HEADS, HEAD_DIM), math.nan, device=DEVICE)
+        rows = self.cache.k.shape[1]
+        paged = PagedCache(replace(self.cache, k=k, v=k.clone()), rows, tokens=8, split_tokens=2)
+        paged.pages[:] = order.view(rows, -1)
+        return paged
 
     def split(self, qkv: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """qkv [T, …] of tokens at positions [T] → q, k, v [T, heads, D], normed and rotated."""
@@ -126,36 +135,47 @@ class Attention:
         return torch.einsum("hl,lhd->hd", weights, v).flatten()
 
 
+class Told:
+    """Rows of a paged cache, each with a prompt of its own length, in one call, and then a token, in another."""
+
+    def __init__(self, plain: Attention, paged: PagedCache, lengths: list[int]) -> None:
+        self.told = [normal(n + 1, (HEADS + 2 * KV_HEADS) * HEAD_DIM, seed=20 + row) for row, n in enumerate(lengths)]
+        norm_of = (plain.norm.weight, EPS)
+        self.rows = torch.tensor([row for row, n in enumerate(lengths) for _ in range(n)], dtype=torch.int32).to(DEVICE)
+        self.at = torch.tensor([p for n in lengths for p in range(n)], device=DEVICE)
+        self.of_prompts = torch.full((len(self.rows), HEADS * HEAD_DIM), math.nan, device=DEVICE)
+        if len(self.rows):
+            qkv = torch.cat([told[:-1] for told in self.told])
+            attend_prompt(qkv, norm_of, paged, 0, self.rows, self.at, self.of_prompts)
+        self.of_tokens = torch.full((len(lengths), HEADS * HEAD_DIM), math.nan, device=DEVICE)
+        some = torch.arange(len(lengths), dtype=torch.int32, device=DEVICE)
+        positions = torch.tensor([*lengths, 0], device=DEVICE)
+        last = torch.stack([told[-1] for told in self.told])
+        attend(last, norm_of, paged, 0, some, positions, self.of_tokens, by_row=True)
+
+
 @pytest.mark.parametrize("tokens", [2, 3])  # shared by several programs, or not
 @pytest.mark.parametrize("prompt", [0, 5, CHUNK - 1, CHUNK, 2 * CHUNK + 3])
-def test_attention_of_a_prompt_and_of_the_tokens_after_it(tokens: int, prompt: int) -> None:
-    """A row's prompt in one call, then a token at a time, each row at a length of its own."""
-    length = 3 * CHUNK
-    plain, width = Attention(tokens + 1, length), (HEADS + 2 * KV_HEADS) * HEAD_DIM
-    lengths = [prompt + 2 * row for row in range(tokens)]
-    told = [normal(n + 1, width, seed=20 + row) for row, n in enumerate(lengths)]
-    norm_of = (plain.norm.weight, EPS)
-    rows = torch.tensor([row for row, n in enumerate(lengths) for _ in range(n)], dtype=torch.int32, device=DEVICE)
-    at = torch.tensor([p for n in lengths for p in range(n)], device=DEVICE)
-    if len(rows):
-        qkv = torch.cat([told[row][:n] for row, n in enumerate(lengths)])
-        out = torch.full((len(qkv), HEADS * HEAD_DIM), math.nan, device=DEVICE)
-        attend_prompt(qkv, norm_of, plain.cache, 0, rows, at, out)
-        for token in {0, len(qkv) - 1, len(qkv) // 2}:
-            row, position = int(rows[token]), int(at[token])
-            q, k, v = plain.split(told[row][: position + 1], torch.arange(position + 1))
-            assert near(out[token], plain.exact(q[-1], k, v))
-    positions = torch.zeros(tokens + 1, dtype=torch.int64, device=DEVICE)
-    positions[:tokens] = torch.tensor(lengths)
-    qkv = torch.stack([told[row][-1] for row in range(tokens)])
-    out = torch.full((tokens, HEADS * HEAD_DIM), math.nan, device=DEVICE)
-    some = torch.arange(tokens, dtype=torch.int32, device=DEVICE)
-    attend(qkv, norm_of, plain.cache, 0, some, positions, out, by_row=True)
+def test_attention_of_a_prompt_and_of_the_token_after_it(tokens: int, prompt: int) -> None:
+    """In pages that lie anywhere; where they lie changes no bit."""
+    chunks, lengths = 3, [prompt + 2 * row for row in range(tokens)]
+    plain = Attention(tokens + 1, chunks * CHUNK)
+    count = (tokens + 1) * chunks
+    paged = plain.paged(torch.randperm(count + 1, generator=torch.Generator().manual_seed(prompt))[:count])
+    ours = Told(plain, paged, lengths)
+    for token in {0, len(ours.rows) - 1, len(ours.rows) // 2} if prompt else ():
+        row, position = int(ours.rows[token]), int(ours.at[token])
+        q, k, v = plain.split(ours.told[row][: position + 1], torch.arange(position + 1))
+        assert near(ours.of_prompts[token], plain.exact(q[-1], k, v))
     for row, n in enumerate(lengths):
-        q, k, v = plain.split(told[row], torch.arange(n + 1))
-        assert near(out[row], plain.exact(q[-1], k, v))
-        torch.testing.assert_close(plain.cache.k[0, row, n], k[-1], rtol=1e-6, atol=1e-6)
-    assert not plain.cache.arrived.any()
+        q, k, v = plain.split(ours.told[row], torch.arange(n + 1))
+        assert near(ours.of_tokens[row], plain.exact(q[-1], k, v))
+        kept = paged.cache.k[0, paged.pages[row].long()].flatten(0, 1)[: n + 1]
+        torch.testing.assert_close(kept, k, rtol=1e-6, atol=1e-6)
+    assert not paged.arrived.any()
+    in_a_row = Told(plain, plain.paged(torch.arange(count)), lengths)
+    assert torch.equal(ours.of_tokens, in_a_row.of_tokens)
+    assert torch.equal(ours.of_prompts, in_a_row.of_prompts)
 
 
 def test_attention_within_a_frame() -> None:
