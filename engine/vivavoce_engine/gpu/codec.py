@@ -69,7 +69,7 @@ class GpuCodec:
         table = decoder.quantizer.codebooks[0]
         self.dtype = dtype or table.dtype
         self._like = torch.empty(0, dtype=self.dtype, device=table.device)
-        # Seldom have more than half of the rows a longest piece at once, and the buffers are the decoder's largest memory.
+        # More than half of the rows seldom have a longest piece at once, and these buffers are the decoder's largest.
         self._max_frames, self._at_once = max_frames, max(min(frames_at_once, rows * max_frames // 2), max_frames)
         self._memory_frames = decoder.memory_frames
         self.weight_bytes = sum(weight.numel() for weight in decoder.parameters()) * self.dtype.itemsize
