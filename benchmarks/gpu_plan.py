@@ -3,8 +3,8 @@
     python benchmarks/gpu_plan.py --model FOLDER --out FOLDER [--steps FILE]
 
 All on this machine: step times by `vivavoce bench steps`, first audio of one server by gpu_server.py, then the server's
-requests simulated with those step times. What `bench steps` does not record (`front_ms`, `decoding_slows`) is taken
-from --like; the check's last figure tells whether `front_ms` is right here. With --steps no step times are recorded.
+requests simulated with those step times. What `bench steps` does not record, `front_ms`, is taken from --like; the
+check scales it to the CPU that the server's HTTP process took. With --steps no step times are recorded.
 """
 
 import argparse
@@ -14,16 +14,15 @@ import sys
 from pathlib import Path
 
 VIVAVOCE = (sys.executable, "-m", "vivavoce_client")
-TAKEN_OVER = ("front_ms", "decoding_slows")
 AROUND_MS = 1.2
 """What network and client add to a first audio on one machine; LOG.md has where it is from."""
 
 
-def take_over(steps: Path, like: Path) -> None:
-    """Puts into a file of step times what only the other one has."""
+def take_over_front(steps: Path, like: Path) -> None:
+    """Puts the other file's `front_ms` into a file of step times."""
     recorded, other = (json.loads(path.read_text(encoding="utf-8")) for path in (steps, like))
-    taken = {name: other[name] for name in TAKEN_OVER if name in other}
-    steps.write_text(json.dumps({**taken, **recorded}, indent=1) + "\n", encoding="utf-8")
+    front_ms = {"front_ms": other["front_ms"]}
+    steps.write_text(json.dumps({**recorded, **front_ms}, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -44,7 +43,7 @@ def main() -> None:
     if args.steps is None:
         record = [*VIVAVOCE, "bench", "steps", *model, "--name", name, "--rows", *args.rows, "-o", str(steps)]
         subprocess.run(record, check=True)
-        take_over(steps, args.like)
+        take_over_front(steps, args.like)
     server = [sys.executable, "benchmarks/gpu_server.py", *model, "--out", str(args.out / "server.json")]
     server += ["--requests", str(requests), "--rate", *args.rate, "--duration", args.duration]
     settings = ["--max-streams", args.max_streams, "--max-context", "1024"]

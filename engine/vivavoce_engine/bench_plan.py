@@ -12,12 +12,12 @@ import random
 import statistics
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.simulation import FRAME_S, Arrival, Simulation, Stall
+from vivavoce_engine.simulation import FRAME_S, Arrival, Heard, Simulation, Stall
 from vivavoce_engine.step_times import StepTimes, StepTimesError, read_step_times
 
 RESULTS = Path("benchmarks/results")
@@ -78,6 +78,10 @@ class SimulatedEngine:
     def simulation(self, stalls: Iterable[Stall] = ()) -> Simulation:
         """A new one."""
         return Simulation(self.times, self.config, self.serving_s, stalls)
+
+    def with_front(self, factor: float) -> "SimulatedEngine":
+        """The same with an HTTP process that takes so many times as long."""
+        return replace(self, times=replace(self.times, front_ms=self.times.front_ms.times(factor)))
 
     def facts(self) -> dict[str, Any]:
         return {
@@ -227,22 +231,19 @@ class Compared:
 
 def compare_run(
     engine: SimulatedEngine, facts: Mapping[str, Any], requests: Sequence[dict[str, Any]]
-) -> list[Compared]:
+) -> tuple[list[Compared], SimulatedEngine]:
     """Simulates the requests of a run with speech as long as it was, and sets the two side by side.
 
     They come when they were sent; in a closed loop each when one of the listeners has heard the end of its last. The
-    machine's stalls are as they were, where they were recorded (benchmarks/gpu_server.py does that). First audio is
-    that of the first sample: a simulation knows no silence.
+    machine's stalls are as they were, where they were recorded (benchmarks/gpu_server.py does that), and so is the CPU
+    that the HTTP process took in all: another host's `front_ms` is scaled to it, in the engine that is returned, and
+    compared as it was. First audio is that of the first sample: a simulation knows no silence.
     """
-    listeners = facts["load"].get("listeners")
     sent = sorted((each for each in requests if each["error"] is None), key=lambda each: each["sent_s"])
-    lengths = [max(1, round(each["audio_s"] / FRAME_S)) for each in sent]
-    simulation = engine.simulation(_stalls(facts))
-    if listeners is None:
-        heard = simulation.run(Arrival(each["sent_s"], frames) for each, frames in zip(sent, lengths, strict=True))
-    else:
-        pause_s = statistics.median(each["lag_ms"] for each in sent) / 1000 if sent else 0.0
-        heard = simulation.run_closed(lengths, listeners, pause_s)
+    heard, front_cpu_s = _simulate_run(engine, facts, sent)
+    if front_cpu_s and "front_cpu_s" in facts:
+        engine = engine.with_front(facts["front_cpu_s"] / front_cpu_s)
+        heard, _ = _simulate_run(engine, facts, sent)
     pairs = [(a, b) for a, b in zip(sent, heard, strict=True) if not a["warmup"]]
     if not pairs:
         raise ValueError("the run has no complete request in its measured time")
@@ -261,8 +262,23 @@ def compare_run(
     underruns = sum(bool(each["gaps"]) for each in measured), sum(each.underruns > 0 for each in simulated)
     compared.append(Compared("requests with underruns", *underruns))
     if "front_cpu_s" in facts:
-        compared.append(Compared("HTTP process, CPU s", facts["front_cpu_s"], simulation.front_busy_s))
-    return compared
+        compared.append(Compared("HTTP process, CPU s", facts["front_cpu_s"], front_cpu_s))
+    return compared, engine
+
+
+def _simulate_run(
+    engine: SimulatedEngine, facts: Mapping[str, Any], sent: Sequence[dict[str, Any]]
+) -> tuple[list[Heard], float]:
+    """What the listeners of a run hear in a simulation, and the CPU seconds of its HTTP process."""
+    listeners = facts["load"].get("listeners")
+    lengths = [max(1, round(each["audio_s"] / FRAME_S)) for each in sent]
+    simulation = engine.simulation(_stalls(facts))
+    if listeners is None:
+        heard = simulation.run(Arrival(each["sent_s"], frames) for each, frames in zip(sent, lengths, strict=True))
+    else:
+        pause_s = statistics.median(each["lag_ms"] for each in sent) / 1000 if sent else 0.0
+        heard = simulation.run_closed(lengths, listeners, pause_s)
+    return heard, simulation.front_busy_s
 
 
 def _stalls(facts: Mapping[str, Any]) -> list[Stall]:
@@ -277,7 +293,7 @@ def _check(engine: SimulatedEngine, path: Path) -> int:
         raise ValueError(f"{path} is no result of `vivavoce bench load -o`: {error!r}") from error
     checked = []
     for facts, requests in runs:
-        compared = compare_run(engine, facts, requests)
+        compared, scaled = compare_run(engine, facts, requests)
         stalled_ms = 1000 * sum(stall.length_s for stall in _stalls(facts)) if "stalls" in facts else None
         stood_still = "not recorded when" if stalled_ms is None else f"for {stalled_ms:.0f} ms"
         print(f"{facts['load']}: {facts['requests']} requests; the machine stood still: {stood_still}")
@@ -285,9 +301,11 @@ def _check(engine: SimulatedEngine, path: Path) -> int:
         for each in compared:
             ratio = "" if each.ratio is None else f"{each.ratio:.3f}"
             print(f"{each.figure:24}  {each.measured:8.1f}  {each.simulated:9.1f}  {ratio}")
+        front_ms = {name: round(ms, 3) for name, ms in asdict(scaled.times.front_ms).items()}
+        if scaled is not engine:
+            print(f"all but the CPU simulated with front_ms scaled to the CPU that was measured: {front_ms}")
         figures = [{**asdict(each), "ratio": each.ratio} for each in compared]
-        checked.append(
-            {"load": facts["load"], "requests": facts["requests"], "stalled_ms": stalled_ms, "figures": figures}
-        )
+        about = {"load": facts["load"], "requests": facts["requests"], "stalled_ms": stalled_ms, "front_ms": front_ms}
+        checked.append({**about, "figures": figures})
     print(json.dumps({"bench": "plan", **engine.facts(), "checked": checked}, ensure_ascii=False))
     return 0

@@ -152,6 +152,11 @@ class SimulatedRunner:
     def steps_ahead(self) -> int:
         return self.times.steps_ahead
 
+    @property
+    def shares_pages(self) -> bool:
+        """As on the device that works beside its host."""
+        return self.times.steps_ahead > 0
+
     def launch(self, plan: Plan) -> Step:
         self.clock.wait_until(self.clock.now_s + self.times.host_ms_of(plan) / 1000)
         made_s = max(self.clock.now_s, self._talker_free_s) + self.times.talking_ms_of(plan) / 1000

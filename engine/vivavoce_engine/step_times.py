@@ -7,13 +7,16 @@ A file of step times is JSON, times by what they depend on, one entry a model wh
      "prefill_ms": {"1.7b": {"1": 3.0, "2": 3.4}},         by prompts started in one step
      "code2wav_us_per_frame": {"1x1": 1500, "32x4": 61},   by rows x frames of a call
      "host_ms": {"1": 0.1, "64": 0.4},                     by rows: scheduling and the rest
+     "start_host_ms": {"1.7b": {"1": 1.1, "2": 1.3}},      by prompts started: what the host does for them before the
+                                                           device can begin; hidden while that is busy
      "steps_ahead": 1,                                     0 where the host waits for each step, 1 where it works beside
      "decoding_slows": 0.5,                                the part of its time by which Code2Wav slows the next frame
      "front_ms": {"request": 2.3, "report": 0.5, "piece": 0.3}}    of the HTTP process, until a request is with the
                                                            engine; for a step's report; for each piece of audio in it
 
 Other keys are not read. Between recorded points times are linear, and beyond the last as between the last two. What is
-not there: `prefill_ms` is then taken to be that of a frame of as many rows, `host_ms` and `front_ms` to be 0.
+not there: `prefill_ms` is then taken to be that of a frame of as many rows, the rest but `frame_ms` and
+`code2wav_us_per_frame` to be 0.
 """
 
 import json
@@ -48,6 +51,9 @@ class Curve:
         return y0 if x < x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
+ZERO = Curve({0: 0.0, 1: 0.0})
+
+
 @dataclass(frozen=True, slots=True)
 class FrontTimes:
     """What the HTTP process takes, in ms; it does one thing after the other."""
@@ -58,6 +64,10 @@ class FrontTimes:
     """For what the engine tells after each step, whatever is in it."""
     piece: float = 0.0
     """For each piece of audio in a report."""
+
+    def times(self, factor: float) -> "FrontTimes":
+        """Of a host that takes so many times as long."""
+        return FrontTimes(self.request * factor, self.report * factor, self.piece * factor)
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,7 @@ class StepTimes:
     code2wav_ms: Curve
     """By rows times frames of a call: how they divide into rows matters little."""
     host_ms: Curve
+    start_host_ms: Curve = ZERO
     steps_ahead: int = 0
     decoding_slows: float = 0.0
     front_ms: FrontTimes = FrontTimes()
@@ -89,12 +100,12 @@ class StepTimes:
         return sum(self.code2wav_ms(rows * frames) for frames, rows in calls.items())
 
     def host_ms_of(self, plan: Plan) -> float:
-        """What the host does for a step."""
-        return self.host_ms(max(len(plan.step), len(plan.vocode)))
+        """What the host does for a step before the device can begin it."""
+        start_ms = self.start_host_ms(len(plan.start)) if plan.start else 0.0
+        return self.host_ms(max(len(plan.step), len(plan.vocode))) + start_ms
 
 
-_ZERO = Curve({0: 0.0, 1: 0.0})
-NOTHING = StepTimes("none", "none", _ZERO, _ZERO, _ZERO, _ZERO)
+NOTHING = StepTimes("none", "none", ZERO, ZERO, ZERO, ZERO)
 """A machine that takes no time."""
 
 
@@ -110,7 +121,7 @@ def read_step_times(path: Path, model: str | None) -> StepTimes:
         model = _choose(model, models)
         frame_ms = _curve(models[model])
         prefill = document.get("prefill_ms", {}).get(model)
-        host = document.get("host_ms")
+        host, start_host = document.get("host_ms"), document.get("start_host_ms", {}).get(model)
         assumed = [name for name, found in (("prefill_ms", prefill), ("host_ms", host)) if found is None]
         return StepTimes(
             machine=str(document.get("machine", path.stem)),
@@ -118,7 +129,8 @@ def read_step_times(path: Path, model: str | None) -> StepTimes:
             frame_ms=frame_ms,
             prefill_ms=frame_ms if prefill is None else _curve(prefill),
             code2wav_ms=_calls(document["code2wav_us_per_frame"]),
-            host_ms=Curve({0: 0.0, 1: 0.0}) if host is None else _curve(host),
+            host_ms=ZERO if host is None else _curve(host),
+            start_host_ms=ZERO if start_host is None else _curve(start_host),
             steps_ahead=int(document.get("steps_ahead", 0)),
             decoding_slows=float(document.get("decoding_slows", 0.0)),
             front_ms=FrontTimes(**{name: float(ms) for name, ms in document.get("front_ms", {}).items()}),

@@ -2,16 +2,19 @@
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from vivavoce_engine import EngineConfig, bench_plan, bench_steps
 from vivavoce_engine.bench_plan import SimulatedEngine, Workload, fewest_replicas, percentile, simulate
-from vivavoce_engine.bench_steps import Recorder, host_ms
+from vivavoce_engine.bench_steps import Recorder, decoding_slows, host_ms
 from vivavoce_engine.fake_runner import FakeRunner
+from vivavoce_engine.runner import Step
+from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.simulation import Arrival, Stall
-from vivavoce_engine.step_times import read_step_times
+from vivavoce_engine.step_times import Curve, StepTimes, read_step_times
 
 STEPS = {
     "machine": "by hand",
@@ -147,18 +150,23 @@ def test_stalls_of_the_machine_are_simulated_as_they_were(
     assert ratios["untold"] < 0.5
 
 
-def test_the_work_of_the_http_process_is_compared_where_it_was_measured(
+def test_the_work_of_the_http_process_is_as_it_was_measured(
     steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """60 requests of 5 ms each, and nothing else, are 0.3 s."""
+    """60 requests of 5 ms each, and nothing else, are 0.3 s. They took 0.6: 10 ms each, as in the run."""
+    steps.write_text(json.dumps({**STEPS, "front_ms": {"request": 10}}))
+    run = a_run(steps)
     steps.write_text(json.dumps({**STEPS, "front_ms": {"request": 5}}))
     result = tmp_path / "result.json"
     facts = {"load": {"poisson_rate": 10}, "requests": 50, "front_cpu_s": 0.6}
-    result.write_text(json.dumps({"runs": [facts], "requests": [a_run(steps)]}))
+    result.write_text(json.dumps({"runs": [facts], "requests": [run]}))
     assert plan("--steps", str(steps), "--check", str(result), "--max-streams", "64") == 0
-    work = last_line(capsys)["checked"][0]["figures"][-1]
+    (checked,) = last_line(capsys)["checked"]
+    *latencies, _, work = checked["figures"]
     assert work["figure"] == "HTTP process, CPU s"
     assert work["ratio"] == pytest.approx(0.5)
+    assert checked["front_ms"] == {"request": 10, "report": 0, "piece": 0}
+    assert [each["ratio"] for each in latencies] == pytest.approx([1.0] * 4)
 
 
 def test_the_check_of_a_closed_loop_is_closed_too(
@@ -198,33 +206,104 @@ def test_percentiles_are_nearest_ranks() -> None:
     assert [percentile(range(1, 21), percent) for percent in (50, 95, 100)] == [10, 19, 20]
 
 
-def test_steps_are_recorded_part_by_part() -> None:
+class Device(FakeRunner):
+    """A device a step ahead of its host, with times of its own: it moves the clock instead of taking time."""
+
+    def __init__(self, times: StepTimes, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.times, self.steps_ahead = times, times.steps_ahead
+        self.now_s = self.talker_free_s = self.decoder_free_s = 0.0
+        monkeypatch.setattr("vivavoce_engine.bench_steps.time.perf_counter", lambda: self.now_s)
+
+    def launch(self, plan: Plan) -> Step:
+        self.now_s += self.times.host_ms_of(plan) / 1000
+        made_s = max(self.now_s, self.talker_free_s) + self.times.talking_ms_of(plan) / 1000
+        decoding_s = self.times.decoding_ms_of(plan) / 1000
+        done_s = self.decoder_free_s = max(made_s, self.decoder_free_s) + decoding_s
+        self.talker_free_s = made_s + self.times.decoding_slows * decoding_s
+
+        def wait() -> None:
+            self.now_s = max(self.now_s, done_s)
+
+        return Step(self.run(plan), wait)
+
+
+@pytest.fixture
+def device_times() -> StepTimes:
+    """Code2Wav 0.25 ms and 0.25 a frame: a call of 8 frames of 2 rows is 4.25 ms, longer than one of 4."""
+    return StepTimes(
+        machine="by hand",
+        model="m",
+        frame_ms=Curve({1: 3.0, 2: 3.5}),
+        prefill_ms=Curve({1: 2.0, 2: 2.5}),
+        code2wav_ms=Curve({0: 0.25, 16: 4.25}),
+        host_ms=Curve({0: 0.5, 1: 0.5}),
+        start_host_ms=Curve({1: 1.0, 2: 1.2}),
+        steps_ahead=1,
+        decoding_slows=0.4,
+    )
+
+
+def test_what_a_device_hides_is_not_recorded(device_times: StepTimes, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorder(Device(device_times, monkeypatch), rounds=3).frames(2)
+    assert recorded.frame_ms == pytest.approx(3.5)
+    assert recorded.decoding_ms == pytest.approx({1: 0.75, 2: 1.25, 4: 2.25, 8: 4.25})
+    assert decoding_slows([recorded]) == pytest.approx(0.4)
+
+
+def test_a_host_that_waits_for_every_step_hides_nothing(
+    device_times: StepTimes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = replace(device_times, steps_ahead=0, decoding_slows=0.0)
+    recorded = Recorder(Device(waiting, monkeypatch), rounds=1).frames(2)
+    assert recorded.frame_ms == pytest.approx(3.5 + 0.5)
+    assert recorded.decoding_ms == pytest.approx({1: 0.75, 2: 1.25, 4: 2.25, 8: 4.25})
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_start_costs_an_idle_engine_the_hosts_work_too(
+    device_times: StepTimes, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """What every step costs the host is in it as well."""
+    starts = Recorder(Device(device_times, monkeypatch), rounds=2).starts(count)
+    assert starts.prefill_ms == pytest.approx(device_times.prefill_ms(count))
+    assert starts.host_ms == pytest.approx(device_times.start_host_ms(count) + 0.5)
+
+
+def test_steps_are_those_that_the_loop_would_begin() -> None:
     plans: list[tuple[int, int, tuple[int, ...]]] = []
 
-    def note(plan: Any) -> None:
+    def note(plan: Plan) -> None:
         plans.append((len(plan.start), len(plan.step), tuple(frames for _, frames in plan.vocode)))
 
     recorder = Recorder(FakeRunner(before_step=note), rounds=1)
-    frame_ms, us_per_frame = recorder.frames(2)
-    assert frame_ms >= 0
-    assert list(us_per_frame) == [1, 2, 4, 8]
-    frames = [(0, 2, ())]
+    assert list(recorder.frames(2).decoding_ms) == [1, 2, 4, 8]
+    frame = (0, 2, ())
     assert plans == [
-        *[(2, 0, ()), *frames, (0, 0, (1, 1))],
-        *[*2 * frames, (0, 0, (2, 2))],
-        *[*4 * frames, (0, 0, (4, 4))],
-        *[*8 * frames, (0, 0, (8, 8))],
+        (2, 0, ()),
+        *[frame, frame, (0, 2, (1, 1))],
+        *[frame, frame, (0, 2, (2, 2))],
+        *[*3 * [frame], (0, 2, (4, 4))],
+        *[*7 * [frame], (0, 2, (8, 8))],
     ]
     plans.clear()
-    recorder.prefill_ms(2)
-    assert plans == [(2, 0, ())]
+    recorder.starts(2)
+    frames = 3 * [frame]
+    assert plans == [(2, 0, ()), *frames, (2, 2, ()), *frames, (2, 2, (1, 1)), *frames, (2, 2, (1, 1))]
 
 
 def test_an_utterance_that_ends_is_begun_anew() -> None:
-    """Each of 9 frames: it has room for the calls of 1, 2 and 4 frames, or for one of 8."""
-    runner = FakeRunner(frames_per_character=9 / len(bench_steps.TEXT))
-    _, us_per_frame = Recorder(runner, rounds=2).frames(1)
-    assert list(us_per_frame) == [1, 2, 4, 8]
+    """Each of 9 frames, the last of which is not counted: room for the calls of 1, 2 or of 4, or for one of 8."""
+    starts = 0
+
+    def note(plan: Plan) -> None:
+        nonlocal starts
+        starts += len(plan.start)
+
+    runner = FakeRunner(frames_per_character=9 / len(bench_steps.TEXT), before_step=note)
+    recorded = Recorder(runner, rounds=2).frames(1)
+    assert list(recorded.decoding_ms) == [1, 2, 4, 8]
+    assert starts == 2 * 3
 
 
 def test_the_loop_itself_takes_time() -> None:

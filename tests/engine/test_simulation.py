@@ -45,6 +45,15 @@ def test_a_device_a_step_ahead_hides_the_host_and_decodes_beside_the_next_frame(
     assert heard.ended_s == pytest.approx(0.016 + 4 * a_frame_s)
 
 
+def test_what_the_host_does_for_a_start_is_heard_of_an_idle_engine_alone() -> None:
+    """A frame 10 ms, a start 4 on the host. The second request is started while the first's second frame is made."""
+    step_times = replace(times(constant(10)), start_host_ms=constant(4), steps_ahead=1)
+    first, second = simulate(step_times, Arrival(0.0, 4), Arrival(0.012, 2))
+    assert first.first_s == pytest.approx(0.004 + 0.010)
+    assert first.ended_s == pytest.approx(0.004 + 4 * 0.010)
+    assert second.first_s == pytest.approx(0.004 + 3 * 0.010)
+
+
 def test_requests_share_a_batch() -> None:
     """Frames cost 10 ms and 1 for each row more: the second comes in the middle of a frame, and waits for its end."""
     frame = Curve({1: 10.0, 2: 11.0})

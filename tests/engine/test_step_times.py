@@ -14,6 +14,7 @@ FILE = {
     "prefill_ms": {"1.7b": {"1": 3.0, "2": 4.0}},
     "code2wav_us_per_frame": {"1x1": 1000, "4x2": 500, "2x4": 600, "4x4": 400},
     "host_ms": {"1": 0.1, "2": 0.3},
+    "start_host_ms": {"1.7b": {"1": 1.0, "2": 1.5}},
     "front_ms": {"request": 2, "piece": 0.5},
 }
 
@@ -43,6 +44,7 @@ def test_a_file(tmp_path: Path) -> None:
     assert times.code2wav_ms(8) == pytest.approx(8 * 0.55), "calls of the same size are averaged"
     assert times.code2wav_ms(16) == pytest.approx(6.4)
     assert times.host_ms(2) == pytest.approx(0.3)
+    assert times.start_host_ms(2) == pytest.approx(1.5)
     assert times.front_ms == FrontTimes(request=2.0, report=0.0, piece=0.5)
 
 
@@ -52,7 +54,7 @@ def test_what_is_missing_is_assumed_and_said(tmp_path: Path) -> None:
     assert times.machine == "engine-x"
     assert times.assumed == ("prefill_ms", "host_ms")
     assert times.prefill_ms(1) == 5.6
-    assert times.host_ms(100) == 0.0
+    assert times.host_ms(100) == times.start_host_ms(2) == 0.0
     assert times.front_ms == FrontTimes(0.0, 0.0, 0.0)
 
 
