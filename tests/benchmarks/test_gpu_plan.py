@@ -3,14 +3,14 @@
 import json
 from pathlib import Path
 
-from benchmarks.gpu_plan import take_over
+from benchmarks.gpu_plan import take_over_front
 
 
-def test_only_what_was_not_recorded_is_taken_over(tmp_path: Path) -> None:
+def test_only_the_front_s_times_are_taken_over(tmp_path: Path) -> None:
     steps, like = tmp_path / "steps.json", tmp_path / "like.json"
     steps.write_text(json.dumps({"frame_ms": {"m": {"1": 2}}, "decoding_slows": 0.25}))
     like.write_text(json.dumps({"frame_ms": {"m": {"1": 9}}, "decoding_slows": 0.5, "front_ms": {"piece": 3}}))
-    take_over(steps, like)
+    take_over_front(steps, like)
     assert json.loads(steps.read_text()) == {
         "frame_ms": {"m": {"1": 2}},
         "decoding_slows": 0.25,
