@@ -4,7 +4,6 @@ import asyncio
 import math
 import subprocess
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -41,8 +40,8 @@ class Child:
     started_s: float = field(default_factory=time.monotonic)
 
     @classmethod
-    async def start(cls, environment: Mapping[str, str]) -> "Child":
-        process, here = spawn("vivavoce_engine.worker", environment)
+    async def start(cls) -> "Child":
+        process, here = spawn("vivavoce_engine.worker")
         reader, writer = await asyncio.open_connection(sock=here, limit=READ_BUFFER_BYTES)
         return cls(process, reader, writer)
 

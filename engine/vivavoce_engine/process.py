@@ -79,7 +79,7 @@ class Phase(Enum):
 
 class EngineProcess(EngineFront):
     """See above. `on_demand_s` None loads the model at the start, for good; else at the first request, until nobody
-    has used it for so many seconds. `environment` adds to the process's variables."""
+    has used it for so many seconds."""
 
     def __init__(
         self,
@@ -87,12 +87,10 @@ class EngineProcess(EngineFront):
         config: EngineConfig,
         store: VoiceStore | None = None,
         on_demand_s: float | None = None,
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(model.info, model.text, config, remote_voices(model, self, store))
         self._model = model
         self._on_demand_s = on_demand_s
-        self._environment = environment or {}
         self._unread_ahead = int(config.max_unread_s / model.info.frame_s) // 4
         """Frames that a reader takes before the process hears of it."""
         self._phase = Phase.AWAY
@@ -274,7 +272,7 @@ class EngineProcess(EngineFront):
     async def _life(self) -> Fault | None:
         """Why the process is no more; None if it was told to go."""
         try:
-            child = self._child = await Child.start(self._environment)
+            child = self._child = await Child.start()
         except OSError as error:
             return Fault("load", NotServing(f"no process can be started: {error}"))
         ticking = asyncio.create_task(self._tick(child))

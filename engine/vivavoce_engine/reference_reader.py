@@ -51,7 +51,7 @@ class ReferenceReader:
         return answer
 
     def _start(self) -> Pipe:
-        process, end = spawn("vivavoce_engine.reference_process", {})
+        process, end = spawn("vivavoce_engine.reference_process")
         self._pipe, self.pid = Pipe(end), process.pid
         self._end = weakref.finalize(self, end_process, process, self._pipe)  # with its reader, or with the program
         return self._pipe

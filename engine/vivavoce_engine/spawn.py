@@ -4,10 +4,9 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
 
 
-def spawn(module: str, environment: Mapping[str, str]) -> "tuple[subprocess.Popen[bytes], socket.socket]":
+def spawn(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
     """Runs `python -m module FD`, and gives this end of the socket whose other end is FD there."""
     here, there = socket.socketpair()
     # Modules are found where this process finds them, and nowhere else.
@@ -17,6 +16,6 @@ def spawn(module: str, environment: Mapping[str, str]) -> "tuple[subprocess.Pope
             [sys.executable, "-P", "-m", module, str(there.fileno())],
             pass_fds=[there.fileno()],
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **environment, "PYTHONPATH": paths},
+            env={**os.environ, "PYTHONPATH": paths},
         )
     return process, here

@@ -34,7 +34,7 @@ from vivavoce_engine import (
 from vivavoce_engine import process as process_module
 from vivavoce_engine.fake_runner import FakeEncoder, tone
 
-from tests.support.faulty_models import DELAY_VARIABLE, HANG, LEAVE, RAISE, REFUSAL_VARIABLE, SLOW, faulty_model
+from tests.support.faulty_models import HANG, LEAVE, RAISE, SLOW, faulty_model
 from tests.support.recordings import voice_like, wav
 
 DEADLINE_S = 60.0
@@ -262,7 +262,7 @@ async def test_it_comes_back(how: str) -> None:
 async def test_while_it_is_away_everybody_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_module, "HOPELESS_STARTS", 3)
     refusal = tmp_path / "refuse"
-    engine = EngineProcess(faulty_model(), EngineConfig(), environment={REFUSAL_VARIABLE: str(refusal)})
+    engine = EngineProcess(faulty_model(refusal=refusal), EngineConfig())
     with started(engine):
         refusal.touch()
         os.kill(pid_of(engine), signal.SIGKILL)
@@ -296,8 +296,7 @@ async def test_a_recording_that_is_being_encoded_when_it_breaks_is_refused(monke
 
 def test_a_model_that_cannot_be_loaded_is_told_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "refuse").touch()
-    environment = {REFUSAL_VARIABLE: str(tmp_path / "refuse")}
-    engine = EngineProcess(faulty_model(), EngineConfig(), environment=environment)
+    engine = EngineProcess(faulty_model(refusal=tmp_path / "refuse"), EngineConfig())
     with pytest.raises(CheckpointError, match="of another model"):
         engine.start()
     assert not engine.ready
@@ -359,8 +358,9 @@ def test_no_process_outlives_a_server_that_was_killed() -> None:
 # ---- on demand
 
 
-def on_demand(ttl_s: float = 3600.0, environment: dict[str, str] | None = None) -> EngineProcess:
-    return EngineProcess(faulty_model(), EngineConfig(max_queue=8), on_demand_s=ttl_s, environment=environment)
+def on_demand(ttl_s: float = 3600.0, refusal: Path | None = None, load_s: float = 0.0) -> EngineProcess:
+    model = faulty_model(refusal=refusal, load_s=load_s)
+    return EngineProcess(model, EngineConfig(max_queue=8), on_demand_s=ttl_s)
 
 
 async def test_the_first_request_loads_the_model_and_others_share_it() -> None:
@@ -397,7 +397,7 @@ async def test_what_nobody_uses_is_unloaded_and_comes_back() -> None:
 
 
 async def test_a_request_waits_for_the_model_no_longer_than_it_wants() -> None:
-    with started(on_demand(environment={DELAY_VARIABLE: "2"})) as engine:
+    with started(on_demand(load_s=2)) as engine:
         late = engine.submit(replace(says(2), max_wait_s=0.2))
         patient = engine.submit(says(2, seed=9))
         with pytest.raises(Overloaded, match="time to wait has passed"):
@@ -408,7 +408,7 @@ async def test_a_request_waits_for_the_model_no_longer_than_it_wants() -> None:
 
 
 async def test_the_queue_counts_while_the_model_loads() -> None:
-    with started(on_demand(environment={DELAY_VARIABLE: "1"})) as engine:
+    with started(on_demand(load_s=1)) as engine:
         streams = [engine.submit(says(2)) for _ in range(engine.config.max_streams + engine.config.max_queue)]
         with pytest.raises(Overloaded):
             engine.submit(says(2))
@@ -420,7 +420,7 @@ async def test_the_queue_counts_while_the_model_loads() -> None:
 async def test_a_model_that_does_not_load_is_told_to_those_who_wait(tmp_path: Path) -> None:
     refusal = tmp_path / "refuse"
     refusal.touch()
-    with started(on_demand(environment={REFUSAL_VARIABLE: str(refusal)})) as engine:
+    with started(on_demand(refusal=refusal)) as engine:
         for _ in range(2):
             with pytest.raises(NotServing, match="could not be loaded: the weights are of another model"):
                 await soon(collect(engine.submit(says(2))))
@@ -431,7 +431,7 @@ async def test_a_model_that_does_not_load_is_told_to_those_who_wait(tmp_path: Pa
 
 
 async def test_stopping_does_not_wait_for_a_model_to_load() -> None:
-    with started(on_demand(environment={DELAY_VARIABLE: "60"})) as engine:
+    with started(on_demand(load_s=60)) as engine:
         stream = engine.submit(says(2))
         await until(lambda: engine.pid is not None)
         stopping = threading.Thread(target=engine.stop)

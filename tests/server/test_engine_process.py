@@ -221,12 +221,7 @@ def test_a_live_session_outlasts_its_model(tmp_path: Path) -> None:
 async def test_a_model_that_does_not_load_is_a_clear_503_and_no_matter_of_health(tmp_path: Path) -> None:
     refusal = tmp_path / "refuse"
     refusal.touch()
-    broken = EngineProcess(
-        faulty_model("broken"),
-        EngineConfig(),
-        on_demand_s=60,
-        environment={"TEST_REFUSE_TO_LOAD": str(refusal)},
-    )
+    broken = EngineProcess(faulty_model("broken", refusal), EngineConfig(), on_demand_s=60)
     sound = EngineProcess(faulty_model("sound"), EngineConfig(), on_demand_s=60)
     with live_server({"broken": broken, "sound": sound}) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:

@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from vivavoce_engine import Model
@@ -18,8 +19,6 @@ RAISE = {
 }
 """Text → why the engine then breaks down, and the exception that does it."""
 HANG, LEAVE, SLOW = "hang", "leave", "slow"
-REFUSAL_VARIABLE, DELAY_VARIABLE = "TEST_REFUSE_TO_LOAD", "TEST_LOAD_S"
-"""A file that keeps the model from being loaded while it is there, and how long loading takes."""
 
 
 def misbehave(plan: Plan) -> None:
@@ -35,14 +34,14 @@ def misbehave(plan: Plan) -> None:
             time.sleep(0.01)
 
 
-def faulty_parts() -> Parts:
-    refusal = os.environ.get(REFUSAL_VARIABLE)
-    if refusal and Path(refusal).exists():
+def faulty_parts(refusal: Path | None, load_s: float) -> Parts:
+    if refusal is not None and refusal.exists():
         raise CheckpointError("the weights are of another model")
-    time.sleep(float(os.environ.get(DELAY_VARIABLE, "0")))
+    time.sleep(load_s)
     return Parts(FakeRunner(before_step=misbehave), fake_presets(), FakeEncoder())
 
 
-def faulty_model(name: str = "faulty") -> Model:
+def faulty_model(name: str = "faulty", refusal: Path | None = None, load_s: float = 0.0) -> Model:
+    """`refusal` keeps it from being loaded while there is such a file."""
     info = replace(FAKE_INFO, name=name)
-    return Model(info, FakeText(info), faulty_parts)
+    return Model(info, FakeText(info), partial(faulty_parts, refusal, load_s))
