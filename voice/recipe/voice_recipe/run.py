@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,8 +118,8 @@ def result_of(path: Path) -> dict[str, float]:
     return loaded
 
 
-def choose(chain: Chain, stage: str, trials: dict[str, list[str]], loss: Callable[[dict[str, float]], float]) -> str:
-    """Copy the weights of the better trial to <stage>.pt; -> a line about all of them."""
+def choose(chain: Chain, stage: str, trials: Iterable[str], loss: Callable[[dict[str, float]], float]) -> str:
+    """Copy the weights of the best trial to <stage>.pt; -> a line about all of them."""
     found = {name: result_of(chain.work / f"{stage}_{name}.pt") for name in trials}
     best = min(found, key=lambda name: loss(found[name]))
     shutil.copy(chain.work / f"{stage}_{best}.pt", chain.work / f"{stage}.pt")
@@ -132,6 +132,13 @@ def heard_gate(decoder: dict[str, float], probe_true: float) -> str:
     if share < MIN_HEARD_SHARE:
         raise GateError(f"decoder keeps {share:.2f} of the phonemes, {MIN_HEARD_SHARE} are needed")
     return f"decoder keeps {share:.2f} of the phonemes that the probe hears in the teacher"
+
+
+def keep_decoder(chain: Chain, trials: Sequence[str]) -> None:
+    """The trial that is heard best becomes decoder.pt, if it is heard well enough."""
+    chain.note(choose(chain, "decoder", trials, lambda r: -r["heard"]))
+    best = max((result_of(chain.work / f"decoder_{name}.pt") for name in trials), key=lambda r: r["heard"])
+    chain.note(heard_gate(best, torch.load(chain.work / "codes.pt", map_location="cpu")["report"]["probe_true"]))
 
 
 def synthesise(chain: Chain, first_only: bool = False) -> list[subprocess.Popen[bytes]]:
@@ -169,22 +176,20 @@ def start_option(chain: Chain, file: str) -> list[str]:
     return ["--start", str(chain.start / file)] if chain.start is not None else []
 
 
+def start_trial(
+    chain: Chain, stage: str, name: str, shards: Iterable[Path], options: list[str], card: int
+) -> subprocess.Popen[bytes]:
+    """A trial of a training, from the weights of an earlier run if there are any."""
+    arguments = ["--shards", *(str(shard) for shard in shards), "--out", str(chain.work / f"{stage}_{name}.pt")]
+    arguments += ["--end-time", str(chain.end_time), *start_option(chain, f"{stage}.pt"), *options]
+    return chain.launch(f"{stage}_{name}", f"train_{stage}", arguments, card)
+
+
 def start_decoder(chain: Chain, name: str, options: list[str], card: int) -> subprocess.Popen[bytes]:
     """A trial of the decoder on the first shard of every card, which has audio."""
-    arguments = [
-        "--shards",
-        *(str(shard) for shard in chain.shards[: chain.cards]),
-        "--codes",
-        str(chain.work / "codes.pt"),
-        "--out",
-        str(chain.work / f"decoder_{name}.pt"),
-        "--end-time",
-        str(chain.end_time),
-        *start_option(chain, "decoder.pt"),
-        *options,
-        *chain.decoder_options,
-    ]
-    return chain.launch(f"decoder_{name}", "train_decoder", arguments, card)
+    codes = ["--codes", str(chain.work / "codes.pt")]
+    shards = chain.shards[: chain.cards]
+    return start_trial(chain, "decoder", name, shards, [*codes, *options, *chain.decoder_options], card)
 
 
 def start_trainings(chain: Chain) -> dict[str, subprocess.Popen[bytes]]:
@@ -193,22 +198,10 @@ def start_trainings(chain: Chain) -> dict[str, subprocess.Popen[bytes]]:
     running = {}
     for number, (name, options) in enumerate(DECODER_TRIALS.items()):
         running[f"decoder_{name}"] = start_decoder(chain, name, options, number % half)
+    texts = ["--corpus", str(chain.corpus), "--tokenizer", str(chain.work / "tokenizer")]
     for number, (name, options) in enumerate(TALKER_TRIALS.items()):
-        arguments = [
-            "--shards",
-            *(str(shard) for shard in chain.shards),
-            "--corpus",
-            str(chain.corpus),
-            "--tokenizer",
-            str(chain.work / "tokenizer"),
-            "--out",
-            str(chain.work / f"talker_{name}.pt"),
-            "--end-time",
-            str(chain.end_time),
-            *options,
-        ]
-        arguments += start_option(chain, "talker.pt")
-        running[f"talker_{name}"] = chain.launch(f"talker_{name}", "train_talker", arguments, half + number % half)
+        card = half + number % half
+        running[f"talker_{name}"] = start_trial(chain, "talker", name, chain.shards, [*texts, *options], card)
     return running
 
 
@@ -251,14 +244,12 @@ def run(chain: Chain) -> None:
     finally:
         for process in (*trainings.values(), *speech):
             process.terminate()
-    decoders = {name: options for name, options in DECODER_TRIALS.items() if f"decoder_{name}" not in failed}
-    talkers = {name: options for name, options in TALKER_TRIALS.items() if f"talker_{name}" not in failed}
+    decoders = [name for name in DECODER_TRIALS if f"decoder_{name}" not in failed]
+    talkers = [name for name in TALKER_TRIALS if f"talker_{name}" not in failed]
     if not decoders or not talkers:
         raise GateError(f"no decoder or no talker was trained; see the logs in {work}")
-    chain.note(choose(chain, "decoder", decoders, lambda r: -r["heard"]))
     chain.note(choose(chain, "talker", talkers, lambda r: r["code0"] + r["rest"]))
-    best = max((result_of(work / f"decoder_{name}.pt") for name in decoders), key=lambda r: r["heard"])
-    chain.note(heard_gate(best, torch.load(codes, map_location="cpu")["report"]["probe_true"]))
+    keep_decoder(chain, decoders)
     export(work, work / "checkpoint")
 
 
@@ -318,16 +309,14 @@ def run_decoder(chain: Chain) -> None:
     finally:
         for process in running.values():
             process.terminate()
-    ended = {
-        name: LONG_DECODER_TRIALS[name]
+    ended = [
+        name
         for name, process in running.items()
         if process.returncode == 0 and "heard" in result_of(work / f"decoder_{name}.pt")
-    }
+    ]
     if not ended:
         raise GateError(f"no decoder was trained to its end; see the logs in {work}")
-    chain.note(choose(chain, "decoder", ended, lambda r: -r["heard"]))
-    best = max((result_of(work / f"decoder_{name}.pt") for name in ended), key=lambda r: r["heard"])
-    chain.note(heard_gate(best, torch.load(codes, map_location="cpu")["report"]["probe_true"]))
+    keep_decoder(chain, ended)
 
 
 def main() -> None:
