@@ -7,14 +7,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from vivavoce_engine.admission import Admission, Rates
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EndlessSpeech, EngineError
 from vivavoce_engine.messages import AppendText, Cancel, Command, Failed, Finished, Shutdown, Submit
-from vivavoce_engine.pages import PAGE_POSITIONS, pages_of
+from vivavoce_engine.pages import pages_of
 from vivavoce_engine.runner import Outcome, Runner, Step
 from vivavoce_engine.scheduler import Plan, Scheduler
 from vivavoce_engine.sequence import Sequence
@@ -67,10 +67,8 @@ class EngineLoop:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
-        if not runner.shares_pages:
-            whole = config.max_streams * pages_of(config.max_context) * PAGE_POSITIONS
-            config = replace(config, kv_positions=whole)
-        self._scheduler = Scheduler(config, int(config.max_unread_s / runner.info.frame_s))
+        pages = config.kv_pages if runner.shares_pages else config.max_streams * pages_of(config.max_context)
+        self._scheduler = Scheduler(config, int(config.max_unread_s / runner.info.frame_s), pages)
         self._admission = admission
         self._deliver = deliver
         self._now = now

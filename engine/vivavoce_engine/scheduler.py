@@ -32,11 +32,11 @@ class Scheduler:
     A row's pages grow with its speech. Where none is free, older rows get the next ones first; the others rest.
     """
 
-    def __init__(self, config: EngineConfig, max_unread_frames: int) -> None:
+    def __init__(self, config: EngineConfig, max_unread_frames: int, pages: int) -> None:
         self._config = config
         self._max_unread_frames = max_unread_frames
         self._rows = Slots("row", config.max_streams)
-        self._pages = Slots("page", config.kv_pages)
+        self._pages = Slots("page", pages)
         self._queue: dict[int, Pending] = {}
         self._running: dict[int, Sequence] = {}
         self.left_queue = 0

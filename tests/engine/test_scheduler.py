@@ -18,7 +18,8 @@ UNREAD = 1000
 
 
 def scheduler_of(max_unread_frames: int = UNREAD, **settings: int) -> Scheduler:
-    return Scheduler(EngineConfig(**settings), max_unread_frames)  # type: ignore[arg-type]
+    config = EngineConfig(**settings)  # type: ignore[arg-type]
+    return Scheduler(config, max_unread_frames, config.kv_pages)
 
 
 def ids(sequences: SequenceOf[Sequence]) -> list[int]:
