@@ -30,9 +30,11 @@ test-quality: $(VENV)/.eval
 	$(BIN)/python -m pytest -m quality -o faulthandler_timeout=600 tests/quality
 
 # On a machine with an NVIDIA card, whose PyTorch and Triton are used: the kernels, and the engine with the shipped voice.
+# pytest is all else that it needs: the project's own configuration asks for plugins.
 GPU_PATH := PYTHONPATH=engine:voice:server:clients/python:benchmarks:.
 test-gpu:
-	$(GPU_PATH) $(PYTHON) -m pytest -s tests/engine/gpu tests/on_gpu
+	$(GPU_PATH) $(PYTHON) -m pytest -c /dev/null --rootdir=. --import-mode=importlib -p no:cacheprovider -s \
+	    tests/engine/gpu tests/on_gpu
 
 # Times of the frame, of Code2Wav and of the whole engine, on random weights of the released shapes; needs 8 GB of disk.
 bench-gpu:

@@ -25,7 +25,8 @@ class EngineConfig:
     max_prefills_per_step: int = 2
     """New utterances started between two frames, so that a burst never stalls running streams."""
     max_chunk_frames: int = 8
-    """Largest piece of audio decoded at once; the ramp from the first chunk ends here."""
+    """Largest piece of audio decoded at once; the ramp from the first chunk ends here. A CPU, whose streams all wait
+    for it meanwhile, decodes less at once."""
     max_unread_s: float = 30.0
     """Seconds of audio that a reader may leave unread before its row rests."""
     max_step_s: float = 60.0

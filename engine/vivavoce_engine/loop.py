@@ -4,10 +4,12 @@ It runs on one thread, of whoever holds it: an Engine of this process (engine.py
 """
 
 import math
+import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from vivavoce_engine.admission import Admission, Rates
@@ -19,6 +21,12 @@ from vivavoce_engine.runner import Outcome, Runner, Step
 from vivavoce_engine.scheduler import Plan, Scheduler
 from vivavoce_engine.sequence import Sequence
 from vivavoce_engine.stream import Delivery
+
+FIRST_STEP_S = 0.04
+STEPS_MEASURED = 9
+"""What a step is assumed to take at first, and of how many steps the median is what it usually takes."""
+SPARE_STEPS = 1
+"""By so many usual steps what a listener has left may be shorter than it seems: some steps take longer."""
 
 
 class Inbox(Protocol):
@@ -67,8 +75,10 @@ class EngineLoop:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
+        self._frame_s = runner.info.frame_s
         pages = config.kv_pages if runner.shares_pages else config.max_streams * pages_of(config.max_context)
-        self._scheduler = Scheduler(config, int(config.max_unread_s / runner.info.frame_s), pages)
+        max_unread_frames = int(config.max_unread_s / self._frame_s)
+        self._scheduler = Scheduler(config, max_unread_frames, pages, decodes_beside=runner.steps_ahead > 0)
         self._admission = admission
         self._deliver = deliver
         self._now = now
@@ -77,6 +87,7 @@ class EngineLoop:
         self._oldest_started_s = math.inf
         self._underway: deque[Underway] = deque()
         self._last_end_s = -math.inf
+        self._steps_s = deque([FIRST_STEP_S], maxlen=STEPS_MEASURED)
 
     def state(self) -> LoopState:
         """May be asked by any thread."""
@@ -123,7 +134,7 @@ class EngineLoop:
         if late:
             refusal = Failed(self._admission.overloaded("the request's time to wait has passed"))
             self._deliver([(pending.stream, refusal) for pending in late])
-        plan = self._scheduler.plan()
+        plan = self._scheduler.plan(partial(self._runs_dry, now_s, self._next_piece_s(now_s)))
         if plan:
             self._begin(plan, now_s)
         elif not self._underway:
@@ -131,6 +142,21 @@ class EngineLoop:
         if len(self._underway) > (self._runner.steps_ahead if plan else 0):
             self._end(self._underway[0])
         return True
+
+    def _next_piece_s(self, now_s: float) -> float:
+        """When a piece is heard that the next step decodes, and not the one that is planned now.
+
+        Where a frame takes longer than it lasts, no piece is short enough, and short ones would make it worse: never.
+        """
+        usual_s = statistics.median(self._steps_s)
+        if usual_s >= self._frame_s:
+            return -math.inf
+        return now_s + (self._runner.steps_ahead + 2 + SPARE_STEPS) * usual_s
+
+    def _runs_dry(self, now_s: float, next_piece_s: float, sequence: Sequence) -> bool:
+        """Whether its listener has played all that it has, and all that is underway, when that piece is heard."""
+        underway_s = (sequence.frames_vocoded - sequence.frames_sent) * self._frame_s
+        return max(sequence.playback.runs_dry_s, now_s) + underway_s < next_piece_s
 
     def _make_room(self) -> bool:
         """Breaks off a row for which there are no pages, if nothing else will free some; False where that is not so."""
@@ -172,17 +198,18 @@ class EngineLoop:
         self._underway.popleft()
         self._oldest_started_s = self._underway[0].started_s if self._underway else math.inf
         outcome = oldest.step.outcome
-        deliveries = self._commit(outcome)
         end_s, rows = self._now(), len(outcome.plan.step)
+        deliveries = self._commit(outcome, end_s)
         if rows:
             took_s = end_s - max(oldest.started_s, self._last_end_s)
             self._admission.rates = self._admission.rates.after_step(rows, took_s)
+            self._steps_s.append(took_s)
         self._last_end_s = end_s
         self._steps += 1
         self._frames += rows
         self._deliver(deliveries)
 
-    def _commit(self, outcome: Outcome) -> list[Delivery]:
+    def _commit(self, outcome: Outcome, now_s: float) -> list[Delivery]:
         """Moves the host state on by what the runner did; returns what listeners are to hear."""
         deliveries: list[Delivery] = []
         for sequence in outcome.plan.step:
@@ -193,6 +220,7 @@ class EngineLoop:
                 continue
             chunk = sequence.send(outcome.audio[sequence.utterance_id])
             if chunk is not None:
+                sequence.playback.hear(now_s, chunk.frames * self._frame_s)
                 sequence.watch(chunk.codes)
                 deliveries.append((sequence.stream, chunk))
         for sequence in self._scheduler.running_sequences():

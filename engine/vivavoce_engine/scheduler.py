@@ -2,8 +2,10 @@
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from vivavoce_engine.chunking import host_chunk_frames
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.pages import pages_of
 from vivavoce_engine.sequence import Pending, Sequence
@@ -32,8 +34,9 @@ class Scheduler:
     A row's pages grow with its speech. Where none is free, older rows get the next ones first; the others rest.
     """
 
-    def __init__(self, config: EngineConfig, max_unread_frames: int, pages: int) -> None:
+    def __init__(self, config: EngineConfig, max_unread_frames: int, pages: int, decodes_beside: bool) -> None:
         self._config = config
+        self._decodes_beside = decodes_beside
         self._max_unread_frames = max_unread_frames
         self._rows = Slots("row", config.max_streams)
         self._pages = Slots("page", pages)
@@ -98,18 +101,25 @@ class Scheduler:
     def running_sequences(self) -> list[Sequence]:
         return list(self._running.values())
 
-    def plan(self) -> Plan:
+    def plan(self, runs_dry: Callable[[Sequence], bool] = lambda _: False) -> Plan:
         """Starts what fits, and steps every row that has text, room, and a listener who is not too far behind.
 
-        Rows that run get their pages before any goes to one that starts.
+        Rows that run get their pages before any goes to one that starts. Frames wait until they are a piece of audio,
+        but for a listener who `runs_dry` before they would be.
         """
         step = [sequence for sequence in self._running.values() if self._wants_frame(sequence) and self._grow(sequence)]
         start = self._admit()
         step += filter(self._wants_frame, start)
         stepping = {sequence.utterance_id for sequence in step}
+        largest = self._config.max_chunk_frames
+        if not self._decodes_beside:
+            largest = min(largest, host_chunk_frames(len(self._running)))
         vocode = []
         for sequence in self._running.values():
-            frames = sequence.next_chunk(self._config.max_chunk_frames, sequence.utterance_id in stepping)
+            coming = sequence.utterance_id in stepping
+            frames = sequence.next_chunk(largest, coming)
+            if not frames and runs_dry(sequence):
+                frames = sequence.frames_waiting + coming
             if frames:
                 vocode.append((sequence, frames))
         return Plan(tuple(start), tuple(step), tuple(vocode))

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_engine.chunking import chunk_frames
+from vivavoce_engine.chunking import Playback, chunk_frames
 from vivavoce_engine.messages import AudioChunk, Finished
 from vivavoce_engine.request import SynthesisRequest
 from vivavoce_engine.stream import Listener
@@ -93,6 +93,7 @@ class Sequence:
         self.frames_known = 0
         """Frames of which is known whether the speech ended after them."""
         self.frames_sent = 0
+        self.playback = Playback()
         self.ended = False
         """No further frame will be made: the model ended its speech, or the frame limit is reached."""
         self._hit_limit = False

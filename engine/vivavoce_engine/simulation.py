@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivavoce_engine.admission import Admission, Load
+from vivavoce_engine.chunking import Playback
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import Overloaded
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeText
@@ -59,20 +60,19 @@ class Heard:
     stalled_s: float = 0.0
     underruns: int = 0
     unread_frames: int = 0
-    _runs_dry_s: float = math.inf
+    _playback: Playback = field(default_factory=Playback)
 
     def count_sent(self, frames: int) -> None:
         pass
 
     def hear(self, at_s: float, frames: int) -> None:
-        """A piece comes. The player starts with the first one, and waits whenever it has nothing."""
+        """A piece comes."""
         if self.first_s is None:
-            self.first_s = self._runs_dry_s = at_s
-        late_s = at_s - self._runs_dry_s
+            self.first_s = at_s
+        late_s = self._playback.hear(at_s, frames * FRAME_S)
         if late_s > ON_TIME_S:
             self.underruns += 1
             self.stalled_s += late_s
-        self._runs_dry_s = max(at_s, self._runs_dry_s) + frames * FRAME_S
         self.ended_s = at_s
 
     @property

@@ -20,7 +20,7 @@ from vivavoce_engine import (
     torch_runner,
 )
 from vivavoce_engine.checkpoint import read_checkpoint
-from vivavoce_engine.chunking import chunk_frames
+from vivavoce_engine.chunking import host_chunk_frames
 from vivavoce_engine.sampling import uniform
 from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.torch_runner import TorchRunner
@@ -195,14 +195,9 @@ def test_sizes_of_pieces_change_nothing(
             requests = [replace(REQUESTS[name], first_chunk_frames=first_chunk_frames) for name in names]
             for name, speech in zip(names, speak(engine, *requests), strict=True):
                 assert_same(name, speech, alone["tiny"][name])
-                assert speech.chunk_frames == ramp(len(speech.codes), first_chunk_frames, max_chunk_frames)
-
-
-def ramp(frames: int, first_frames: int, max_frames: int) -> tuple[int, ...]:
-    pieces: list[int] = []
-    while sum(pieces) < frames:
-        pieces.append(min(chunk_frames(sum(pieces), first_frames, max_frames), frames - sum(pieces)))
-    return tuple(pieces)
+                largest = min(max_chunk_frames, host_chunk_frames(len(names)))
+                assert speech.chunk_frames[0] == min(first_chunk_frames, largest)
+                assert max(speech.chunk_frames) <= largest
 
 
 def test_a_smaller_frame_limit_is_a_prefix(engine: Engine, alone: dict[ShapeName, Speeches]) -> None:

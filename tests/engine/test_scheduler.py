@@ -19,7 +19,7 @@ UNREAD = 1000
 
 def scheduler_of(max_unread_frames: int = UNREAD, **settings: int) -> Scheduler:
     config = EngineConfig(**settings)  # type: ignore[arg-type]
-    return Scheduler(config, max_unread_frames, config.kv_pages)
+    return Scheduler(config, max_unread_frames, config.kv_pages, decodes_beside=True)
 
 
 def ids(sequences: SequenceOf[Sequence]) -> list[int]:

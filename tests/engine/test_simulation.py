@@ -73,12 +73,20 @@ def test_who_finds_no_row_waits_and_who_finds_no_place_in_the_queue_is_refused()
 
 
 def test_too_slow_frames_are_heard_as_underruns() -> None:
-    """100 ms for 80 ms of speech: each of the pieces (1, 1, 2, 4 frames) comes 20 ms a frame too late."""
+    """100 ms for 80 ms of speech: each of the pieces (1, 1, 2, 4 frames) comes 20 ms a frame too late. Shorter pieces
+    would be late as well."""
     (slow,) = simulate(times(constant(100)), Arrival(0.0, 8))
     assert slow.underruns == 3
     assert slow.stalled_s == pytest.approx(0.020 + (0.2 - 0.08) + (0.4 - 0.16))
-    (fast,) = simulate(times(constant(79)), Arrival(0.0, 2))
-    assert fast.underruns == 0
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+@pytest.mark.parametrize("frame_ms", [20, 40, 50, 60, 70, 79])
+def test_nobody_runs_dry_while_frames_are_made_faster_than_they_are_played(frame_ms: float, steps_ahead: int) -> None:
+    """Also whoever comes while others have longer pieces, and at the frame rate's edge."""
+    arrivals = [Arrival(start * 0.7, 60) for start in range(3)]
+    heard = simulate(replace(times(constant(frame_ms)), steps_ahead=steps_ahead), *arrivals)
+    assert [(each.underruns, each.ended_s is None) for each in heard] == [(0, False)] * 3
 
 
 def test_starts_are_limited_as_in_the_engine() -> None:

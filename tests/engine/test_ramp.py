@@ -1,0 +1,102 @@
+"""How long pieces of audio are while they are played: an engine's loop, by the clock of the test."""
+
+import pytest
+from vivavoce_engine import EngineConfig
+from vivavoce_engine.admission import Admission
+from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
+from vivavoce_engine.loop import EngineLoop
+from vivavoce_engine.messages import AppendText, AudioChunk, Submit
+from vivavoce_engine.runner import Step
+from vivavoce_engine.scheduler import Plan
+from vivavoce_engine.stream import Delivery
+from vivavoce_engine.text import NO_ID
+
+from tests.engine.stepping import LateRunner
+from tests.engine.utterances import pending
+
+
+class TimedRunner(LateRunner):
+    """Its steps take the times that it is given, one after the other, and the last for ever."""
+
+    def __init__(self, steps_ahead: int, *steps_ms: float) -> None:
+        super().__init__(FakeRunner())
+        self.steps_ahead = steps_ahead
+        self.now_s = 1000.0
+        self._steps_ms = list(steps_ms)
+        self._free_s = 0.0
+
+    def launch(self, plan: Plan) -> Step:
+        step = super().launch(plan)
+        took_ms = self._steps_ms.pop(0) if len(self._steps_ms) > 1 else self._steps_ms[0]
+        done_s = self._free_s = max(self._free_s, self.now_s) + took_ms / 1000
+
+        def wait() -> None:
+            self.now_s = max(self.now_s, done_s)
+            step.wait()
+
+        return Step(step.outcome, wait)
+
+
+class Spoken:
+    """One utterance of so many frames, and the pieces in which it is heard."""
+
+    def __init__(self, runner: TimedRunner, frames: int, live: bool = False) -> None:
+        self.pieces: list[int] = []
+        config = EngineConfig()
+        self.loop = EngineLoop(runner, config, Admission(config, FAKE_INFO.frame_s), self._hear, lambda: runner.now_s)
+        utterance = pending(1, live=live)
+        utterance.trailing.text_tokens = frames
+        self.loop.apply([Submit(utterance)])
+
+    def _hear(self, deliveries: list[Delivery]) -> None:
+        self.pieces += (event.frames for _, event in deliveries if isinstance(event, AudioChunk))
+
+    def run(self) -> list[int]:
+        while self.loop.step():
+            pass
+        return self.pieces
+
+
+@pytest.mark.parametrize(("steps_ahead", "largest"), [(0, 4), (1, 8)])
+@pytest.mark.parametrize("step_ms", [0, 5, 20, 39])
+def test_they_double_where_frames_are_made_in_less_than_half_their_time(
+    steps_ahead: int, largest: int, step_ms: float
+) -> None:
+    expected = [1, 1, 2, 4, *[largest] * 4]
+    assert Spoken(TimedRunner(steps_ahead, step_ms), sum(expected)).run() == expected
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_they_are_short_where_a_longer_one_would_come_too_late(steps_ahead: int) -> None:
+    pieces = Spoken(TimedRunner(steps_ahead, 70), 50).run()
+    assert sum(pieces) == 50
+    assert pieces[:10] == [1] * 10
+    assert pieces[:-1] == sorted(pieces[:-1]), "they grow with what is left to play"
+    assert pieces[-2] > 1
+
+
+@pytest.mark.parametrize("steps_ahead", [0, 1])
+def test_they_are_long_where_none_would_come_in_time(steps_ahead: int) -> None:
+    assert Spoken(TimedRunner(steps_ahead, 200), 16).run()[:4] == [1, 1, 2, 4]
+
+
+def test_one_slow_step_is_no_reason() -> None:
+    """The first of a process takes longer than others."""
+    assert Spoken(TimedRunner(0, 300, 20), 16).run() == [1, 1, 2, 4, 4, 4]
+
+
+def test_a_delay_is_made_up_for() -> None:
+    """The ninth frame takes 500 ms, of which 480 can be played. It is sent with the tenth, not when there are four."""
+    pieces = Spoken(TimedRunner(0, *[20] * 8, 500, 20), 40).run()
+    assert sum(pieces) == 40
+    assert pieces[:6] == [1, 1, 2, 4, 2, 4]
+
+
+def test_speech_goes_on_with_its_first_frame_when_text_comes_after_a_pause() -> None:
+    runner = TimedRunner(0, 20)
+    spoken = Spoken(runner, 30, live=True)
+    assert spoken.run() == [1]
+    runner.now_s += 3
+    spoken.loop.apply([AppendText(1, (NO_ID,) * 20, complete=True)])
+    spoken.loop.step()
+    assert spoken.pieces == [1, 1]
