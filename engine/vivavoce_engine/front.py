@@ -129,7 +129,7 @@ class EngineFront(SpeechEngine):
     def waiting(self) -> Load:
         state = self._loop_state()
         queued = self._accepted - state.left_queue
-        requests = queued - (self.config.max_streams - state.running)
+        requests = queued - state.rows_free(self.config.max_streams)
         if requests <= 0:
             return Load(0, 0.0)
         # Which of them find a row free is not known yet; any of them is as long as the others.

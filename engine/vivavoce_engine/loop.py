@@ -44,7 +44,7 @@ class Inbox(Protocol):
 @dataclass(frozen=True, slots=True)
 class LoopState:
     """What a loop tells of itself. `left_queue` and `left_queue_frames`: requests, and their estimated frames, that
-    have left the queue so far, by whatever way."""
+    have left the queue so far, by whatever way. `short_of_pages`: no row that is free helps who waits."""
 
     rates: Rates
     running: int = 0
@@ -52,6 +52,11 @@ class LoopState:
     left_queue_frames: float = 0.0
     steps: int = 0
     frames: int = 0
+    short_of_pages: bool = False
+
+    def rows_free(self, max_streams: int) -> int:
+        """How many of the requests that wait are about to start."""
+        return 0 if self.short_of_pages else max_streams - self.running
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,10 @@ class EngineLoop:
         """May be asked by any thread."""
         scheduler = self._scheduler
         left, left_frames = scheduler.left_queue, scheduler.left_queue_frames
-        return LoopState(self._admission.rates, scheduler.running, left, left_frames, self._steps, self._frames)
+        return LoopState(
+            *(self._admission.rates, scheduler.running, left, left_frames, self._steps, self._frames),
+            short_of_pages=scheduler.short_of_pages,
+        )
 
     @property
     def step_s(self) -> float:

@@ -45,6 +45,8 @@ class Scheduler:
         self.left_queue = 0
         self.left_queue_frames = 0.0
         """How many requests, and estimated frames, have left the queue so far, by whatever way."""
+        self.short_of_pages = False
+        """Whether the next in the queue waits for pages, though there may be rows."""
 
     @property
     def running(self) -> int:
@@ -153,9 +155,11 @@ class Scheduler:
 
     def _admit(self) -> list[Sequence]:
         started: list[Sequence] = []
+        self.short_of_pages = False
         while self._queue and self._rows.free and len(started) < self._config.max_prefills_per_step:
             utterance_id = self._next_in_turn()
             if not self._fits(self._queue[utterance_id]):
+                self.short_of_pages = True
                 break  # nobody overtakes it: it would wait for ever
             sequence = Sequence(self._dequeue(utterance_id), self._rows.take())
             sequence.pages += (self._pages.take() for _ in range(pages_of(sequence.position + 1)))

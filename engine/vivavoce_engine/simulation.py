@@ -264,7 +264,7 @@ class Simulation:
     def _waiting(self) -> Load:
         """As EngineFront counts it."""
         state = self._loop.state()
-        requests = self._accepted - state.left_queue - (self._config.max_streams - state.running)
+        requests = self._accepted - state.left_queue - state.rows_free(self._config.max_streams)
         return Load(0, 0.0) if requests < 0 else Load(requests, self._accepted_frames - state.left_queue_frames)
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:

@@ -121,6 +121,25 @@ def test_rows_that_are_free_count_before_they_are_taken() -> None:
         asyncio.run(burst(engine))
 
 
+def test_rows_for_which_there_are_no_pages_are_not_free() -> None:
+    async def fill(engine: Engine) -> None:
+        engine.submit(SynthesisRequest("a" * 15, "heart"))
+        steps.next()
+        assert engine.waiting() == Load(0, 0.0)
+        long = engine.submit(SynthesisRequest("a" * 20, "heart"))
+        steps.allow()
+        assert engine.waiting() == Load(1, 20 * FIRST_FRAMES_PER_TOKEN)
+        with pytest.raises(Overloaded, match="1 requests are waiting"):
+            engine.submit(SynthesisRequest("ab", "heart"))
+        long.cancel()
+        steps.allow()
+        assert engine.waiting() == Load(0, 0.0)
+        engine.submit(SynthesisRequest("ab", "heart"))
+
+    with stepping(max_streams=4, max_queue=1, max_context=128, kv_positions=128) as (engine, steps):
+        asyncio.run(fill(engine))
+
+
 def test_engines_that_share_a_queue_share_its_seconds_too() -> None:
     async def fill(one: Engine, two: Engine) -> None:
         for engine, steps in ((one, steps_one), (two, steps_two)):
