@@ -164,6 +164,11 @@ class SpeechMeter:
         self._audio_s += seconds
         self._metrics.audio_s.labels(self._model).inc(seconds)
 
+    @property
+    def heard(self) -> bool:
+        """Whether there was any audio."""
+        return self._first_s is not None
+
     def add_queue_wait(self, seconds: float) -> None:
         """How long the request's first text waited for a row."""
         self._metrics.queue_wait_s.labels(self._model).observe(seconds)

@@ -319,9 +319,8 @@ class LiveSession:
         self._report_error(error)
         if isinstance(error, EndlessSpeech):
             utterance.meter.count_endless()
-        self._leave(
-            utterance, outcome_of(error, admitted=True), State.REFUSED if self.state is State.OPEN else State.READY
-        )
+        outcome = "cut_off" if utterance.meter.heard else outcome_of(error, admitted=True)
+        self._leave(utterance, outcome, State.REFUSED if self.state is State.OPEN else State.READY)
 
     def _leave(self, utterance: _Utterance, outcome: Outcome, next_state: State) -> None:
         """The utterance is over, whatever the reason."""

@@ -111,7 +111,9 @@ class SpeechResponse(SpokenResponse):
             job = await self._find_voice()
             with Speech(job, meter, self.caller.name) as speech:
                 admitted = True
-                outcome = await (self._send_whole(speech, send) if self._whole else self._send_stream(speech, send))
+                outcome = await (
+                    self._send_whole(speech, send) if self._whole else self._send_stream(speech, meter, send)
+                )
         except Exception as error:
             outcome = outcome_of(error, admitted)
             raise
@@ -127,7 +129,7 @@ class SpeechResponse(SpokenResponse):
         await send({"type": "http.response.body", "body": body})
         return "completed"
 
-    async def _send_stream(self, speech: Speech, send: Send) -> Outcome:
+    async def _send_stream(self, speech: Speech, meter: SpeechMeter, send: Send) -> Outcome:
         pieces = _framed(speech.pieces(), self._framing)
         first = await anext(pieces, b"")
         await self.start(send)
@@ -142,7 +144,7 @@ class SpeechResponse(SpokenResponse):
                 await send({"type": "http.response.body", "body": last})
             # Without a last body message, the ASGI server cuts the connection.
             # What is told after a heartbeat may still be that the wait was in vain.
-            return "refused" if isinstance(error, Overloaded) else "cut_off"
+            return "refused" if isinstance(error, Overloaded) and not meter.heard else "cut_off"
         await send({"type": "http.response.body", "body": self._framing.end(speech.usage)})
         return "completed"
 

@@ -9,11 +9,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from pydantic import SecretStr
 from starlette.exceptions import HTTPException
-from vivavoce_engine import EngineConfig, NotServing, Overloaded, Rejected, SynthesisFailed
+from vivavoce_engine import Engine, EngineConfig, NotServing, Overloaded, Rejected, SynthesisFailed
+from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_server import ServerConfig
 from vivavoce_server.errors import ApiError
 from vivavoce_server.metrics import Metrics, SpeechMeter, outcome_of
 
+from tests.engine.stepping import LateRunner
 from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server, wait_until
 from tests.server.live_socket import dial
 
@@ -157,6 +159,26 @@ def test_speech_is_counted(server: LiveServer) -> None:
     assert numbers["vivavoce_frames_total", ""] == 2 * len("Hello.")
     assert numbers["vivavoce_active_rows", ""] == numbers["vivavoce_queued", ""] == 0
     assert numbers["vivavoce_engine_steps_total", ""] >= len("Hello.")
+
+
+@pytest.mark.parametrize(("whole", "last"), [(False, "cut_off"), (True, "refused")])
+async def test_speech_that_gives_way_is_cut_off_if_it_was_heard(whole: bool, last: str) -> None:
+    """Two that need two pages each, of which there are two, and are taken to need one."""
+    engine_config = EngineConfig(max_streams=2, max_context=128, kv_positions=128)
+    engine = Engine(LateRunner(FakeRunner(frames_per_character=10)), engine_config, fake_voices())
+
+    async def ask(client: httpx.AsyncClient) -> str:
+        try:
+            body = {**BODY, "input": "a" * 10, "response_format": "pcm", "stream": not whole}
+            return str((await client.post("/v1/audio/speech", json=body)).status_code)
+        except httpx.RemoteProtocolError:
+            return "cut off"
+
+    with live_server(engine) as server:
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            answers = await asyncio.gather(ask(client), ask(client))
+        assert outcomes(server) == {("fake", "completed"): 1, ("fake", last): 1}
+    assert sorted(answers) == ["200", "429" if whole else "cut off"]
 
 
 def test_aborts_are_counted_by_reason() -> None:
