@@ -12,7 +12,7 @@ import statistics
 import time
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vivavoce_engine.bench import TEXTS, describe_machine, shipped_voice
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             for rows, times in recorded.items()
             for frames, ms in times.decoding_ms.items()
         },
-        "host_ms": {rows: host_ms(rows) for rows in args.rows},
+        "host_ms": {rows: host_ms(rows, runner.steps_ahead) for rows in args.rows},
         "start_host_ms": {args.name: {count: times.host_ms for count, times in starts.items()}},
         "steps_ahead": runner.steps_ahead,
         "decoding_slows": decoding_slows(recorded.values()) if runner.steps_ahead else 0.0,
@@ -284,9 +284,10 @@ def _median(values: Iterable[float]) -> float:
     return round(statistics.median(values), 3)
 
 
-def host_ms(rows: int) -> float:
+def host_ms(rows: int, steps_ahead: int) -> float:
     """What the engine's own loop takes for a step of so many rows, whatever its runner takes."""
-    simulation = Simulation(NOTHING, EngineConfig(max_streams=rows, max_queue=rows, max_prefills_per_step=rows))
+    times = replace(NOTHING, steps_ahead=steps_ahead)
+    simulation = Simulation(times, EngineConfig(max_streams=rows, max_queue=rows, max_prefills_per_step=rows))
     arrivals = [Arrival(0.0, HOST_FRAMES)] * rows
     started_s = time.perf_counter()
     simulation.run(arrivals)
