@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import json
 import logging
+import math
 import statistics
 import time
 from dataclasses import asdict, dataclass
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
 from vivavoce_engine.checkpoint import read_checkpoint
+from vivavoce_engine.chunking import Playback
 from vivavoce_engine.load import make_runner
 
 TEXT = "The train to the coast leaves at nine, and the second one at half past ten."
@@ -33,11 +35,8 @@ class Player:
 
     def dry_s(self, frame_s: float) -> float:
         """How long it was silent for want of audio, after it had begun."""
-        plays_until_s, dry_s = self.arrived_s[0], 0.0
-        for arrived_s, frames in zip(self.arrived_s, self.frames, strict=True):
-            dry_s += max(0.0, arrived_s - plays_until_s)
-            plays_until_s = max(plays_until_s, arrived_s) + frames * frame_s
-        return dry_s
+        playback, heard = Playback(), zip(self.arrived_s, self.frames, strict=True)
+        return math.fsum(playback.hear(arrived_s, frames * frame_s) for arrived_s, frames in heard)
 
 
 @dataclass(frozen=True, slots=True)
