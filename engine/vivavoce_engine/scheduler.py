@@ -11,6 +11,10 @@ from vivavoce_engine.pages import pages_of
 from vivavoce_engine.sequence import Pending, Sequence
 from vivavoce_engine.slots import Slots
 
+PREFILL_TOKENS = 512
+"""Prompts that start in one step have no more than this, each counted as the longest (a CPU pads them), unless a single
+one has: many long ones would stall everybody."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -155,9 +159,13 @@ class Scheduler:
 
     def _admit(self) -> list[Sequence]:
         started: list[Sequence] = []
+        longest = 0
         self.short_of_pages = False
         while self._queue and self._rows.free and len(started) < self._config.max_prefills_per_step:
             utterance_id = self._next_in_turn()
+            longest = max(longest, self._queue[utterance_id].prompt.prefill_tokens)
+            if started and (len(started) + 1) * longest > PREFILL_TOKENS:
+                break
             if not self._fits(self._queue[utterance_id]):
                 self.short_of_pages = True
                 break  # nobody overtakes it: it would wait for ever

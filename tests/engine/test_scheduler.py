@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from vivavoce_engine import EngineConfig
-from vivavoce_engine.scheduler import Plan, Scheduler
+from vivavoce_engine.scheduler import PREFILL_TOKENS, Plan, Scheduler
 from vivavoce_engine.sequence import Sequence
 
 from tests.engine.utterances import commit, listener, pending
@@ -51,6 +51,18 @@ def test_a_burst_starts_a_few_at_a_time_while_the_others_go_on() -> None:
         commit(scheduler, plan)
     assert started == [[0, 1], [2, 3], [4], []]
     assert stepped == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
+
+
+def test_long_prompts_start_one_at_a_time() -> None:
+    scheduler = scheduler_of(max_streams=8, max_prefills_per_step=8)
+    for utterance_id, tokens in enumerate((PREFILL_TOKENS + 1, 12, PREFILL_TOKENS // 2, 1, 30)):
+        scheduler.enqueue(pending(utterance_id, prompt_tokens=tokens))
+    started = []
+    for _ in range(4):
+        plan = scheduler.plan()
+        started.append(ids(plan.start))
+        commit(scheduler, plan)
+    assert started == [[0], [1, 2], [3, 4], []], "1 is padded to the length of 2"
 
 
 def test_who_finds_no_row_waits_for_one() -> None:
