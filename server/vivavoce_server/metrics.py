@@ -1,5 +1,6 @@
 """Prometheus' view of the server: names, help and buckets in one place, and the stopwatch of one utterance."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect
 from vivavoce_engine import NotServing, SpeechEngine
+from vivavoce_engine.chunking import Playback
 from vivavoce_engine.wire import Reason
 
 from vivavoce_server.errors import status_of
@@ -149,25 +151,23 @@ class SpeechMeter:
         self._model = model
         self._clock = clock
         self._asked_s = clock()
-        self._first_s: float | None = None
+        self._playback = Playback()
         self._audio_s = 0.0
         self._underrun_s = 0.0
 
     def add_audio(self, seconds: float) -> None:
         """A piece of audio is there."""
         now_s = self._clock()
-        if self._first_s is None:
-            self._first_s = now_s
+        if not self.heard:
             self._metrics.ttfa_s.labels(self._model).observe(now_s - self._asked_s)
-        dry_s = now_s - self._first_s - self._underrun_s - self._audio_s
-        self._underrun_s += max(0.0, dry_s)
+        self._underrun_s += self._playback.hear(now_s, seconds)
         self._audio_s += seconds
         self._metrics.audio_s.labels(self._model).inc(seconds)
 
     @property
     def heard(self) -> bool:
         """Whether there was any audio."""
-        return self._first_s is not None
+        return not math.isinf(self._playback.runs_dry_s)
 
     def add_queue_wait(self, seconds: float) -> None:
         """How long the request's first text waited for a row."""
