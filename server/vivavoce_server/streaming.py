@@ -10,7 +10,7 @@ from typing import Any
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from vivavoce_engine import EngineError, Overloaded
 
 from vivavoce_server.access import Caller
@@ -63,9 +63,17 @@ class SpokenResponse(Response, ABC):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with ExitStack() as held:
             with self.service.metrics.admission(self._model):
-                held.enter_context(self.caller.speaking(self._cost))
+                turn = held.enter_context(ExitStack())
+                turn.enter_context(self.caller.speaking(self._cost))
                 held.enter_context(self.service.count_speech())
-            speaking = asyncio.create_task(self.speak(send))
+
+            async def send_on(message: Message) -> None:
+                """Whoever has the last byte may ask again at once: its turn ends before that is sent."""
+                if message["type"] == "http.response.body" and not message.get("more_body", False):
+                    turn.close()
+                await send(message)
+
+            speaking = asyncio.create_task(self.speak(send_on))
             leaving = asyncio.create_task(_wait_for_disconnect(receive))
             try:
                 await asyncio.wait({speaking, leaving}, return_when=asyncio.FIRST_COMPLETED)
