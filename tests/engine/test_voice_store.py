@@ -156,7 +156,8 @@ def test_two_thousand_uploads_and_deletes_leave_memory_and_disk_where_they_were(
     assert os.listdir(folder) == []
     assert store.cached_bytes == 0
     assert witness.cached_bytes <= 4096
-    assert len(os.listdir("/proc/self/fd")) == handles
+    # Fewer, where what an earlier test left open was closed meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= handles
 
 
 def test_the_number_of_voices_is_bounded(folder: Path) -> None:
