@@ -15,6 +15,7 @@ import traceback
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "engine"))
 
 import torch  # noqa: E402
+from timing import median_ms  # noqa: E402
 from torch import Tensor  # noqa: E402
 from vivavoce_engine.checkpoint import CodecDecoderConfig, RopeConfig, TransformerConfig  # noqa: E402
 from vivavoce_engine.gpu import codec_layers  # noqa: E402
@@ -94,7 +96,7 @@ def random_codes(decoder: CodecDecoder, batch: int, frames: int) -> Tensor:
 
 
 def cut(rows: Any, index: Tensor, codes: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    return torch.cat([rows.decode(index, piece) for piece in codes.split(sizes, dim=1)], dim=1)
+    return torch.cat([rows.decode(index, piece) for piece in torch.split(codes, list(sizes), dim=1)], dim=1)
 
 
 def error(actual: Tensor, expected: Tensor) -> dict[str, float]:
@@ -106,7 +108,7 @@ def error(actual: Tensor, expected: Tensor) -> dict[str, float]:
 
 
 def graphed(call: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(2):
@@ -117,21 +119,6 @@ def graphed(call: Callable[[], Any]) -> torch.cuda.CUDAGraph:
     with torch.cuda.graph(graph):
         call()
     return graph
-
-
-def median_ms(call: Callable[[], Any], repeats: int = 20) -> float:
-    for _ in range(3):
-        call()
-    torch.cuda.synchronize()
-    times = []
-    for _ in range(repeats):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        stop.record()
-        stop.synchronize()
-        times.append(start.elapsed_time(stop))
-    return sorted(times)[repeats // 2]
 
 
 def time_decode(codec: GpuCodec | CodecRows, decoder: CodecDecoder, batch: int, frames: int) -> float:
@@ -258,6 +245,10 @@ def unit_tiles(width: int) -> list[Tiles]:
     return [Tiles(*size) for size in sizes]
 
 
+def with_tiles(run: Callable[..., None], tiles: Tiles) -> Trial:
+    return lambda launch: run(launch=launch, tiles=tiles)
+
+
 def trials() -> list[tuple[dict[str, Any], Trial]]:
     """(what it is, how to run it) of every product and unit, with each of its tiles and sizes, in bf16."""
     found: list[tuple[dict[str, Any], Trial]] = []
@@ -273,7 +264,7 @@ def trials() -> list[tuple[dict[str, Any], Trial]]:
     def add(name: str, frames: int, flops: float, tiles: list[Tiles], run: Callable[..., None]) -> None:
         for one in tiles:
             info = {"name": name, "frames": frames, "tiles": str(one), "gflop": flops * frames / 1e9}
-            found.append((info, lambda launch, one=one: run(launch=launch, tiles=one)))
+            found.append((info, with_tiles(run, one)))
 
     for name, columns, channels, taps, dilation, rate, width in PRODUCTS:
         keep = (taps - 1) * dilation
@@ -285,9 +276,7 @@ def trials() -> list[tuple[dict[str, Any], Trial]]:
             weight=weight, taps=taps, dilation=dilation, bias=random(columns).float(), snake=snake(columns)
         )
         for frames in SIZES:
-            call = lambda *, product=product, frames=frames, x=x, out=out, raw=raw, **kw: product(  # noqa: E731
-                Shape(max(1, frames // 4), min(frames, 4)), x, out, None, raw, **kw
-            )
+            call = partial(product, Shape(max(1, frames // 4), min(frames, 4)), x, out, None, raw)
             add(name, frames, 2.0 * rate * columns * taps * channels, tiles_to_try(columns, frames), call)
     for width, rate in ((192, 640), (96, 1920)):
         x, out = (buffers.add(width, rate, keep, shared=part) for part, keep in (("x", 18), ("out", 54)))
@@ -304,9 +293,7 @@ def trials() -> list[tuple[dict[str, Any], Trial]]:
         )
         unit = Unit(spread, point)
         for frames in SIZES:
-            call = lambda *, unit=unit, frames=frames, b=(x, out, raw, hidden), **kw: unit(  # noqa: E731
-                Shape(max(1, frames // 4), min(frames, 4)), *b, **kw
-            )
+            call = partial(unit, Shape(max(1, frames // 4), min(frames, 4)), x, out, raw, hidden)
             add(f"unit {width}", frames, 2.0 * rate * width * width * 8, unit_tiles(width), call)
     buffers.allocate(like).normal_()
     return found

@@ -9,15 +9,16 @@ result depends on the batch, whether a graph gives what single launches give, an
 import argparse
 import json
 import multiprocessing
-import statistics
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from shapes import SIZES, random_models, talker_config
+from timing import median_ms
 from torch import Tensor
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs
@@ -110,7 +111,7 @@ def check(size: str) -> dict[str, Any]:
         code_0 = model.tables.code_0[2].clone()
         codes = speak(model, [2], 1)[0, 0]
         # Teacher-forced on our own codes: where does a plain module draw another code, given the same before it?
-        for kind, module, base in (("same dtype", predictor, ours.to(dtype)), ("float32", exact_predictor, ours)):
+        for kind, twin, base in (("same dtype", predictor, ours.to(dtype)), ("float32", exact_predictor, ours)):
             forced = iter(codes[1:].tolist())
             equal = []
 
@@ -119,8 +120,7 @@ def check(size: str) -> dict[str, Any]:
                 equal.append(code == logits.argmax(-1).item())  # noqa: B023
                 return torch.tensor([code], device=DEVICE)
 
-            like = module.transformer.norm.weight
-            module(base[None], code_0[None], module.frame_cache(config, 1), draw)
+            twin(base[None], code_0[None], twin.frame_cache(config, 1), draw)
             result[f"{name} codes equal to the {kind} module"] = sum(equal) / len(equal)
         del talker, predictor, exact, exact_predictor, model
     for deterministic in (False, True):
@@ -136,7 +136,7 @@ def check(size: str) -> dict[str, Any]:
             alone = speak(model, some, 8)
             same = (alone == together[3 : 3 + batch]).float().mean().item()
             result[f"deterministic={deterministic}: codes equal in a batch of {batch} and of 64"] = same
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     graphs = Graphs(stream, eager=False)
     graphs.record(64, lambda: model.frame(64))
     start(model, rows, seeds)
@@ -151,37 +151,23 @@ def times(size: str, batches: list[int], contexts: list[int], pdl: bool, determi
     result: dict[str, Any] = {}
     rows = max(batches)
     model = build(size, torch.bfloat16, rows, max(contexts) + 200, pdl, deterministic=deterministic)
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     graphs = Graphs(stream, eager=False)
     model.rows[:] = torch.arange(rows, device=DEVICE)
     model.tables.positions[:] = max(contexts)
     for batch in sorted(batches, reverse=True):
-        graphs.record(batch, lambda batch=batch: model.frame(batch))
+        graphs.record(batch, partial(model.frame, batch))
     with torch.cuda.stream(stream):
         for context in contexts:
             for batch in batches:
                 model.tables.frames[:], model.tables.positions[:] = 0, context
-                value = median_ms(lambda batch=batch: graphs.replay(batch))
+                value = round(median_ms(partial(graphs.replay, batch)), 4)
                 result.setdefault(str(context), {})[str(batch)] = value
                 print(
                     f"{size} pdl={pdl} deterministic={deterministic} context {context} batch {batch}: {value:.3f} ms",
                     flush=True,
                 )
     return result
-
-
-def median_ms(step: Callable[[], None], repeats: int = 20) -> float:
-    for _ in range(3):
-        step()
-    samples = []
-    for _ in range(repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        step()
-        end.record()
-        end.synchronize()
-        samples.append(begin.elapsed_time(end))
-    return round(statistics.median(samples), 4)
 
 
 def kernel_shares(size: str, batch: int, pdl: bool) -> list[tuple[str, int, float]]:
@@ -192,7 +178,7 @@ def kernel_shares(size: str, batch: int, pdl: bool) -> list[tuple[str, int, floa
         model = build(size, torch.bfloat16, batch, 400, pdl)
         model.rows[:] = torch.arange(batch, device=DEVICE)
         model.tables.positions[:] = 200
-        graphs = Graphs(torch.cuda.Stream(), eager=False)
+        graphs = Graphs(torch.cuda.Stream(), eager=False)  # type: ignore[no-untyped-call]
         graphs.record(batch, lambda: model.frame(batch))
         graphs.replay(batch)
         torch.cuda.synchronize()
@@ -251,18 +237,12 @@ def main() -> None:
     for size in args.sizes:
         for pdl in () if args.checks_only else args.pdl:
             for batch in (1, 64) if args.profile else ():
-                sections.append(
-                    (f"kernels {size} {batch} pdl {pdl}", lambda s=size, b=batch, p=pdl: kernel_shares(s, b, bool(p)))
-                )
+                sections.append((f"kernels {size} {batch} pdl {pdl}", partial(kernel_shares, size, batch, bool(pdl))))
             for fixed in args.deterministic:
-                sections.append(
-                    (
-                        f"times {size} pdl {pdl} deterministic {fixed}",
-                        lambda s=size, p=pdl, d=fixed: times(s, args.batches, args.contexts, bool(p), bool(d)),
-                    )
-                )
+                timed = partial(times, size, args.batches, args.contexts, bool(pdl), bool(fixed))
+                sections.append((f"times {size} pdl {pdl} deterministic {fixed}", timed))
         if not args.skip_checks:
-            sections.append((f"check {size}", lambda s=size: check(s)))
+            sections.append((f"check {size}", partial(check, size)))
     for name, section in sections:
         try:
             result[name] = section()

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import triton
-from gpu_frame import median_ms
+from timing import median_ms
 from vivavoce_engine.gpu.graphs import Graphs
 from vivavoce_engine.gpu.linear import ADD, GATED, GEMV_TOKENS, PARTS, Blocks, gemm, gemv, splits
 
@@ -77,7 +77,7 @@ class Case:
             F.linear(self.x, weight)
 
     def time_us(self, run: Any) -> float:
-        graphs = Graphs(torch.cuda.Stream(), eager=False)
+        graphs = Graphs(torch.cuda.Stream(), eager=False)  # type: ignore[no-untyped-call]
         graphs.record(0, run)
         return 1000 * median_ms(lambda: graphs.replay(0), 7) / len(self.weights)
 

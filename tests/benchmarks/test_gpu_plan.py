@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks.gpu_plan import take_over_front
+from gpu_plan import take_over_front
 
 
 def test_only_the_front_s_times_are_taken_over(tmp_path: Path) -> None:

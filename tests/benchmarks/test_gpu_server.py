@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from benchmarks.gpu_server import Generated, Load, card_flags, checkable, common, ended_s, main, pooled, scaling
+from gpu_server import Generated, Load, card_flags, checkable, common, ended_s, main, pooled, scaling
 
 
 def request(**facts: Any) -> dict[str, Any]:
