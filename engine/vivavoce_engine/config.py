@@ -24,7 +24,7 @@ class EngineConfig:
     running ones. By default 1024 a stream (fewer where max_context is less), but never less than max_context."""
     max_prefills_per_step: int = 8
     """New utterances started between two frames, so that a burst never stalls running streams. They share a prefill
-    of 512 tokens at most, unless a single prompt has more."""
+    of 1024 tokens at most, 512 on a CPU, unless a single prompt has more."""
     max_chunk_frames: int = 8
     """Largest piece of audio decoded at once; the ramp from the first chunk ends here. A CPU, whose streams all wait
     for it meanwhile, decodes less at once."""

@@ -83,7 +83,7 @@ class EngineLoop:
         self._frame_s = runner.info.frame_s
         pages = config.kv_pages if runner.shares_pages else config.max_streams * pages_of(config.max_context)
         max_unread_frames = int(config.max_unread_s / self._frame_s)
-        self._scheduler = Scheduler(config, max_unread_frames, pages, decodes_beside=runner.steps_ahead > 0)
+        self._scheduler = Scheduler(config, max_unread_frames, pages, on_device=runner.steps_ahead > 0)
         self._admission = admission
         self._deliver = deliver
         self._now = now

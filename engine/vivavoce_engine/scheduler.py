@@ -11,9 +11,10 @@ from vivavoce_engine.pages import pages_of
 from vivavoce_engine.sequence import Pending, Sequence
 from vivavoce_engine.slots import Slots
 
-PREFILL_TOKENS = 512
-"""Prompts that start in one step have no more than this, each counted as the longest (a CPU pads them), unless a single
-one has: many long ones would stall everybody."""
+PREFILL_TOKENS = 1024
+HOST_PREFILL_TOKENS = 512
+"""Prompts that start in one step have no more than this, unless a single one has: many long ones would stall everybody.
+On a host each counts as the longest, to which they are padded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,10 @@ class Scheduler:
     A row's pages grow with its speech. Where none is free, older rows get the next ones first; the others rest.
     """
 
-    def __init__(self, config: EngineConfig, max_unread_frames: int, pages: int, decodes_beside: bool) -> None:
+    def __init__(self, config: EngineConfig, max_unread_frames: int, pages: int, on_device: bool) -> None:
+        """`on_device`: a device works beside the host, decodes beside the next frame, and takes prompts packed."""
         self._config = config
-        self._decodes_beside = decodes_beside
+        self._on_device = on_device
         self._max_unread_frames = max_unread_frames
         self._rows = Slots("row", config.max_streams)
         self._pages = Slots("page", pages)
@@ -118,7 +120,7 @@ class Scheduler:
         step += filter(self._wants_frame, start)
         stepping = {sequence.utterance_id for sequence in step}
         largest = self._config.max_chunk_frames
-        if not self._decodes_beside:
+        if not self._on_device:
             largest = min(largest, host_chunk_frames(len(self._running)))
         vocode = []
         for sequence in self._running.values():
@@ -159,12 +161,14 @@ class Scheduler:
 
     def _admit(self) -> list[Sequence]:
         started: list[Sequence] = []
-        longest = 0
+        tokens = longest = 0
         self.short_of_pages = False
         while self._queue and self._rows.free and len(started) < self._config.max_prefills_per_step:
             utterance_id = self._next_in_turn()
-            longest = max(longest, self._queue[utterance_id].prompt.prefill_tokens)
-            if started and (len(started) + 1) * longest > PREFILL_TOKENS:
+            prompt_tokens = self._queue[utterance_id].prompt.prefill_tokens
+            longest = max(longest, prompt_tokens)
+            tokens = tokens + prompt_tokens if self._on_device else (len(started) + 1) * longest
+            if started and tokens > (PREFILL_TOKENS if self._on_device else HOST_PREFILL_TOKENS):
                 break
             if not self._fits(self._queue[utterance_id]):
                 self.short_of_pages = True

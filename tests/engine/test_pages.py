@@ -30,7 +30,7 @@ def scheduler_of(pages: int, context_pages: int = 2, streams: int = 4, max_unrea
         kv_positions=pages * PAGE,
         max_prefills_per_step=streams,
     )
-    return Scheduler(config, max_unread_frames, config.kv_pages, decodes_beside=True)
+    return Scheduler(config, max_unread_frames, config.kv_pages, on_device=True)
 
 
 def pages(scheduler: Scheduler) -> dict[int, list[int]]:

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from vivavoce_engine import EngineConfig
-from vivavoce_engine.scheduler import PREFILL_TOKENS, Plan, Scheduler
+from vivavoce_engine.scheduler import HOST_PREFILL_TOKENS, PREFILL_TOKENS, Plan, Scheduler
 from vivavoce_engine.sequence import Sequence
 
 from tests.engine.utterances import commit, listener, pending
@@ -17,9 +17,9 @@ from tests.engine.utterances import commit, listener, pending
 UNREAD = 1000
 
 
-def scheduler_of(max_unread_frames: int = UNREAD, **settings: int) -> Scheduler:
+def scheduler_of(max_unread_frames: int = UNREAD, on_device: bool = True, **settings: int) -> Scheduler:
     config = EngineConfig(**settings)  # type: ignore[arg-type]
-    return Scheduler(config, max_unread_frames, config.kv_pages, decodes_beside=True)
+    return Scheduler(config, max_unread_frames, config.kv_pages, on_device)
 
 
 def ids(sequences: SequenceOf[Sequence]) -> list[int]:
@@ -53,16 +53,20 @@ def test_a_burst_starts_a_few_at_a_time_while_the_others_go_on() -> None:
     assert stepped == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
 
 
-def test_long_prompts_start_one_at_a_time() -> None:
-    scheduler = scheduler_of(max_streams=8, max_prefills_per_step=8)
-    for utterance_id, tokens in enumerate((PREFILL_TOKENS + 1, 12, PREFILL_TOKENS // 2, 1, 30)):
+@pytest.mark.parametrize(
+    ("on_device", "most", "expected"),
+    [(True, PREFILL_TOKENS, [[0], [1, 2, 3, 4], []]), (False, HOST_PREFILL_TOKENS, [[0], [1, 2], [3, 4], []])],
+)
+def test_long_prompts_start_a_few_at_a_time(on_device: bool, most: int, expected: list[list[int]]) -> None:
+    scheduler = scheduler_of(on_device=on_device, max_streams=8, max_prefills_per_step=8)
+    for utterance_id, tokens in enumerate((most + 1, 12, most // 2, 1, 30)):
         scheduler.enqueue(pending(utterance_id, prompt_tokens=tokens))
     started = []
-    for _ in range(4):
+    for _ in expected:
         plan = scheduler.plan()
         started.append(ids(plan.start))
         commit(scheduler, plan)
-    assert started == [[0], [1, 2], [3, 4], []], "1 is padded to the length of 2"
+    assert started == expected, "a host pads 1 to the length of 2"
 
 
 def test_who_finds_no_row_waits_for_one() -> None:
