@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from vivavoce_engine.errors import EngineError, NotServing
-from vivavoce_engine.pipe import LENGTH, pack, unpack
+from vivavoce_engine.pipe import COUNT, lengths_size, pack, unpack, unpack_lengths
 from vivavoce_engine.spawn import spawn
 from vivavoce_engine.wire import Broken, Reason
 
@@ -47,13 +47,14 @@ class Child:
 
     def send(self, message: object) -> None:
         """Never waits: what the process does not take yet is kept."""
-        self.writer.write(pack(message))
+        self.writer.writelines(pack(message))
 
     async def receive(self) -> object:
         """Raises EOFError when the process is gone."""
+        read = self.reader.readexactly
         try:
-            (length,) = LENGTH.unpack(await self.reader.readexactly(LENGTH.size))
-            return unpack(await self.reader.readexactly(length))
+            lengths = unpack_lengths(await read(lengths_size(await read(COUNT.size))))
+            return unpack([await read(length) for length in lengths])
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise EOFError("the process is gone") from error
 

@@ -69,6 +69,10 @@ class Voices:
         """Preset speakers, then the stored voices."""
         return [*self._info.speakers, *(self.store.names() if self.store else ())]
 
+    def speaker(self, name: str) -> str | None:
+        """The preset speaker of that name in any letter case. Reads no file, so asyncio code may call it as it is."""
+        return self._names.get(name.casefold())
+
     def resolve(
         self, voice: str, aliases: Mapping[str, str] = NO_NAMES, x_vector_only: bool = False
     ) -> tuple[str, VoiceReference | None]:
@@ -81,7 +85,7 @@ class Voices:
         Raises:
             Rejected: there is no such voice, or this model cannot speak with it.
         """
-        preset = self._names.get(voice.casefold())
+        preset = self.speaker(voice)
         if preset is not None:
             return preset, None
         stored = self._stored(voice)
@@ -111,7 +115,7 @@ class Voices:
         Raises:
             Rejected: there is no such voice.
         """
-        preset = self._names.get(name.casefold())
+        preset = self.speaker(name)
         if preset is not None:
             if preset not in self._presets:
                 raise Rejected("speaker", "the voices of this model cannot be mixed")

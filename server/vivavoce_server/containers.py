@@ -35,11 +35,18 @@ class Encoder(Protocol):
 
 
 def to_int16(pcm: Samples) -> NDArray[np.int16]:
-    """Float samples in [-1, 1] → little-endian 16 bit. Audio that is not a number is a fault, not silence."""
+    """Float samples → little-endian 16 bit. Raises SynthesisFailed for what is not a number."""
+    scaled = _checked(pcm)
+    scaled *= FULL_SCALE
+    samples: NDArray[np.int16] = np.rint(scaled, out=scaled).astype("<i2")
+    return samples
+
+
+def _checked(pcm: Samples) -> Samples:
+    """A copy within [-1, 1]. Audio that is not a number is a fault, not silence."""
     if not np.isfinite(pcm).all():
         raise SynthesisFailed("the model made audio that is not a number")
-    samples: NDArray[np.int16] = np.rint(np.clip(pcm, -1.0, 1.0) * FULL_SCALE).astype("<i2")
-    return samples
+    return np.clip(pcm, -1.0, 1.0)
 
 
 def wav_header(sample_rate: int, data_bytes: int | None) -> bytes:
@@ -137,12 +144,6 @@ class FfmpegEncoder:
 
     def complete(self, body: bytes) -> bytes:
         return body
-
-
-def _checked(pcm: Samples) -> Samples:
-    if not np.isfinite(pcm).all():
-        raise SynthesisFailed("the model made audio that is not a number")
-    return np.clip(pcm, -1.0, 1.0)
 
 
 class Mp3Encoder(FfmpegEncoder):

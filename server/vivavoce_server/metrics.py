@@ -150,6 +150,7 @@ class SpeechMeter:
         self._paced_by_text = paced_by_text
         self._model = model
         self._clock = clock
+        self._made_s = metrics.audio_s.labels(model)
         self._asked_s = clock()
         self._playback = Playback()
         self._audio_s = 0.0
@@ -162,7 +163,7 @@ class SpeechMeter:
             self._metrics.ttfa_s.labels(self._model).observe(now_s - self._asked_s)
         self._underrun_s += self._playback.hear(now_s, seconds)
         self._audio_s += seconds
-        self._metrics.audio_s.labels(self._model).inc(seconds)
+        self._made_s.inc(seconds)
 
     @property
     def heard(self) -> bool:

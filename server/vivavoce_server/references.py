@@ -95,6 +95,8 @@ class References:
             raise rejected_as(error, reference="ref_audio") from error
 
     async def _named(self, voice: str | None, engine: SpeechEngine, x_vector_only: bool) -> Chosen:
+        if voice is not None and (speaker := engine.voices.speaker(voice)) is not None:
+            return speaker, None  # no file has to be looked for
         aliases = voice_aliases(engine.info)
         if voice is None:
             if engine.info.task == "voice_design":
@@ -132,7 +134,7 @@ def check_ref_text(text: str) -> None:
 
 def is_voice(name: str, engine: SpeechEngine) -> bool:
     """Whether the engine has a speaker or a stored voice of that name. Reads the disk."""
-    if name.casefold() in {speaker.casefold() for speaker in engine.info.speakers}:
+    if engine.voices.speaker(name) is not None:
         return True
     store = engine.voices.store
     return store is not None and store.get(name) is not None

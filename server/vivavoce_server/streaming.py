@@ -159,19 +159,28 @@ class SpeechResponse(SpokenResponse):
 
 async def _framed(pieces: AsyncIterator[bytes], framing: Framing) -> AsyncIterator[bytes]:
     """Pieces in their frames, and the heartbeat, if there is one, whenever no piece came for a while."""
-    timeout_s = HEARTBEAT_S if framing.heartbeat else None
+    heartbeat = framing.heartbeat
+    if heartbeat is None:
+        async for piece in pieces:
+            yield framing.piece(piece)
+        return
+    async for piece_or_none in _with_silences(pieces):
+        yield heartbeat if piece_or_none is None else framing.piece(piece_or_none)
+
+
+async def _with_silences(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
+    """The pieces, and None for each HEARTBEAT_S without one. Costs a task a piece, so audio alone goes without."""
     while True:
         waiting = asyncio.ensure_future(anext(pieces, None))
         try:
-            while not (await asyncio.wait({waiting}, timeout=timeout_s))[0]:
-                assert framing.heartbeat is not None
-                yield framing.heartbeat
+            while not (await asyncio.wait({waiting}, timeout=HEARTBEAT_S))[0]:
+                yield None
             piece = waiting.result()
         finally:
             waiting.cancel()
         if piece is None:
             return
-        yield framing.piece(piece)
+        yield piece
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

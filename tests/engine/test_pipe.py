@@ -1,0 +1,61 @@
+"""Messages between processes arrive as they were sent, whatever arrays are in them."""
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from vivavoce_engine.messages import AudioChunk
+from vivavoce_engine.pipe import LARGE_BYTES, Pipe, pack
+
+CODES = np.arange(32, dtype=np.int16).reshape(2, 16)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Pipe, Pipe]]:
+    here, there = (Pipe(end) for end in socket.socketpair())
+    yield here, there
+    here.close()
+    there.close()
+
+
+def exchange(ends: tuple[Pipe, Pipe], message: object) -> object:
+    with ThreadPoolExecutor(1) as sender:  # a large message does not fit into the socket's own memory
+        sent = sender.submit(ends[0].send, message)
+        received = ends[1].receive()
+        sent.result()
+    return received
+
+
+@pytest.mark.parametrize("samples", [0, 1, LARGE_BYTES // 4 - 1, LARGE_BYTES // 4, 10**6])
+def test_arrays_of_any_size(ends: tuple[Pipe, Pipe], samples: int) -> None:
+    pcm = np.linspace(-1, 1, samples, dtype=np.float32)
+    received = exchange(ends, {"first": AudioChunk(pcm, CODES), "again": [AudioChunk(pcm[::-1], CODES)]})
+    assert isinstance(received, dict)
+    first, (again,) = received["first"], received["again"]
+    np.testing.assert_array_equal(first.pcm, pcm)
+    np.testing.assert_array_equal(again.pcm, pcm[::-1])
+    assert first.pcm.dtype == np.float32
+    assert first.codes.tolist() == again.codes.tolist() == CODES.tolist()
+
+
+def test_messages_keep_their_order(ends: tuple[Pipe, Pipe]) -> None:
+    for number in range(3):
+        ends[0].send(number)
+    assert [ends[1].receive() for _ in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_large_array_is_not_copied_into_the_pickle(order: str) -> None:
+    array: NDArray[np.float32] = np.ones((100, 100), np.float32, order=order)  # type: ignore[call-overload]
+    head, *arrays = pack([array, CODES])
+    assert len(head) < LARGE_BYTES
+    assert [np.shares_memory(np.frombuffer(view, np.float32), array) for view in arrays] == [True]
+
+
+def test_an_end_that_is_gone_is_the_end_of_the_messages(ends: tuple[Pipe, Pipe]) -> None:
+    ends[0].close()
+    with pytest.raises(EOFError, match="gone"):
+        ends[1].receive()
