@@ -64,6 +64,7 @@ class Worker:
         self._listeners: dict[int, Listener] = {}
         self._heard = False
         """Whether something has arrived that no report has followed yet."""
+        self._told_left_queue = 0
         self._answering = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=step_back)
 
     def run(self) -> None:
@@ -104,11 +105,14 @@ class Worker:
                 listener.count_sent(event.frames)
             else:
                 self._listeners.pop(listener.utterance_id, None)
-        self._report(tuple((listener.utterance_id, event) for listener, event in deliveries))
+        # Most steps give nobody a piece: the server need not wake for those that change nothing it decides by.
+        if deliveries or self._heard or self._loop.state().left_queue != self._told_left_queue:
+            self._report(tuple((listener.utterance_id, event) for listener, event in deliveries))
 
     def _report(self, events: tuple[tuple[int, StreamEvent], ...]) -> None:
-        self._heard = False
-        self._pipe.send(Report(self._loop.state(), events))
+        state = self._loop.state()
+        self._heard, self._told_left_queue = False, state.left_queue
+        self._pipe.send(Report(state, events))
 
     def _answer(self, ask: Ask) -> None:
         try:

@@ -1,0 +1,59 @@
+"""What the engine's process tells the server, and when."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from vivavoce_engine.admission import Admission
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
+from vivavoce_engine.messages import AudioChunk, Finished, Shutdown, Submit
+from vivavoce_engine.pipe import Pipe
+from vivavoce_engine.wire import Parts, Ping, RemoteListener, Report
+from vivavoce_engine.worker import Worker
+
+from tests.engine.utterances import pending
+
+FRAMES = 20
+
+
+@pytest.fixture
+def server() -> Iterator[Pipe]:
+    """The server's end of the pipe to a worker that runs."""
+    here, there = (Pipe(end) for end in socket.socketpair())
+    config = EngineConfig()
+    parts = Parts(FakeRunner(frames_per_character=FRAMES / 3), {})
+    worker = Worker(there, parts, config, Admission(config, FAKE_INFO.frame_s))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    yield here
+    here.send(Shutdown())
+    thread.join()
+    here.close()
+    there.close()
+
+
+def next_report(server: Pipe) -> Report:
+    report = server.receive()
+    assert isinstance(report, Report)
+    return report
+
+
+def test_steps_that_give_nobody_a_piece_are_not_reported(server: Pipe) -> None:
+    server.send(Submit(replace(pending(1), stream=RemoteListener(1))))
+    pieces: list[int] = []
+    reports: list[Report] = []
+    while not reports or not any(isinstance(event, Finished) for _, event in reports[-1].events):
+        reports.append(next_report(server))
+        pieces += (event.frames for _, event in reports[-1].events if isinstance(event, AudioChunk))
+    assert sum(pieces) == FRAMES
+    assert len(reports) == len(pieces) < FRAMES
+    assert (reports[0].state.left_queue, reports[0].state.running) == (1, 1), "a start is told at once"
+    assert (reports[-1].state.running, reports[-1].state.frames) == (0, FRAMES)
+
+
+def test_a_sign_of_life_is_given_without_anything_to_tell(server: Pipe) -> None:
+    server.send(Ping())
+    assert next_report(server).events == ()
