@@ -36,7 +36,8 @@ test-gpu:
 	$(GPU_PATH) $(PYTHON) -m pytest -c /dev/null --rootdir=. --import-mode=importlib -p no:cacheprovider -s \
 	    tests/engine/gpu tests/on_gpu
 
-# Times of the frame, of Code2Wav and of the whole engine, on random weights of the released shapes; needs 8 GB of disk.
+# Times of the frame, of Code2Wav and of the whole engine, on random weights of the released shapes; needs 8 GB of disk. They
+# end in benchmarks/results/engine-CARD.json, with those of faster-qwen3-tts if PEER_PYTHON names a Python that has it.
 bench-gpu:
 	mkdir -p $(RESULTS)
 	$(GPU_PATH) $(PYTHON) benchmarks/gpu_codec.py $(RESULTS)/codec.json --only table
@@ -44,7 +45,10 @@ bench-gpu:
 	test -d $(RESULTS)/1.7b || $(GPU_PATH) $(PYTHON) benchmarks/random_checkpoint.py --size 1.7b --out $(RESULTS)/1.7b
 	$(GPU_PATH) $(PYTHON) benchmarks/gpu_engine.py --model $(RESULTS)/1.7b --out $(RESULTS)/engine.json
 	$(GPU_PATH) $(PYTHON) -m vivavoce_client bench engine --model $(RESULTS)/1.7b --streams 1 64 --profile
+	$(if $(PEER_PYTHON),$(GPU_PATH) $(PEER_PYTHON) benchmarks/peer_faster_qwen3_tts.py --out $(RESULTS)/peer.json)
+	$(PYTHON) benchmarks/gpu_report.py $(RESULTS) --out benchmarks/results $(if $(PEER_PYTHON),--peer $(RESULTS)/peer.json)
 RESULTS ?= benchmarks/work
+PEER_PYTHON ?=
 
 # Mixed traffic past the capacity of the machine, then requests that are given up: nothing may be lost or left behind.
 MINUTES ?= 30
