@@ -269,6 +269,8 @@ class Simulation:
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
         self._take_in()  # what came before this report
+        if not deliveries:  # the worker does not send it
+            return
         done_s = self._front.done_s(self._clock.now_s, self._front_ms.report)
         for listener, event in deliveries:
             match event:

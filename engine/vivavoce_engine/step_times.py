@@ -61,7 +61,7 @@ class FrontTimes:
     request: float = 0.0
     """From when a request has come until it is with the engine."""
     report: float = 0.0
-    """For what the engine tells after each step, whatever is in it."""
+    """For what the engine tells after a step that gave somebody a piece, whatever is in it."""
     piece: float = 0.0
     """For each piece of audio in a report."""
 

@@ -114,6 +114,14 @@ def test_a_request_waits_until_the_front_has_handed_out_what_came_before_it() ->
     assert simulation.front_busy_s == pytest.approx(2 * 0.042)
 
 
+def test_steps_without_a_piece_are_no_work_of_the_front() -> None:
+    """Of six steps four give a piece: of 1, 1 and 2 frames, and of the last one."""
+    step_times = replace(times(constant(10)), front_ms=FrontTimes(report=1.0))
+    simulation = Simulation(step_times, EngineConfig(max_chunk_frames=2))
+    simulation.run([Arrival(0.0, 5)])
+    assert (simulation.steps, simulation.front_busy_s) == (6, pytest.approx(4 * 0.001))
+
+
 def test_while_the_machine_stands_still_only_the_device_goes_on() -> None:
     """A frame ends at 10 ms, in a stall until 30; the next begins then. A request of the stall is taken at its end,
     before that frame's audio, since it came first."""
