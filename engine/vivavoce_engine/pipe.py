@@ -44,7 +44,7 @@ def unpack_lengths(lengths: bytes | bytearray) -> tuple[int, ...]:
 
 
 def unpack(parts: Sequence[bytes | bytearray]) -> object:
-    """The message; its large arrays are the parts, not copies of them.
+    """The message; its large arrays are the parts, not copies of them, and read-only where those are bytes.
 
     Pickles are taken from the project's own processes only, which hold the other end of an unnamed socket.
     """

@@ -162,18 +162,18 @@ class Scheduler:
     def _admit(self) -> list[Sequence]:
         started: list[Sequence] = []
         tokens = longest = 0
+        most_tokens = PREFILL_TOKENS if self._on_device else HOST_PREFILL_TOKENS
         self.short_of_pages = False
         while self._queue and self._rows.free and len(started) < self._config.max_prefills_per_step:
-            utterance_id = self._next_in_turn()
-            prompt_tokens = self._queue[utterance_id].prompt.prefill_tokens
-            longest = max(longest, prompt_tokens)
-            tokens = tokens + prompt_tokens if self._on_device else (len(started) + 1) * longest
-            if started and tokens > (PREFILL_TOKENS if self._on_device else HOST_PREFILL_TOKENS):
+            pending = self._queue[self._next_in_turn()]
+            longest = max(longest, pending.prompt.prefill_tokens)
+            tokens = tokens + pending.prompt.prefill_tokens if self._on_device else (len(started) + 1) * longest
+            if started and tokens > most_tokens:
                 break
-            if not self._fits(self._queue[utterance_id]):
+            if not self._fits(pending):
                 self.short_of_pages = True
                 break  # nobody overtakes it: it would wait for ever
-            sequence = Sequence(self._dequeue(utterance_id), self._rows.take())
+            sequence = Sequence(self._dequeue(pending.utterance_id), self._rows.take())
             sequence.pages += (self._pages.take() for _ in range(pages_of(sequence.position + 1)))
             self._running[sequence.utterance_id] = sequence
             started.append(sequence)
