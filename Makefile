@@ -23,7 +23,8 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 test: lint types $(VENV)-clients/.done $(VENV)-deploy/.done node
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
+TEST_WORKERS ?= 2
 
 # Planted faults and the shipped voice before judges of speech; their weights come inside packages (see pyproject.toml).
 test-quality: $(VENV)/.eval

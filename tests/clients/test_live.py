@@ -9,8 +9,9 @@ import pytest
 from vivavoce_client import ApiError, AsyncClient, AsyncLiveSession, Client, ConnectionFailed, StreamBroken
 from vivavoce_client.live_transport import ConnectionLost, LiveConnection, stream_url
 
-from tests.server.live import LiveServer, live_server, wait_until
+from tests.server.live import LiveServer, live_server
 from tests.server.live_socket import pcm_of
+from tests.support.waiting import wait_until
 
 CREATED = json.dumps({"type": "session.created", "limits": {}})
 START = json.dumps({"type": "audio.start", "utterance_index": 0, "format": "pcm", "sample_rate": 24000})

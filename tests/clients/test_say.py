@@ -12,6 +12,7 @@ from vivavoce_client.__main__ import main
 
 from tests.server.live import LiveServer, live_server
 from tests.server.live_socket import pcm_of
+from tests.support.waiting import HUNG_S
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_it_speaks_while_standard_input_is_still_being_written(server: LiveServe
         process.stdin.write("Helé".encode()[:4])  # half of a character: the pipe knows bytes alone
         process.stdin.flush()
         first = process.stdout.read(2)  # comes although the text has not ended
-        rest, report = process.communicate("é there".encode()[1:], timeout=20)
+        rest, report = process.communicate("é there".encode()[1:], timeout=HUNG_S)
     assert first + rest == pcm_of(5, len("Helé there"))
     assert b"first audio after" in report
 

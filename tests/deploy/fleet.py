@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.live import wait_until
 from tests.server.process import SERVE, START_DEADLINE_S
+from tests.support.waiting import wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 STOP_DEADLINE_S = 150.0

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from vivavoce_server.metrics import UNDERRUN_BUCKETS_S
 
 from tests.deploy.fleet import DEPLOY, answers, free_port, haproxy, replicas, running
 from tests.deploy.listening import SHORT, listen
-from tests.server.live import wait_until
+from tests.support.waiting import wait_until
 
 MONITORING = DEPLOY / "helm/vivavoce/monitoring"
 DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
@@ -26,7 +25,6 @@ QUERIES = [
     for panel in DASHBOARD["panels"]
     for target in panel["targets"]
 ]
-PATIENCE_S = 30.0
 RULES = yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"][0]["rules"]
 
 
@@ -85,11 +83,8 @@ def ask(prometheus: str, query: str) -> list[float]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """As `wait_until`, at the pace of scrapes."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.3)
+    """At the pace of scrapes."""
+    wait_until(condition, pause_s=0.3)
 
 
 @pytest.mark.parametrize(("panel", "query"), QUERIES, ids=[name for name, _ in QUERIES])

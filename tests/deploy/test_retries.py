@@ -11,9 +11,9 @@ import pytest
 
 from tests.deploy.fleet import BALANCERS, Balancer, Replica, haproxy, nginx, replicas
 from tests.deploy.listening import LONG, listen
-from tests.server.live import wait_until
 from tests.server.test_cli import SPEECH_BODY, address_of, raw_request
 from tests.support.speaking import assert_same_samples
+from tests.support.waiting import wait_until
 
 REQUESTS = 6
 """Enough that either server is asked, since they take turns while both are idle."""

@@ -12,8 +12,7 @@ from vivavoce_engine.runner import Outcome, PromptBuilder, Runner
 from vivavoce_engine.runner import Step as BegunStep
 from vivavoce_engine.scheduler import Plan
 
-HUNG_S = 5.0
-"""A wait this long is a deadlock: the test fails instead of hanging."""
+from tests.support.waiting import HUNG_S
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,10 @@ from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.torch_runner import TorchRunner
 
 from tests.engine.conftest import Checkpoints
-from tests.engine.stepping import HUNG_S, LateRunner, Step, WatchedRunner, step_of
+from tests.engine.stepping import LateRunner, Step, WatchedRunner, step_of
 from tests.support.speaking import GREEDY, Speech, join, running, speak
 from tests.support.tiny_checkpoints import ShapeName
+from tests.support.waiting import HUNG_S
 
 PCM_TOLERANCE = 1e-5
 HOT = Sampling(

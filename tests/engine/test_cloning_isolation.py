@@ -14,9 +14,10 @@ from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.torch_runner import TorchRunner
 
 from tests.engine.conftest import Checkpoints
-from tests.engine.stepping import HUNG_S, WatchedRunner
+from tests.engine.stepping import WatchedRunner
 from tests.support.recordings import voice_like, wav
 from tests.support.speaking import Speech, join, running, speak
+from tests.support.waiting import HUNG_S
 
 PCM_TOLERANCE = 1e-5
 CLONES = 8

@@ -24,8 +24,9 @@ from vivavoce_engine import (
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, FakeText, tone
 from vivavoce_engine.text import Prompt
 
-from tests.engine.stepping import HUNG_S, WatchedRunner, stepping
+from tests.engine.stepping import WatchedRunner, stepping
 from tests.support.speaking import join, running, speak
+from tests.support.waiting import HUNG_S
 
 T = TypeVar("T")
 ENDLESS = SynthesisRequest("x" * 4000, speaker="heart", seed=1)

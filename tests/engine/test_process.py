@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,8 +35,8 @@ from vivavoce_engine.fake_runner import FakeEncoder, tone
 
 from tests.support.faulty_models import HANG, LEAVE, RAISE, SLOW, faulty_model
 from tests.support.recordings import voice_like, wav
+from tests.support.waiting import HUNG_S, wait_until
 
-DEADLINE_S = 60.0
 ENDLESS = SynthesisRequest(SLOW + "x" * 5000, "heart")
 T = TypeVar("T")
 
@@ -75,7 +74,7 @@ def says(characters: int, seed: int = 1) -> SynthesisRequest:
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
-    return await asyncio.wait_for(awaitable, DEADLINE_S)
+    return await asyncio.wait_for(awaitable, HUNG_S)
 
 
 async def pcm_of(stream: AudioStream) -> NDArray[np.float32]:
@@ -84,10 +83,7 @@ async def pcm_of(stream: AudioStream) -> NDArray[np.float32]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        await asyncio.sleep(0.01)
+    await asyncio.to_thread(wait_until, condition)
 
 
 async def assert_speaks(engine: SpeechEngine) -> None:
@@ -349,10 +345,7 @@ def test_no_process_outlives_a_server_that_was_killed() -> None:
         pid = int(server.stdout.readline())
         assert is_alive(pid)
         server.kill()
-    deadline_s = time.monotonic() + DEADLINE_S
-    while is_alive(pid):
-        assert time.monotonic() < deadline_s, "the process goes on"
-        time.sleep(0.02)
+    wait_until(lambda: not is_alive(pid))
 
 
 # ---- on demand
@@ -438,7 +431,7 @@ async def test_stopping_does_not_wait_for_a_model_to_load() -> None:
         stopping.start()
         with pytest.raises(NotServing):
             await soon(collect(stream))
-        await asyncio.to_thread(stopping.join, DEADLINE_S)
+        await asyncio.to_thread(stopping.join, HUNG_S)
         assert not stopping.is_alive()
 
 

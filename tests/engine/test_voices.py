@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -27,10 +26,10 @@ from vivavoce_engine.fake_runner import EMBEDDING_SIZE, FAKE_INFO, FakeEncoder, 
 from vivavoce_engine.text import EMBEDDING_MAX, TextFrontend, Tokenizer
 
 from tests.engine.conftest import Checkpoints
-from tests.engine.stepping import HUNG_S
 from tests.support.recordings import voice_like, wav
 from tests.support.speaking import GREEDY, load, running, speak
 from tests.support.tiny_checkpoints import Kind
+from tests.support.waiting import HUNG_S, wait_until
 
 RECORDING = wav(voice_like(1, 1.2))
 CONSENT = "I am the speaker, and I agree."
@@ -217,10 +216,7 @@ def test_too_many_waiting_recordings_are_refused(monkeypatch: pytest.MonkeyPatch
         first = clients.apply_async(voices.clone, (files[0],))
         assert stands.wait(HUNG_S)
         waiting = clients.apply_async(voices.clone, (files[1],))
-        for _ in range(1000):
-            if voices._waiting == 2:
-                break
-            time.sleep(HUNG_S / 1000)
+        wait_until(lambda: voices._waiting == 2)
         with pytest.raises(Overloaded, match="2 recordings are waiting") as refusal:
             voices.clone(files[2])
         assert refusal.value.retry_after_s > 0

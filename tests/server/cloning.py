@@ -17,6 +17,7 @@ from vivavoce_server import ServerConfig
 
 from tests.server.live import LiveServer, live_server
 from tests.support.recordings import voice_like, wav
+from tests.support.waiting import HUNG_S
 
 TEXT = "Hello, world!"
 SPEECH, VOICES, BATCH = "/v1/audio/speech", "/v1/audio/voices", "/v1/audio/speech/batch"
@@ -53,7 +54,7 @@ def storing_server(folder: Path, config: ServerConfig | None = None, max_voices:
 
 
 def say(server: LiveServer, **fields: Any) -> NDArray[np.int16]:
-    return samples(httpx.post(server.url + SPEECH, json={"input": TEXT, **OPTIONS, **fields}, timeout=30))
+    return samples(httpx.post(server.url + SPEECH, json={"input": TEXT, **OPTIONS, **fields}, timeout=HUNG_S))
 
 
 def samples(response: httpx.Response) -> NDArray[np.int16]:

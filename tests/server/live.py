@@ -3,7 +3,6 @@
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from vivavoce_server.cli import bind
 from vivavoce_server.service import Service
 from vivavoce_server.uvicorn_sockets import connection_options
 
-DEADLINE_S = 20.0
+from tests.support.waiting import HUNG_S, wait_until
 
 
 @dataclass
@@ -57,18 +56,10 @@ def live_server(
         yield LiveServer(f"http://127.0.0.1:{listener.getsockname()[1]}", all_engines[0], app.state.service)
     finally:
         server.should_exit = True
-        thread.join(DEADLINE_S)
+        thread.join(HUNG_S)
         assert not thread.is_alive(), "the server did not stop"
         for engine in all_engines:
             engine.stop()
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = DEADLINE_S) -> None:
-    """Waits for what another thread is about to do; the deadline is only there to end a test that would hang."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.005)
 
 
 def ask_and_leave(server: LiveServer, path: str, body: Mapping[str, Any], leave_when: Callable[[], bool]) -> None:
@@ -96,7 +87,7 @@ class Gate:
         self.batches.append(len(plan.step))
         self._steps += 1
         if self._steps > self._hold_from_step:
-            assert self._open.wait(DEADLINE_S), "the test never opened the gate"
+            assert self._open.wait(HUNG_S), "the test never opened the gate"
 
     def open(self) -> None:
         self._open.set()

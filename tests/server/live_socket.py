@@ -12,7 +12,8 @@ from vivavoce_engine.fake_runner import tone
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.server.live import DEADLINE_S, LiveServer
+from tests.server.live import LiveServer
+from tests.support.waiting import HUNG_S
 
 PATH = "/v1/audio/speech/stream"
 
@@ -47,7 +48,7 @@ class Socket:
             await self.send("input.text", text=text)
 
     async def receive(self) -> dict[str, Any] | bytes:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HUNG_S):
             message = await self.connection.recv()
         if isinstance(message, bytes):
             return message
@@ -90,7 +91,7 @@ class Socket:
 
     async def close_code(self) -> int:
         """Passes over what still comes."""
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HUNG_S):
             with suppress(ConnectionClosed):
                 while True:
                     await self.connection.recv()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.server.live import wait_until
+from tests.support.waiting import wait_until
 
 SERVE = (sys.executable, "-m", "vivavoce_server")
 START_DEADLINE_S = 120.0

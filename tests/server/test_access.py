@@ -14,7 +14,8 @@ from vivavoce_server.access import Caller, KeyEntry, load_keyring
 from vivavoce_server.config import load_settings
 from vivavoce_server.errors import ApiError
 
-from tests.server.live import Gate, fake_engine, live_server, wait_until
+from tests.server.live import Gate, fake_engine, live_server
+from tests.support.waiting import wait_until
 
 BODY = {"input": "Hello.", "voice": "heart"}
 KEYS = (SecretStr("first"), SecretStr("second"))

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from vivavoce_server.loading import warn_if_not_intelligible
 
-from tests.server.live import wait_until
 from tests.server.process import SERVE, serving
+from tests.support.waiting import HUNG_S, wait_until
 
 SPEECH_BODY = {"input": "a" * 4000, "voice": "heart", "response_format": "pcm"}
 """15 MB of audio: more than sockets and the engine buffer for a client that does not read."""
@@ -30,7 +30,7 @@ def test_it_announces_an_address_and_a_curl_line_that_works(tmp_path: Path) -> N
         subprocess.run(["/bin/sh", "-c", command], check=True)
         assert output.read_bytes()[:4] == b"RIFF"
         process.send_signal(signal.SIGTERM)
-        _, stderr = process.communicate(timeout=20)
+        _, stderr = process.communicate(timeout=HUNG_S)
     assert process.returncode == 0
     assert "warming up" in stderr
     assert stderr.count("left out of garbage collection") == 2, "the engine's process and the server's"
@@ -47,7 +47,7 @@ def test_running_speech_is_finished_before_the_process_ends(tmp_path: Path, sign
         refused = httpx.post(f"{url}/v1/audio/speech", json=SPEECH_BODY)
         assert refused.status_code == 503
         received = head + read_all(reader)
-        process.wait(timeout=20)
+        process.wait(timeout=HUNG_S)
     assert process.returncode == 0
     assert received.endswith(b"0\r\n\r\n"), "the chunked body has its end"
 
@@ -60,7 +60,7 @@ def test_speech_beyond_the_grace_time_is_cut_and_noticed(tmp_path: Path) -> None
         reader.sendall(raw_request(SPEECH_BODY))
         head = reader.recv(4096)
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=20)
+        process.wait(timeout=HUNG_S)
         received = head + read_all(reader)
     assert not received.endswith(b"0\r\n\r\n")
 
@@ -92,7 +92,7 @@ def test_a_taken_port_is_told_before_the_model_loads() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         command = [*SERVE, "--model", "fake", "--port", str(taken.getsockname()[1])]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_S, check=False)
     assert ended.returncode == 1
     assert "cannot listen on 127.0.0.1" in ended.stderr
     assert "loading" not in ended.stderr
@@ -110,7 +110,7 @@ def test_a_taken_port_is_told_before_the_model_loads() -> None:
 def test_bad_settings_are_named(flags: list[str], environment: dict[str, str], words: str) -> None:
     command = [*SERVE, "--model", "fake", *flags]
     ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=20, check=False, env={**os.environ, **environment}
+        command, capture_output=True, text=True, timeout=HUNG_S, check=False, env={**os.environ, **environment}
     )
     assert ended.returncode == 2
     assert words in ended.stderr

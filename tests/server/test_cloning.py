@@ -33,13 +33,13 @@ from tests.server.cloning import (
     refusal,
     say,
 )
-from tests.server.live import DEADLINE_S, LiveServer, ask_and_leave, live_server, wait_until
+from tests.server.live import LiveServer, ask_and_leave, live_server
 from tests.server.live_socket import dial
 from tests.server.test_ref_audio_urls import file_server
 from tests.support.recordings import voice_like, wav
+from tests.support.speaking import assert_other_samples, assert_same_samples
+from tests.support.waiting import HUNG_S, wait_until
 
-STEP = 1
-"""Of 16 bits: what rounding makes of the 1e-5 by which a row may differ in another batch."""
 AUDIO = as_base64(recording(0))
 
 
@@ -59,19 +59,10 @@ def by_embedding(server: LiveServer) -> NDArray[np.int16]:
     return say(server, ref_audio=AUDIO)
 
 
-def assert_same(actual: NDArray[np.int16], expected: NDArray[np.int16]) -> None:
-    assert actual.shape == expected.shape
-    assert np.abs(actual.astype(int) - expected).max() <= STEP
-
-
-def assert_other(actual: NDArray[np.int16], expected: NDArray[np.int16]) -> None:
-    assert actual.shape != expected.shape or np.abs(actual.astype(int) - expected).max() > 100 * STEP
-
-
 def test_the_ways_to_send_a_recording(server: LiveServer, in_context: NDArray[np.int16]) -> None:
-    assert_same(say(server, ref_audio=f"data:audio/wav;base64,{AUDIO}", ref_text=REF_TEXT), in_context)
-    assert_same(say(server, ref_audio=AUDIO, ref_text=REF_TEXT, task_type="Base", voice="alloy"), in_context)
-    assert_same(say(server, ref_audio=AUDIO, ref_text=REF_TEXT, voice={"id": "vivian"}), in_context)
+    assert_same_samples(say(server, ref_audio=f"data:audio/wav;base64,{AUDIO}", ref_text=REF_TEXT), in_context)
+    assert_same_samples(say(server, ref_audio=AUDIO, ref_text=REF_TEXT, task_type="Base", voice="alloy"), in_context)
+    assert_same_samples(say(server, ref_audio=AUDIO, ref_text=REF_TEXT, voice={"id": "vivian"}), in_context)
 
 
 def test_a_recording_from_an_allowed_host(base_checkpoint: Path, in_context: NDArray[np.int16]) -> None:
@@ -79,7 +70,7 @@ def test_a_recording_from_an_allowed_host(base_checkpoint: Path, in_context: NDA
         config = ServerConfig(ref_audio_hosts=(f"127.0.0.1:{port}",))
         with live_server(base_engine(base_checkpoint), config) as server:
             url = f"http://127.0.0.1:{port}"
-            assert_same(say(server, ref_audio=f"{url}/file", ref_text=REF_TEXT), in_context)
+            assert_same_samples(say(server, ref_audio=f"{url}/file", ref_text=REF_TEXT), in_context)
             body = {"input": TEXT, "ref_audio": f"{url}/nothing"}
             status, param, message = refusal(httpx.post(server.url + SPEECH, json=body))
     assert (status, param, message) == (400, "ref_audio", "The reference audio could not be fetched: status 404")
@@ -89,25 +80,27 @@ def test_a_recording_from_an_allowed_host(base_checkpoint: Path, in_context: NDA
 def test_the_text_of_a_recording_decides_how_it_is_used(
     server: LiveServer, in_context: NDArray[np.int16], by_embedding: NDArray[np.int16]
 ) -> None:
-    assert_other(by_embedding, in_context)
-    assert_same(say(server, ref_audio=AUDIO, ref_text=REF_TEXT, x_vector_only_mode=True), by_embedding)
-    assert_same(say(server, ref_audio=AUDIO, ref_text=REF_TEXT, x_vector_only_mode=False), in_context)
-    assert_other(say(server, ref_audio=AUDIO, ref_text="It's fine"), in_context)
+    assert_other_samples(by_embedding, in_context)
+    assert_same_samples(say(server, ref_audio=AUDIO, ref_text=REF_TEXT, x_vector_only_mode=True), by_embedding)
+    assert_same_samples(say(server, ref_audio=AUDIO, ref_text=REF_TEXT, x_vector_only_mode=False), in_context)
+    assert_other_samples(say(server, ref_audio=AUDIO, ref_text="It's fine"), in_context)
 
 
 def test_clones_read_the_text_while_they_speak_unless_told_otherwise(
     server: LiveServer, by_embedding: NDArray[np.int16]
 ) -> None:
-    assert_same(say(server, ref_audio=AUDIO, non_streaming_mode=False), by_embedding)
-    assert_other(say(server, ref_audio=AUDIO, non_streaming_mode=True), by_embedding)
+    assert_same_samples(say(server, ref_audio=AUDIO, non_streaming_mode=False), by_embedding)
+    assert_other_samples(say(server, ref_audio=AUDIO, non_streaming_mode=True), by_embedding)
 
 
 def test_an_embedding_is_a_voice(server: LiveServer, by_embedding: NDArray[np.int16]) -> None:
     first, second = (server.engine.voices.clone(recording(number)).embedding.tolist() for number in (0, 1))
-    assert_same(say(server, speaker_embedding=first), by_embedding)
+    assert_same_samples(say(server, speaker_embedding=first), by_embedding)
     mixed = say(server, speaker_embedding=[{"embedding": first, "weight": 3}, {"embedding": second}])
-    assert_same(mixed, say(server, speaker_embedding=(0.75 * np.array(first) + 0.25 * np.array(second)).tolist()))
-    assert_other(mixed, by_embedding)
+    assert_same_samples(
+        mixed, say(server, speaker_embedding=(0.75 * np.array(first) + 0.25 * np.array(second)).tolist())
+    )
+    assert_other_samples(mixed, by_embedding)
 
 
 async def test_four_at_once_say_what_each_says_alone(server: LiveServer) -> None:
@@ -121,8 +114,8 @@ async def test_four_at_once_say_what_each_says_alone(server: LiveServer) -> None
         alone = [await clone(number) for number in range(4)]
         together = await asyncio.gather(*(clone(number) for number in range(4)))
     for number in range(4):
-        assert_same(together[number], alone[number])
-        assert_other(alone[number], alone[number - 1])
+        assert_same_samples(together[number], alone[number])
+        assert_other_samples(alone[number], alone[number - 1])
 
 
 def test_a_batch_that_shares_a_recording_encodes_it_once(
@@ -138,9 +131,9 @@ def test_a_batch_that_shares_a_recording_encodes_it_once(
     monkeypatch.setattr(server.engine.voices, "clone", counted)
     items: list[dict[str, Any]] = [{"input": TEXT}, {"input": TEXT}, {"input": TEXT, "ref_audio": "AAAA"}]
     body = {"items": items, **OPTIONS, "ref_audio": AUDIO, "ref_text": REF_TEXT}
-    first, second, third = httpx.post(server.url + BATCH, json=body, timeout=30).json()["results"]
+    first, second, third = httpx.post(server.url + BATCH, json=body, timeout=HUNG_S).json()["results"]
     for result in (first, second):
-        assert_same(np.frombuffer(base64.b64decode(result["audio_data"]), "<i2"), in_context)
+        assert_same_samples(np.frombuffer(base64.b64decode(result["audio_data"]), "<i2"), in_context)
     assert (third["status_code"], third["error"]["param"]) == (400, "ref_audio")
     assert len(calls) == 2
 
@@ -155,8 +148,8 @@ async def test_live_text_in_a_cloned_voice(server: LiveServer) -> None:
 
     first = await speak(ref_audio=AUDIO)
     assert len(first) == 8 * 1920
-    assert_same(await speak(ref_audio=AUDIO), first)
-    assert_other(await speak(ref_audio=as_base64(recording(1))), first)
+    assert_same_samples(await speak(ref_audio=AUDIO), first)
+    assert_other_samples(await speak(ref_audio=as_base64(recording(1))), first)
 
 
 async def test_a_bad_reference_leaves_a_live_session_as_it_was(server: LiveServer) -> None:
@@ -179,7 +172,7 @@ class SlowClone:
 
     def __call__(self, audio: bytes, text: str = "") -> VoiceReference:
         self.begun.set()
-        assert self.go_on.wait(DEADLINE_S)
+        assert self.go_on.wait(HUNG_S)
         return self._clone(audio, text)
 
 
@@ -190,7 +183,7 @@ def test_who_leaves_while_the_recording_is_encoded_frees_everything(
     ask_and_leave(server, SPEECH, {"input": TEXT, "ref_audio": AUDIO}, slow.begun.is_set)
     wait_until(lambda: server.service.speaking == 0)
     slow.go_on.set()
-    assert_same(say(server, ref_audio=AUDIO), by_embedding)
+    assert_same_samples(say(server, ref_audio=AUDIO), by_embedding)
     page = httpx.get(f"{server.url}/metrics").text
     assert 'vivavoce_requests_total{model="base",outcome="disconnected"} 1.0' in page
 
@@ -201,7 +194,7 @@ def test_encoding_counts_against_a_keys_limit(base_checkpoint: Path, monkeypatch
         slow = SlowClone(server.engine, monkeypatch)
         headers = {"Authorization": "Bearer k"}
         body = {"input": TEXT, **OPTIONS, "ref_audio": AUDIO}
-        first = threads.submit(httpx.post, server.url + SPEECH, json=body, headers=headers, timeout=30)
+        first = threads.submit(httpx.post, server.url + SPEECH, json=body, headers=headers, timeout=HUNG_S)
         wait_until(slow.begun.is_set)
         refused = httpx.post(server.url + SPEECH, json=body, headers=headers)
         slow.go_on.set()
@@ -273,4 +266,4 @@ def test_a_model_that_cannot_clone_names_one_that_can(server: LiveServer, base_c
         )
         response = httpx.post(both.url + SPEECH, json={"input": TEXT, "task_type": "Base"})
         assert refusal(response)[1:] == ("task_type", "The model 'custom' does CustomVoice, not Base; 'base' does")
-        assert_same(say(both, model="base", ref_audio=AUDIO), say(server, ref_audio=AUDIO))
+        assert_same_samples(say(both, model="base", ref_audio=AUDIO), say(server, ref_audio=AUDIO))

@@ -12,9 +12,10 @@ from vivavoce_engine import EngineConfig
 from vivavoce_engine.scheduler import Plan
 from vivavoce_server import ServerConfig
 
-from tests.server.live import Gate, LiveServer, fake_engine, live_server, wait_until
+from tests.server.live import Gate, LiveServer, fake_engine, live_server
 from tests.server.live_socket import dial, pcm_of
 from tests.server.test_metrics import scrape
+from tests.support.waiting import wait_until
 
 SPEECH, BATCH = "/v1/audio/speech", "/v1/audio/speech/batch"
 HEADER = "x-request-timeout"

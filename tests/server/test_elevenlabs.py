@@ -17,8 +17,9 @@ from vivavoce_server.elevenlabs import to_ulaw
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.server.live import DEADLINE_S, LiveServer, live_server, wait_until
+from tests.server.live import LiveServer, live_server
 from tests.server.live_socket import pcm_of
+from tests.support.waiting import HUNG_S, wait_until
 
 elevenlabs = pytest.importorskip("elevenlabs", reason="the elevenlabs package is not installed")
 from elevenlabs.core.api_error import ApiError  # noqa: E402
@@ -93,7 +94,7 @@ async def dial(server: LiveServer, query: str, voice: str = "heart", **options: 
 async def all_of(connection: ClientConnection) -> tuple[bytes, list[dict[str, Any]], int]:
     """Audio, the other messages, and the close code."""
     audio, others = b"", []
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(HUNG_S):
         try:
             while True:
                 message = json.loads(await connection.recv())

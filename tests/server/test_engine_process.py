@@ -17,11 +17,12 @@ from vivavoce_engine import EngineConfig, EnginePool, EngineProcess
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.server.live import DEADLINE_S, live_server, wait_until
+from tests.server.live import live_server
 from tests.server.live_socket import pcm_of
 from tests.server.process import serving
 from tests.support.faulty_models import SLOW, faulty_model
 from tests.support.speaking import assert_same_samples
+from tests.support.waiting import HUNG_S, wait_until
 
 SPEECH, LIVE = "/v1/audio/speech", "/v1/audio/speech/stream"
 TEXT = "Hello there, this is a test."
@@ -148,7 +149,7 @@ def test_a_signal_to_the_whole_group_is_for_the_server_alone(tmp_path: Path) -> 
                 os.kill(pid, signum)
         while piece := reader.recv(1 << 20):
             received += piece
-        process.wait(timeout=20)
+        process.wait(timeout=HUNG_S)
     assert process.returncode == 0
     assert received.endswith(b"0\r\n\r\n")
 
@@ -159,7 +160,7 @@ def test_a_signal_to_the_whole_group_is_for_the_server_alone(tmp_path: Path) -> 
 async def test_a_model_that_runs_out_of_memory_is_a_503_and_its_neighbour_goes_on() -> None:
     one, two = (EngineProcess(faulty_model(name), EngineConfig()) for name in ("one", "two"))
     with live_server({"one": one, "two": two}) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=HUNG_S) as client:
             beside = asyncio.create_task(
                 client.post(SPEECH, json={**BODY, "model": "two", "input": SLOW + "a" * 100, "seed": 3})
             )
@@ -178,11 +179,11 @@ async def test_a_model_that_runs_out_of_memory_is_a_503_and_its_neighbour_goes_o
 
 
 def test_models_are_loaded_when_they_are_asked_for(tmp_path: Path) -> None:
-    flags = ("--model", "one=fake", "--model", "two=fake", "--load", "on-demand", "--model-ttl-s", "1.5")
+    flags = ("--model", "one=fake", "--model", "two=fake", "--load", "on-demand", "--model-ttl-s", "4")
     with serving(tmp_path, *flags) as (process, url):
         assert [model["id"] for model in httpx.get(f"{url}/v1/models").json()["data"]] == ["one", "two"]
         assert (status(url, "/ready"), engine_pids(process.pid)) == (200, [])
-        with httpx.Client(base_url=url, timeout=30) as client:
+        with httpx.Client(base_url=url, timeout=HUNG_S) as client:
             for model in ("two", "two", "one"):
                 answer = client.post(SPEECH, json={**BODY, "model": model, "input": "abc"})
                 assert answer.content == pcm_of(7, 3)
@@ -206,7 +207,7 @@ def test_a_live_session_outlasts_its_model(tmp_path: Path) -> None:
                     await connection.send(json.dumps({"type": "input.text", "text": "abcd"}))
                     await connection.send(json.dumps({"type": "input.done"}))
                     audio = b""
-                    async with asyncio.timeout(DEADLINE_S):
+                    async with asyncio.timeout(HUNG_S):
                         while True:
                             message = await connection.recv()
                             if isinstance(message, bytes):
@@ -225,7 +226,7 @@ async def test_a_model_that_does_not_load_is_a_clear_503_and_no_matter_of_health
     broken = EngineProcess(faulty_model("broken", refusal), EngineConfig(), on_demand_s=60)
     sound = EngineProcess(faulty_model("sound"), EngineConfig(), on_demand_s=60)
     with live_server({"broken": broken, "sound": sound}) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=HUNG_S) as client:
             both = [client.post(SPEECH, json={**BODY, "model": "broken"}) for _ in range(2)]
             for answer in await asyncio.gather(*both):
                 assert answer.status_code == 503
@@ -243,19 +244,19 @@ def test_workers_share_the_requests_of_a_model(tmp_path: Path) -> None:
         assert metric(url, "vivavoce_engine_processes") == len(engine_pids(process.pid)) == 2
 
         async def together() -> list[bytes]:
-            async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=HUNG_S) as client:
                 posts = [client.post(SPEECH, json={**BODY, "input": "abc", "seed": seed}) for seed in range(6)]
                 return [answer.content for answer in await asyncio.gather(*posts)]
 
         assert asyncio.run(together()) == [pcm_of(seed, 3) for seed in range(6)]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=HUNG_S) == 0
 
 
 async def test_what_one_process_leaves_another_takes() -> None:
     pool = EnginePool(faulty_model(), EngineConfig(max_streams=1), workers=2)
     with live_server(pool) as server:
-        async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=HUNG_S) as client:
             long = {**BODY, "input": SLOW + "a" * 300, "stream": False}
             streams = [asyncio.create_task(client.post(SPEECH, json={**long, "seed": seed})) for seed in (1, 2)]
             await asyncio.to_thread(wait_until, lambda: [engine.stats().running for engine in pool.engines] == [1, 1])

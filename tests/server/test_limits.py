@@ -17,6 +17,7 @@ from tests.server.cloning import SPEECH, VOICES, recording, storing_server
 from tests.server.live import LiveServer, live_server
 from tests.server.live_socket import dial, pcm_of
 from tests.support.recordings import voice_like, wav
+from tests.support.waiting import HUNG_S
 
 JSON = {"Content-Type": "application/json"}
 GOOD = {"input": "Hi!", "voice": "heart", "response_format": "pcm", "seed": 5}
@@ -139,7 +140,7 @@ def full(*_: object) -> None:
 def upload(server: LiveServer, audio: bytes | None = None) -> httpx.Response:
     form = {"name": "ada", "consent": "I agree."}
     files = {"audio_sample": ("a.wav", recording(0) if audio is None else audio)}
-    return httpx.post(server.url + VOICES, data=form, files=files, timeout=30)
+    return httpx.post(server.url + VOICES, data=form, files=files, timeout=HUNG_S)
 
 
 # ---- what is not logged

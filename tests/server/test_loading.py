@@ -11,8 +11,9 @@ from vivavoce_server import ServerConfig
 from vivavoce_server.config import load_settings
 from vivavoce_server.loading import open_engines, open_store, split_entry
 
-from tests.server.live import Gate, fake_engine, live_server, wait_until
+from tests.server.live import Gate, fake_engine, live_server
 from tests.server.process import SERVE, serving
+from tests.support.waiting import HUNG_S, wait_until
 
 
 def test_the_command_serves_several_models(tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ async def test_models_share_the_length_of_the_queue() -> None:
     engines = {"one": fake_engine(config, before_step=gate), "two": fake_engine(config, before_step=gate)}
     with live_server(engines) as server:
         url = f"{server.url}/v1/audio/speech"
-        async with httpx.AsyncClient(timeout=30) as client:
+        async with httpx.AsyncClient(timeout=HUNG_S) as client:
 
             async def speak(model: str) -> int:
                 body = {"input": "Hello.", "voice": "heart", "model": model}

@@ -16,8 +16,9 @@ from vivavoce_server.errors import ApiError
 from vivavoce_server.metrics import Metrics, SpeechMeter, outcome_of
 
 from tests.engine.stepping import LateRunner
-from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server, wait_until
+from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server
 from tests.server.live_socket import dial
+from tests.support.waiting import wait_until
 
 KEY = {"Authorization": "Bearer key"}
 BODY = {"input": "Hello.", "voice": "heart"}
@@ -165,7 +166,9 @@ def test_speech_is_counted(server: LiveServer) -> None:
 async def test_speech_that_gives_way_is_cut_off_if_it_was_heard(whole: bool, last: str) -> None:
     """Two that need two pages each, of which there are two, and are taken to need one."""
     engine_config = EngineConfig(max_streams=2, max_context=128, kv_positions=128)
-    engine = Engine(LateRunner(FakeRunner(frames_per_character=10)), engine_config, fake_voices())
+    gate = Gate()
+    runner = LateRunner(FakeRunner(frames_per_character=10, before_step=gate))
+    engine = Engine(runner, engine_config, fake_voices())
 
     async def ask(client: httpx.AsyncClient) -> str:
         try:
@@ -176,7 +179,10 @@ async def test_speech_that_gives_way_is_cut_off_if_it_was_heard(whole: bool, las
 
     with live_server(engine) as server:
         async with httpx.AsyncClient(base_url=server.url) as client:
-            answers = await asyncio.gather(ask(client), ask(client))
+            asked = [asyncio.create_task(ask(client)) for _ in range(2)]
+            await asyncio.to_thread(wait_until, lambda: engine.stats().running + engine.stats().queued == 2)
+            gate.open()
+            answers = await asyncio.gather(*asked)
         assert outcomes(server) == {("fake", "completed"): 1, ("fake", last): 1}
     assert sorted(answers) == ["200", "429" if whole else "cut off"]
 

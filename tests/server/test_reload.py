@@ -17,9 +17,9 @@ from vivavoce_server.errors import ApiError
 from vivavoce_server.hangup import STATUS
 from websockets.sync.client import connect
 
-from tests.server.live import wait_until
 from tests.server.process import SERVE, START_DEADLINE_S, launched, read_until, serving, url_of
 from tests.server.test_cli import SPEECH_BODY, address_of, raw_request, read_all
+from tests.support.waiting import HUNG_S, wait_until
 
 SPEECH = {"input": "Hi!", "voice": "heart", "response_format": "pcm"}
 
@@ -66,7 +66,7 @@ def test_a_running_server_takes_other_keys_and_loses_no_request(tmp_path: Path) 
 
         assert read_all(reader).endswith(b"0\r\n\r\n"), "speech that ran goes on to its end"
         process.send_signal(signal.SIGTERM)
-        lines.append(process.communicate(timeout=20)[1])
+        lines.append(process.communicate(timeout=HUNG_S)[1])
     assert process.returncode == 0
     assert "ERROR" in next(line for line in lines if "not reloaded" in line)
     assert "clef" in "".join(lines)

@@ -14,10 +14,11 @@ from vivavoce_server import ServerConfig, create_app
 from vivavoce_server.cli import bind
 from vivavoce_server.draining import DrainingServer
 
-from tests.server.live import LiveServer, fake_engine, wait_until
+from tests.server.live import LiveServer, fake_engine
 from tests.server.live_socket import dial
 from tests.server.process import serving
 from tests.server.test_cli import SPEECH_BODY, address_of, raw_request
+from tests.support.waiting import HUNG_S, wait_until
 
 BODY = {"input": "a" * 900, "voice": "heart", "response_format": "pcm"}
 STEP_S = 0.01
@@ -50,7 +51,7 @@ def impatient_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LiveServ
 async def test_each_kind_of_listener_is_told_that_it_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     with impatient_server(monkeypatch) as (server, running):
         url = f"{server.url}/v1/audio/speech"
-        async with httpx.AsyncClient(timeout=30) as client, dial(server) as live:
+        async with httpx.AsyncClient(timeout=HUNG_S) as client, dial(server) as live:
             await live.configure()
             await live.say("Hello")
             await live.expect("audio.start")
@@ -87,4 +88,4 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         wait_until(lambda: httpx.get(f"{url}/ready").status_code == 503)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=20)
+        process.wait(timeout=HUNG_S)

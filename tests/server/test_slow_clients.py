@@ -12,10 +12,11 @@ import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_server import ServerConfig
 
-from tests.server.live import LiveServer, fake_engine, live_server, wait_until
+from tests.server.live import LiveServer, fake_engine, live_server
 from tests.server.live_socket import pcm_of
 from tests.server.test_cli import read_all
 from tests.server.test_metrics import scrape
+from tests.support.waiting import wait_until
 
 LONG = {"input": "a" * 4000, "voice": "heart", "response_format": "pcm", "seed": 5}
 """15 MB of audio: more than the buffers of sockets and engine."""

@@ -13,7 +13,8 @@ from vivavoce_engine.fake_runner import SAMPLES_PER_FRAME, tone
 from vivavoce_engine.scheduler import Plan
 from vivavoce_server import ServerConfig
 
-from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server, wait_until
+from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server
+from tests.support.waiting import wait_until
 
 TEXT = "Hello there."
 STREAM_HEADER = bytes.fromhex(

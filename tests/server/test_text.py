@@ -17,7 +17,8 @@ from vivavoce_server.normalize import ALL_STEPS, Step, normalize
 from vivavoce_server.schemas import SpeechRequest
 from vivavoce_server.text import Part, parts_of, split_long
 
-from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server, wait_until
+from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server
+from tests.support.waiting import wait_until
 
 SAMPLE_RATE = 24000
 BODY = {"voice": "heart", "response_format": "pcm", "seed": 7}

@@ -14,8 +14,9 @@ from vivavoce_engine.scheduler import Plan
 from vivavoce_server import ServerConfig
 from vivavoce_server.containers import wav_header
 
-from tests.server.live import Gate, LiveServer, fake_engine, live_server, wait_until
+from tests.server.live import Gate, LiveServer, fake_engine, live_server
 from tests.server.live_socket import dial, pcm_of
+from tests.support.waiting import wait_until
 
 FRAME_BYTES = SAMPLES_PER_FRAME * 2
 

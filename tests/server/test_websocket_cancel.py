@@ -8,8 +8,9 @@ from vivavoce_engine import EngineConfig
 from vivavoce_server import ServerConfig
 from websockets.exceptions import ConnectionClosed
 
-from tests.server.live import Gate, LiveServer, fake_engine, live_server, wait_until
+from tests.server.live import Gate, LiveServer, fake_engine, live_server
 from tests.server.live_socket import Socket, dial, pcm_of
+from tests.support.waiting import wait_until
 
 LONG = "A text that takes a while to say. " * 20
 

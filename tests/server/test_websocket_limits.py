@@ -12,8 +12,9 @@ from vivavoce_server import ServerConfig
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Origin
 
-from tests.server.live import Gate, LiveServer, fake_engine, live_server, wait_until
+from tests.server.live import Gate, LiveServer, fake_engine, live_server
 from tests.server.live_socket import dial, pcm_of
+from tests.support.waiting import wait_until
 
 KEY = "sk-secret"
 
@@ -194,7 +195,7 @@ async def test_no_first_message_closes_with_1008(server: LiveServer, monkeypatch
 
 
 async def test_an_utterance_that_gets_no_more_text_gives_up_its_row() -> None:
-    with live_server(config=ServerConfig(live_idle_s=0.05)) as server:
+    with live_server(config=ServerConfig(live_idle_s=0.5)) as server:
         async with dial(server) as socket:
             await socket.configure()
             await socket.say("He")

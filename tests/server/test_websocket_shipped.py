@@ -10,9 +10,10 @@ from vivavoce_engine import EngineConfig
 from vivavoce_engine.load import load_engine
 from vivavoce_voice import CHECKPOINT
 
-from tests.server.live import LiveServer, live_server, wait_until
+from tests.server.live import LiveServer, live_server
 from tests.server.live_socket import dial
 from tests.support.speaking import assert_same_samples
+from tests.support.waiting import wait_until
 
 TEXT = "Hello there, it's 7:45! The quick brown fox jumps."
 
