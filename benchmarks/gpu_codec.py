@@ -1,6 +1,6 @@
 """Code2Wav on a GPU: checks it against the PyTorch module, times it beside it, and tries other tiles.
 
-python benchmarks/gpu_codec.py RESULTS.json [--voice voice/vivavoce_voice/checkpoint] [--seconds 110]
+PYTHONPATH=engine:. python benchmarks/gpu_codec.py RESULTS.json [--voice voice/vivavoce_voice/checkpoint] [--seconds 110]
 """
 
 # ruff: noqa: E501
@@ -19,75 +19,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from timing import median_ms
+from torch import Tensor
+from vivavoce_engine.gpu import codec_layers
+from vivavoce_engine.gpu.codec import GpuCodec
+from vivavoce_engine.gpu.codec_layers import Buffers, Product, Shape, Snake, Unit
+from vivavoce_engine.gpu.codec_tiles import Tiles
+from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
+
+from tests.support.random_codec import RELEASED_CODEC, random_decoder
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "engine"))
-
-import torch  # noqa: E402
-from timing import median_ms  # noqa: E402
-from torch import Tensor  # noqa: E402
-from vivavoce_engine.checkpoint import CodecDecoderConfig, RopeConfig, TransformerConfig  # noqa: E402
-from vivavoce_engine.gpu import codec_layers  # noqa: E402
-from vivavoce_engine.gpu.codec import GpuCodec  # noqa: E402
-from vivavoce_engine.gpu.codec_layers import Buffers, Product, Shape, Snake, Unit  # noqa: E402
-from vivavoce_engine.gpu.codec_tiles import Tiles  # noqa: E402
-from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows  # noqa: E402
-
 GPU = torch.device("cuda")
 BF16, F32 = torch.bfloat16, torch.float32
 BATCHES, FRAMES = (1, 8, 32, 64, 128), (1, 2, 4, 8)
 PLAIN = ((1, 1), (1, 4), (8, 4), (32, 1), (64, 4))
 """(batch, frames) that the PyTorch module is timed at too."""
-FULL = CodecDecoderConfig(
-    transformer=TransformerConfig(
-        hidden_size=512,
-        intermediate_size=1024,
-        num_hidden_layers=8,
-        num_attention_heads=16,
-        num_key_value_heads=16,
-        rms_norm_eps=1e-5,
-        rope=RopeConfig(theta=1e4, head_dim=64),
-    ),
-    sliding_window=72,
-    latent_dim=1024,
-    codebook_dim=512,
-    codebook_size=2048,
-    num_quantizers=16,
-    num_semantic_quantizers=1,
-    decoder_dim=1536,
-    upsample_rates=(8, 5, 4, 3),
-    upsampling_ratios=(2, 2),
-    sample_rate=24000,
-    samples_per_frame=1920,
-)
 RESULTS: dict[str, Any] = {}
 Section = Callable[[], None]
-
-
-def random_decoder() -> CodecDecoder:
-    """Random weights of the real shapes, float32, whose audio has an rms of about 0.2."""
-    with torch.device(GPU):
-        decoder = CodecDecoder(FULL).requires_grad_(False)
-    torch.manual_seed(1)
-    for name, parameter in decoder.named_parameters():
-        noise = torch.randn_like(parameter)
-        if name.endswith("frequency"):
-            noise = torch.exp(noise)
-        elif name.endswith("magnitude"):
-            noise = torch.exp(0.3 * noise - 1)
-        elif "norm" in name and name.endswith("weight"):
-            noise = 1 + 0.1 * noise
-        elif name.endswith(("layer_scale", "gamma")):
-            noise = 0.3 + 0.05 * noise
-        elif name.endswith("bias"):
-            noise *= 0.1
-        elif "codebooks" in name:
-            noise *= 0.5
-        else:
-            noise *= parameter[0].numel() ** -0.5
-        if name.startswith("final_conv"):
-            noise *= 0.1
-        parameter.copy_(noise)
-    return decoder
 
 
 def random_codes(decoder: CodecDecoder, batch: int, frames: int) -> Tensor:
@@ -168,7 +118,7 @@ def compile_share(index: int, count: int, voice: str) -> None:
     """A process of its own: compiles its share of all kernels into the cache on disk."""
     started, share = time.time(), Share(index, count)
     with torch.inference_mode():
-        full = random_decoder()
+        full = random_decoder(RELEASED_CODEC, GPU)
         shapes = list(itertools.product(BATCHES, FRAMES))
         decoders = [(full, BF16, shapes), (full, F32, [(3, 1), (3, 4)])]
         if voice:
@@ -365,7 +315,7 @@ def spf(codec: GpuCodec) -> int:
 
 
 def table() -> None:
-    decoder = random_decoder()
+    decoder = random_decoder(RELEASED_CODEC, GPU)
     codec = GpuCodec(decoder, max(BATCHES), max(FRAMES), BF16)
     RESULTS["memory_gb"] = torch.cuda.memory_allocated() / 1e9
     times: dict[str, float] = {}
@@ -391,7 +341,7 @@ def table() -> None:
 
 
 def plain() -> None:
-    decoder = random_decoder().to(BF16)
+    decoder = random_decoder(RELEASED_CODEC, GPU).to(BF16)
     rows = CodecRows(decoder, max(BATCHES), decoder.quantizer.codebooks[0])
     torch.backends.cudnn.benchmark = True
     RESULTS["module_ms"] = {f"{b}x{t}": time_decode(rows, decoder, b, t) for b, t in PLAIN}
@@ -400,7 +350,7 @@ def plain() -> None:
 
 def profile(batch: int, frames: int) -> None:
     """Time of each kernel, in eager calls, in the order of the launches."""
-    decoder = random_decoder()
+    decoder = random_decoder(RELEASED_CODEC, GPU)
     codec = GpuCodec(decoder, batch, frames, BF16)
     rows, codes = torch.arange(batch, device=GPU), random_codes(decoder, batch, frames)
     codec.decode(rows, codes)
@@ -447,7 +397,7 @@ def sweep() -> None:
 
 
 def sections(voice: str) -> dict[str, Section]:
-    found: dict[str, Section] = {"check full": lambda: check("full", random_decoder())}
+    found: dict[str, Section] = {"check full": lambda: check("full", random_decoder(RELEASED_CODEC, GPU))}
     if voice:
         found["check voice"] = lambda: check("voice", load_voice(voice, F32))
     found |= {

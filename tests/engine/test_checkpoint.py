@@ -20,7 +20,6 @@ from vivavoce_engine import CheckpointError, EngineConfig, Sampling, SamplingPar
 from vivavoce_engine.checkpoint import (
     REQUIRED_FILES,
     Checkpoint,
-    CodecDecoderConfig,
     RopeConfig,
     TransformerConfig,
     locate_checkpoint,
@@ -30,6 +29,7 @@ from vivavoce_engine.load import load_engine
 from vivavoce_engine.models.loader import load_models
 
 from tests.engine.conftest import Checkpoints
+from tests.support.random_codec import RELEASED_CODEC
 from tests.support.tiny_checkpoints import write_checkpoint
 
 CONFIGS = Path(__file__).parents[1] / "assets" / "configs"
@@ -112,20 +112,7 @@ def special_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
 
 
 def test_the_released_codec_has_the_values_that_were_published(tmp_path: Path) -> None:
-    assert read_checkpoint(released_folder(tmp_path)).codec == CodecDecoderConfig(
-        transformer=TransformerConfig(512, 1024, 8, 16, 16, 1e-5, RopeConfig(theta=1e4, head_dim=64)),
-        sliding_window=72,
-        latent_dim=1024,
-        codebook_dim=512,
-        codebook_size=2048,
-        num_quantizers=16,
-        num_semantic_quantizers=1,
-        decoder_dim=1536,
-        upsample_rates=(8, 5, 4, 3),
-        upsampling_ratios=(2, 2),
-        sample_rate=24000,
-        samples_per_frame=1920,
-    )
+    assert read_checkpoint(released_folder(tmp_path)).codec == RELEASED_CODEC
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from vivavoce_engine.gpu.codec_blocks import Attention, Block, Upsampling, pre_conv, ratio
+from vivavoce_engine.gpu.codec_blocks import Attention, Block, Upsampling, pre_conv
 from vivavoce_engine.gpu.codec_layers import (
     HISTORY_BLOCK,
     Buffer,
@@ -261,26 +261,25 @@ class GpuCodec:
         blocks = cast(list[UpsamplingBlock], list(decoder.blocks))
         rate, self._upsamplings = 1, list[Upsampling]()
         for index, stage in enumerate(stages):
-            rate *= ratio(stage)
+            rate *= stage.conv.stride
             last = index + 1 == len(stages)
             keep = decoder.head.kernel_size - 1 if last else 0
             self._upsamplings.append(Upsampling.of(stage, buffers, rate, keep, dtype))
         self._head = Product(
-            weight=packed(window_weight(decoder.head.linear, decoder.head.kernel_size), dtype),
+            weight=packed(window_weight(decoder.head), dtype),
             taps=decoder.head.kernel_size,
-            bias=wide(decoder.head.linear.bias),
+            bias=wide(decoder.head.bias),
             snake=Snake.of(blocks[0].act),
         )
-        self._blocks_in = x = buffers.add(decoder.head.linear.out_features, rate, blocks[0].upsample.taps - 1)
+        self._blocks_in = x = buffers.add(len(decoder.head.bias), rate, blocks[0].upsample.conv.slot.keep)
         self._blocks: list[Block] = []
         for index, block in enumerate(blocks):
             rest = blocks[index + 1 :]
-            after, keep = (rest[0].act, rest[0].upsample.taps - 1) if rest else (decoder.final_act, KERNEL_HISTORY)
+            after = rest[0].act if rest else decoder.final_act
+            keep = rest[0].upsample.conv.slot.keep if rest else KERNEL_HISTORY
             self._blocks.append(Block.of(block, after, buffers, x.rate, keep, dtype))
             x = self._blocks[-1].out
-        conv = decoder.final_conv.conv
-        assert conv.bias is not None
-        self._final_weight, self._final_bias = wide(conv.weight[0].T), wide(conv.bias)
+        self._final_weight, self._final_bias = wide(decoder.final_conv.weight), wide(decoder.final_conv.bias)
         self.samples_per_frame = x.rate
         return buffers
 

@@ -71,12 +71,11 @@ class Upsampling:
         cls, module: LatentUpsampling, buffers: Buffers, rate: int, out_keep: int, dtype: torch.dtype
     ) -> "Upsampling":
         """`rate` steps a frame, this stage's upsampling included."""
-        block, conv = module.block, module.block.dwconv.conv
-        assert conv.bias is not None
-        channels, taps = conv.out_channels, conv.kernel_size[0]
+        block, conv = module.block, module.block.dwconv
+        taps, channels = conv.weight.shape
         return cls(
             conv=transposed(module.conv, dtype),
-            depthwise=(wide(conv.weight[:, 0].T), wide(conv.bias), wide(block.norm.weight), wide(block.norm.bias)),
+            depthwise=(wide(conv.weight), wide(conv.bias), wide(block.norm.weight), wide(block.norm.bias)),
             taps=taps,
             eps=block.norm.eps,
             widen=Product(weight=packed(block.pwconv1.weight, dtype), bias=wide(block.pwconv1.bias), activation="gelu"),
@@ -114,7 +113,7 @@ class Block:
         """`rate` steps a frame before the upsampling; `after` is the snake that follows the block."""
         upsample, units = module.upsample, [cast(ResidualUnit, unit) for unit in module.units]
         channels = upsample.channels
-        rate *= upsample.linear.out_features // channels
+        rate *= upsample.stride
         snakes = [*(unit.act1 for unit in units), after]
         return cls(
             upsample=transposed(upsample, dtype, snakes[0]),
@@ -128,25 +127,18 @@ class Block:
 
 def transposed(module: CausalTransposedConv, dtype: torch.dtype, snake: SnakeBeta | None = None) -> Product:
     """A transposed convolution: a window gives all samples of its stride, side by side."""
-    stride = module.linear.out_features // module.channels
     return Product(
-        weight=packed(window_weight(module.linear, module.taps), dtype),
-        taps=module.taps,
-        bias=wide(module.linear.bias),
-        snake=Snake.of(snake, stride) if snake else None,
+        weight=packed(window_weight(module.conv), dtype),
+        taps=module.conv.kernel_size,
+        bias=wide(module.conv.bias),
+        snake=Snake.of(snake, module.stride) if snake else None,
     )
-
-
-def ratio(module: LatentUpsampling) -> int:
-    return module.conv.linear.out_features // module.conv.channels
 
 
 def pre_conv(decoder: CodecDecoder, dtype: torch.dtype) -> Product:
     """The first convolution with the codebooks' projections folded in: it takes [semantic | acoustic] vector sums."""
     conv, book = decoder.pre_conv, decoder.quantizer
     projection = torch.cat([book.semantic_proj.weight, book.acoustic_proj.weight], dim=1).double()
-    weight = window_weight(conv.linear, conv.kernel_size).double()
+    weight = window_weight(conv).double()
     taps = weight.view(len(weight), conv.kernel_size, -1)
-    return Product(
-        weight=packed((taps @ projection).flatten(1), dtype), taps=conv.kernel_size, bias=wide(conv.linear.bias)
-    )
+    return Product(weight=packed((taps @ projection).flatten(1), dtype), taps=conv.kernel_size, bias=wide(conv.bias))

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vivavoce_engine.gpu.codec_kernels import product_kernel, unit_kernel
 from vivavoce_engine.gpu.codec_tiles import Tiles, choose, choose_unit
-from vivavoce_engine.models.codec_decoder import ResidualUnit, SnakeBeta
+from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, SnakeBeta
 
 HISTORY_BLOCK = 1024
 ALIGNMENT = 64
@@ -179,16 +179,15 @@ class Unit:
 
     @classmethod
     def of(cls, module: ResidualUnit, after: SnakeBeta, dtype: torch.dtype) -> "Unit":
-        conv = module.conv1.conv
+        conv, last = module.conv1, module.conv2
         spread = Product(
-            weight=conv_weight(conv.weight, dtype),
-            taps=conv.kernel_size[0],
-            dilation=conv.dilation[0],
-            bias=maybe_wide(conv.bias),
+            weight=packed(window_weight(conv), dtype),
+            taps=conv.kernel_size,
+            dilation=conv.dilation,
+            bias=wide(conv.bias),
             snake=Snake.of(module.act2),
         )
-        last = module.conv2.conv
-        point = Product(weight=conv_weight(last.weight, dtype), bias=maybe_wide(last.bias), snake=Snake.of(after))
+        point = Product(weight=packed(window_weight(last), dtype), bias=wide(last.bias), snake=Snake.of(after))
         return cls(spread, point)
 
     def __call__(
@@ -253,23 +252,13 @@ def block(tiles: Tiles, dtype: torch.dtype) -> dict[str, Any]:
     }
 
 
-def maybe_wide(parameter: Tensor | None) -> Tensor | None:
-    return None if parameter is None else wide(parameter)
-
-
 def packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return weight.detach().to(dtype).contiguous()
 
 
-def conv_weight(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """[N, channels, taps] → [N, taps * channels]."""
-    return packed(weight.transpose(1, 2).flatten(1), dtype)
-
-
-def window_weight(linear: nn.Linear, taps: int) -> Tensor:
-    """FrameConv's weight [N, channels * taps] → [N, taps * channels] float32."""
-    weight = linear.weight.detach().float()
-    return weight.view(len(weight), -1, taps).transpose(1, 2).flatten(1)
+def window_weight(conv: CausalConv) -> Tensor:
+    """A convolution's weight [taps, channels, N] as [N, taps * channels]."""
+    return conv.weight.detach().permute(2, 0, 1).flatten(1)
 
 
 def normed_weight(weight: Tensor, norm: Tensor, dtype: torch.dtype) -> Tensor:

@@ -24,7 +24,6 @@ KERNEL_HISTORY = 6
 class Slot:
     """A module's place in a row's state: its last `keep` inputs of `channels` values."""
 
-    index: int
     offset: int
     channels: int
     keep: int
@@ -34,12 +33,10 @@ class StateLayout:
     """Collects the slots while the decoder is built; `size` values a row in the end."""
 
     def __init__(self) -> None:
-        self.slots: list[Slot] = []
         self.size = 0
 
     def add(self, channels: int, keep: int) -> Slot:
-        slot = Slot(len(self.slots), self.size, channels, keep)
-        self.slots.append(slot)
+        slot = Slot(self.size, channels, keep)
         self.size += channels * keep
         return slot
 
@@ -47,74 +44,36 @@ class StateLayout:
 class StreamState:
     """The state of a batch of rows during one call: gathered before, scattered after.
 
-    flat [B, layout.size]; `position` [B] counts the frames that each row has decoded before.
+    flat [B, layout.size]; `position` [B] counts the frames that each row has decoded before. `moved` is the state after
+    the call, once every module has joined.
     """
 
-    def __init__(self, layout: StateLayout, flat: Tensor, position: Tensor) -> None:
+    def __init__(self, flat: Tensor, position: Tensor) -> None:
         self.position = position
+        self.moved = torch.empty_like(flat)
         self._flat = flat
-        self._next: list[Tensor | None] = [None] * len(layout.slots)
 
-    def join(self, slot: Slot, x: Tensor) -> Tensor:
-        """Puts the slot's history before x [B, channels, T] → [B, channels, keep + T], and keeps the new end."""
+    def join(self, slot: Slot, x: Tensor, snake: "SnakeBeta | None" = None) -> Tensor:
+        """Puts the slot's history before x [B, T, channels], or before snake(x), and keeps the new end.
+
+        Returns [B, keep + T, channels].
+        """
         if slot.keep == 0:
-            return x
-        end = slot.offset + slot.channels * slot.keep
-        history = self._flat[:, slot.offset : end].view(-1, slot.channels, slot.keep)
-        joined = torch.cat([history, x], dim=-1)
-        self._next[slot.index] = joined[..., -slot.keep :].flatten(1)
+            return snake(x) if snake else x
+        joined = x.new_empty(x.shape[0], slot.keep + x.shape[1], slot.channels)
+        joined[:, : slot.keep] = self._part(self._flat, slot)
+        new = joined[:, slot.keep :]
+        if snake:
+            snake(x, out=new)
+        else:
+            new.copy_(x)
+        self._part(self.moved, slot).copy_(joined[:, -slot.keep :])
         return joined
 
-    def flat(self) -> Tensor:
-        """The state after the call, [B, layout.size]."""
-        return torch.cat([part for part in self._next if part is not None], dim=1)
-
-
-class CausalConv(nn.Module):
-    def __init__(
-        self, layout: StateLayout, shape: tuple[int, int], kernel_size: int, dilation: int = 1, groups: int = 1
-    ) -> None:
-        super().__init__()
-        self.conv = nn.Conv1d(*shape, kernel_size, dilation=dilation, groups=groups)
-        self.slot = layout.add(shape[0], (kernel_size - 1) * dilation)
-
-    def forward(self, x: Tensor, state: StreamState) -> Tensor:
-        out: Tensor = self.conv(state.join(self.slot, x))
-        return out
-
-
-class FrameConv(nn.Module):
-    """A causal convolution near the frame rate, as one matrix product: for a few time steps a convolution kernel
-    spends its time rearranging the weights."""
-
-    def __init__(self, layout: StateLayout, shape: tuple[int, int], kernel_size: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(shape[0] * kernel_size, shape[1])
-        self.slot = layout.add(shape[0], kernel_size - 1)
-        self.kernel_size = kernel_size
-
-    def forward(self, x: Tensor, state: StreamState) -> Tensor:
-        windows = state.join(self.slot, x).unfold(2, self.kernel_size, 1).transpose(1, 2).flatten(2)
-        out: Tensor = self.linear(windows)
-        return out.transpose(1, 2)
-
-
-class CausalTransposedConv(nn.Module):
-    """Transposed convolution that upsamples by `stride`; `taps` = kernel_size / stride inputs make an output sample,
-    the latest one included. As one matrix product (see FrameConv): input windows → `stride` samples each."""
-
-    def __init__(self, layout: StateLayout, shape: tuple[int, int], kernel_size: int, stride: int) -> None:
-        super().__init__()
-        assert kernel_size % stride == 0
-        self.taps = kernel_size // stride
-        self.channels = shape[1]
-        self.linear = nn.Linear(shape[0] * self.taps, stride * shape[1])
-        self.slot = layout.add(shape[0], self.taps - 1)
-
-    def forward(self, x: Tensor, state: StreamState) -> Tensor:
-        windows = state.join(self.slot, x).unfold(2, self.taps, 1).transpose(1, 2).flatten(2)
-        out: Tensor = self.linear(windows)
-        return out.view(x.shape[0], -1, self.channels).transpose(1, 2)
+    @staticmethod
+    def _part(flat: Tensor, slot: Slot) -> Tensor:
+        end = slot.offset + slot.keep * slot.channels
+        return flat[:, slot.offset : end].view(-1, slot.keep, slot.channels)
 
 
 class SnakeBeta(nn.Module):
@@ -125,11 +84,93 @@ class SnakeBeta(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.frequency = nn.Parameter(torch.ones(channels, 1))
-        self.magnitude = nn.Parameter(torch.ones(channels, 1))
+        self.frequency = nn.Parameter(torch.ones(channels))
+        self.magnitude = nn.Parameter(torch.ones(channels))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.addcmul(x, self.magnitude, torch.sin(x * self.frequency).square())
+    def forward(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        sine = (x * self.frequency).sin_()
+        return torch.addcmul(x, self.magnitude, sine.square_(), out=out)
+
+
+class CausalConv(nn.Module):
+    """A causal convolution as a matrix product for each tap, added up: PyTorch's convolutions rearrange the weights or
+    the inputs first, which for the few samples of a piece takes longer than the products (LOG.md)."""
+
+    def __init__(self, layout: StateLayout, shape: tuple[int, int], kernel_size: int, dilation: int = 1) -> None:
+        super().__init__()
+        inputs, outputs = shape
+        self.weight = nn.Parameter(torch.zeros(kernel_size, inputs, outputs))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.kernel_size = kernel_size
+        self.dilation = dilation
+        self.slot = layout.add(inputs, (kernel_size - 1) * dilation)
+
+    def forward(
+        self, x: Tensor, state: StreamState, snake: SnakeBeta | None = None, onto: Tensor | None = None
+    ) -> Tensor:
+        """x [B, T, inputs] → [B, T, outputs], added to `onto`; `snake` is applied to x first."""
+        joined = state.join(self.slot, x, snake)
+        weights = self.weight.unsqueeze(1).expand(-1, len(x), -1, -1).unbind()
+        windows = [joined.narrow(1, tap * self.dilation, x.shape[1]) for tap in range(self.kernel_size)]
+        if onto is None:
+            out = torch.baddbmm(self.bias, windows[0], weights[0])
+        else:
+            out = torch.add(onto, self.bias).baddbmm_(windows[0], weights[0])
+        for window, weight in zip(windows[1:], weights[1:], strict=True):
+            out.baddbmm_(window, weight)
+        return out
+
+
+class CausalTransposedConv(nn.Module):
+    """Transposed convolution that upsamples by `stride`; `taps` = kernel_size / stride inputs make an output sample,
+    the latest one included. So it is a convolution that gives `stride` samples at once."""
+
+    def __init__(self, layout: StateLayout, shape: tuple[int, int], taps: int, stride: int) -> None:
+        super().__init__()
+        inputs, self.channels = shape
+        self.stride = stride
+        self.conv = CausalConv(layout, (inputs, stride * self.channels), taps)
+
+    def forward(self, x: Tensor, state: StreamState, snake: SnakeBeta | None = None) -> Tensor:
+        """x [B, T, inputs] → [B, T * stride, channels]."""
+        out: Tensor = self.conv(x, state, snake)
+        return out.view(len(x), -1, self.channels)
+
+
+class DepthwiseConv(nn.Module):
+    """A causal convolution of each channel by itself."""
+
+    def __init__(self, layout: StateLayout, channels: int, kernel_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(kernel_size, channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.kernel_size = kernel_size
+        self.slot = layout.add(channels, kernel_size - 1)
+
+    def forward(self, x: Tensor, state: StreamState) -> Tensor:
+        joined = state.join(self.slot, x)
+        windows = (joined.narrow(1, tap, x.shape[1]) for tap in range(self.kernel_size))
+        out: Tensor = self.bias
+        for window, weight in zip(windows, self.weight, strict=True):
+            out = torch.addcmul(out, window, weight)
+        return out
+
+
+class MonoConv(nn.Module):
+    """A causal convolution with one output: one product for all taps, whose columns are added up."""
+
+    def __init__(self, layout: StateLayout, channels: int, kernel_size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(kernel_size, channels))
+        self.bias = nn.Parameter(torch.zeros(1))
+        self.kernel_size = kernel_size
+        self.slot = layout.add(channels, kernel_size - 1)
+
+    def forward(self, x: Tensor, state: StreamState, snake: SnakeBeta) -> Tensor:
+        """x [B, T, channels] → [B, T]."""
+        products = F.linear(state.join(self.slot, x, snake), self.weight)
+        columns = [products[:, tap : tap + x.shape[1], tap] for tap in range(self.kernel_size)]
+        return torch.stack(columns).sum(0) + self.bias
 
 
 class ResidualUnit(nn.Module):
@@ -141,8 +182,7 @@ class ResidualUnit(nn.Module):
         self.conv2 = CausalConv(layout, (channels, channels), 1)
 
     def forward(self, x: Tensor, state: StreamState) -> Tensor:
-        hidden = self.conv1(self.act1(x), state)
-        out: Tensor = x + self.conv2(self.act2(hidden), state)
+        out: Tensor = self.conv2(self.conv1(x, state, self.act1), state, self.act2, onto=x)
         return out
 
 
@@ -150,11 +190,11 @@ class UpsamplingBlock(nn.Module):
     def __init__(self, layout: StateLayout, shape: tuple[int, int], rate: int) -> None:
         super().__init__()
         self.act = SnakeBeta(shape[0])
-        self.upsample = CausalTransposedConv(layout, shape, 2 * rate, rate)
+        self.upsample = CausalTransposedConv(layout, shape, 2, rate)
         self.units = nn.ModuleList(ResidualUnit(layout, shape[1], dilation) for dilation in UNIT_DILATIONS)
 
     def forward(self, x: Tensor, state: StreamState) -> Tensor:
-        x = self.upsample(self.act(x), state)
+        x = self.upsample(x, state, self.act)
         for unit in self.units:
             x = unit(x, state)
         return x
@@ -165,22 +205,21 @@ class ConvNeXtBlock(nn.Module):
 
     def __init__(self, layout: StateLayout, channels: int) -> None:
         super().__init__()
-        self.dwconv = CausalConv(layout, (channels, channels), 7, groups=channels)
+        self.dwconv = DepthwiseConv(layout, channels, 7)
         self.norm = nn.LayerNorm(channels, eps=1e-6)
         self.pwconv1 = nn.Linear(channels, 4 * channels)
         self.pwconv2 = nn.Linear(4 * channels, channels)
         self.gamma = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: Tensor, state: StreamState) -> Tensor:
-        hidden = self.norm(self.dwconv(x, state).transpose(1, 2))
-        hidden = self.gamma * self.pwconv2(F.gelu(self.pwconv1(hidden)))
-        return torch.add(x, hidden.transpose(1, 2))
+        hidden = self.pwconv2(F.gelu(self.pwconv1(self.norm(self.dwconv(x, state)))))
+        return torch.addcmul(x, self.gamma, hidden)
 
 
 class LatentUpsampling(nn.Module):
     def __init__(self, layout: StateLayout, channels: int, ratio: int) -> None:
         super().__init__()
-        self.conv = CausalTransposedConv(layout, (channels, channels), ratio, ratio)
+        self.conv = CausalTransposedConv(layout, (channels, channels), 1, ratio)
         self.block = ConvNeXtBlock(layout, channels)
 
     def forward(self, x: Tensor, state: StreamState) -> Tensor:
@@ -207,7 +246,7 @@ class WindowAttention(nn.Module):
         q, k = rotate(qkv[:, :, : 2 * self.heads], cos, sin).chunk(2, dim=2)
         v = qkv[:, :, 2 * self.heads :]
         keys, values = (
-            state.join(slot, new.flatten(2).transpose(1, 2)).view(batch, self.heads, self.head_dim, -1).transpose(2, 3)
+            state.join(slot, new.flatten(2)).view(batch, -1, self.heads, self.head_dim).transpose(1, 2)
             for slot, new in ((self.key_slot, k), (self.value_slot, v))
         )
         out = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=visible)
@@ -294,17 +333,17 @@ class CodecDecoder(nn.Module):
         self.layout = layout = StateLayout()
         latent = config.latent_dim
         self.quantizer = Dequantizer(config)
-        self.pre_conv = FrameConv(layout, (config.codebook_dim, latent), 3)
+        self.pre_conv = CausalConv(layout, (config.codebook_dim, latent), 3)
         self.pre_transformer = WindowTransformer(layout, config)
         self.upsample = nn.ModuleList(LatentUpsampling(layout, latent, ratio) for ratio in config.upsampling_ratios)
         widths = [config.decoder_dim >> stage for stage in range(len(config.upsample_rates) + 1)]
-        self.head = FrameConv(layout, (latent, widths[0]), 7)
+        self.head = CausalConv(layout, (latent, widths[0]), 7)
         self.blocks = nn.ModuleList(
             UpsamplingBlock(layout, (widths[stage], widths[stage + 1]), rate)
             for stage, rate in enumerate(config.upsample_rates)
         )
         self.final_act = SnakeBeta(widths[-1])
-        self.final_conv = CausalConv(layout, (widths[-1], 1), 7)
+        self.final_conv = MonoConv(layout, widths[-1], 7)
         self.memory_frames = memory_frames(config)
 
     def forward(self, codes: Tensor, state: StreamState) -> Tensor:
@@ -314,23 +353,22 @@ class CodecDecoder(nn.Module):
     def prime(self, codes: Tensor, state: StreamState) -> None:
         """Moves fresh rows on by codes [B, T, groups] without their audio: the convolutions that make it remember
         the last `memory_frames` alone, so no more of them are computed."""
-        self._waveform(self._latents(codes, state)[..., -self.memory_frames :], state)
+        self._waveform(self._latents(codes, state)[:, -self.memory_frames :], state)
 
     def _latents(self, codes: Tensor, state: StreamState) -> Tensor:
-        """codes [B, T, groups] → [B, latent_dim, T]."""
-        x = self.pre_conv(self.quantizer(codes).transpose(1, 2), state)
-        out: Tensor = self.pre_transformer(x.transpose(1, 2), state).transpose(1, 2)
+        """codes [B, T, groups] → [B, T, latent_dim]."""
+        out: Tensor = self.pre_transformer(self.pre_conv(self.quantizer(codes), state), state)
         return out
 
     def _waveform(self, x: Tensor, state: StreamState) -> Tensor:
-        """x [B, latent_dim, T] → audio [B, T * samples_per_frame]."""
+        """x [B, T, latent_dim] → audio [B, T * samples_per_frame]."""
         for stage in self.upsample:
             x = stage(x, state)
         x = self.head(x, state)
         for block in self.blocks:
             x = block(x, state)
-        out: Tensor = self.final_conv(self.final_act(x), state)
-        return out.squeeze(1).clamp(-1, 1)
+        audio: Tensor = self.final_conv(x, state, self.final_act)
+        return audio.clamp_(-1, 1)
 
 
 def memory_frames(config: CodecDecoderConfig) -> int:
@@ -364,9 +402,9 @@ class CodecRows:
     def prime(self, row: int, codes: Tensor) -> None:
         """Makes a fresh row go on after `codes` [T, groups], whose audio nobody hears."""
         rows = slice(row, row + 1)
-        state = StreamState(self._decoder.layout, self._flat[rows], self._position[rows])
+        state = StreamState(self._flat[rows], self._position[rows])
         self._decoder.prime(codes[None], state)
-        self._flat[rows] = state.flat()
+        self._flat[rows] = state.moved
         self._position[rows] = len(codes)
 
     def decode(self, rows: Tensor, codes: Tensor, at_once: int | None = None) -> Tensor:
@@ -378,9 +416,9 @@ class CodecRows:
         flat, position = self._flat[rows], self._position[rows]
         audio: list[Tensor] = []
         for piece in torch.split(codes, at_once or codes.shape[1], dim=1):
-            state = StreamState(self._decoder.layout, flat, position)
+            state = StreamState(flat, position)
             audio.append(self._decoder(piece, state))
-            flat, position = state.flat(), position + piece.shape[1]
+            flat, position = state.moved, position + piece.shape[1]
         self._flat[rows] = flat
         self._position[rows] = position
         return torch.cat(audio, dim=1)

@@ -240,7 +240,7 @@ def _project_codes(config: TalkerConfig, talker: State, predictor: State) -> Non
 def _codec_state(file: Weights, config: CodecDecoderConfig) -> State:
     """The decoder.* half of speech_tokenizer/model.safetensors."""
     state = _dequantizer_state(file, config)
-    _take_unfolded(file, state, "decoder.pre_conv.conv", "pre_conv.linear")
+    _take_taps(file, state, "decoder.pre_conv.conv", "pre_conv")
     source, target = "decoder.pre_transformer.", "pre_transformer."
     for name in ("input_proj", "output_proj"):
         _take_layer(file, state, f"{source}{name}", f"{target}{name}")
@@ -253,7 +253,8 @@ def _codec_state(file: Weights, config: CodecDecoderConfig) -> State:
     for stage in range(len(config.upsampling_ratios)):
         source, target = f"decoder.upsample.{stage}.", f"upsample.{stage}."
         _take_transposed(file, state, f"{source}0.conv", f"{target}conv", config.upsampling_ratios[stage])
-        for name in ("dwconv.conv", "norm", "pwconv1", "pwconv2"):
+        _take_depthwise(file, state, f"{source}1.dwconv.conv", f"{target}block.dwconv")
+        for name in ("norm", "pwconv1", "pwconv2"):
             _take_layer(file, state, f"{source}1.{name}", f"{target}block.{name}")
         state[f"{target}block.gamma"] = file.take(f"{source}1.gamma")
     _take_waveform_stages(file, state, config.upsample_rates)
@@ -265,28 +266,35 @@ def _take_layer(file: Weights, state: State, source: str, target: str) -> None:
         state[f"{target}.{kind}"] = file.take(f"{source}.{kind}")
 
 
-def _take_unfolded(file: Weights, state: State, source: str, target: str) -> None:
-    """Conv1d weight [out, in, kernel] as a matrix [out, in * kernel]."""
+def _take_taps(file: Weights, state: State, source: str, target: str) -> None:
+    """Conv1d weight [out, in, kernel] as a matrix for each tap [kernel, in, out]."""
     weight = file.take(f"{source}.weight")
-    state[f"{target}.weight"] = weight.flatten(1) if weight.numel() else weight
+    state[f"{target}.weight"] = weight.permute(2, 1, 0).contiguous() if weight.numel() else weight
+    state[f"{target}.bias"] = file.take(f"{source}.bias")
+
+
+def _take_depthwise(file: Weights, state: State, source: str, target: str) -> None:
+    """Conv1d weight [channels, 1, kernel], or [1, channels, kernel], as [kernel, channels]."""
+    weight = file.take(f"{source}.weight")
+    state[f"{target}.weight"] = weight.flatten(0, 1).T.contiguous() if weight.numel() else weight
     state[f"{target}.bias"] = file.take(f"{source}.bias")
 
 
 def _take_transposed(file: Weights, state: State, source: str, target: str, stride: int) -> None:
-    """ConvTranspose1d weight [in, out, taps * stride] as a matrix [stride * out, in * taps], oldest input first."""
+    """ConvTranspose1d weight [in, out, taps * stride] as matrices [taps, in, stride * out], oldest input first."""
     weight, bias = file.take(f"{source}.weight"), file.take(f"{source}.bias")
     if weight.numel():
         inputs, outputs, _ = weight.shape
         taps = weight.view(inputs, outputs, -1, stride).flip(2)
-        weight = taps.permute(3, 1, 0, 2).reshape(stride * outputs, -1)
-    state[f"{target}.linear.weight"] = weight
-    state[f"{target}.linear.bias"] = bias.repeat(stride)
+        weight = taps.permute(2, 0, 3, 1).reshape(-1, inputs, stride * outputs)
+    state[f"{target}.conv.weight"] = weight
+    state[f"{target}.conv.bias"] = bias.repeat(stride)
 
 
 def _take_waveform_stages(file: Weights, state: State, rates: tuple[int, ...]) -> None:
     """decoder.decoder.0 .. stages + 2: first convolution, upsampling blocks, last activation and convolution."""
     source, stages = "decoder.decoder.", len(rates)
-    _take_unfolded(file, state, f"{source}0.conv", "head.linear")
+    _take_taps(file, state, f"{source}0.conv", "head")
     for stage in range(stages):
         block, target = f"{source}{stage + 1}.block.", f"blocks.{stage}."
         _take_snake(file, state, f"{block}0", f"{target}act")
@@ -294,17 +302,17 @@ def _take_waveform_stages(file: Weights, state: State, rates: tuple[int, ...]) -
         for unit in range(3):
             for name in ("act1", "act2"):
                 _take_snake(file, state, f"{block}{unit + 2}.{name}", f"{target}units.{unit}.{name}")
-            for name in ("conv1.conv", "conv2.conv"):
-                _take_layer(file, state, f"{block}{unit + 2}.{name}", f"{target}units.{unit}.{name}")
+            for name in ("conv1", "conv2"):
+                _take_taps(file, state, f"{block}{unit + 2}.{name}.conv", f"{target}units.{unit}.{name}")
     _take_snake(file, state, f"{source}{stages + 1}", "final_act")
-    _take_layer(file, state, f"{source}{stages + 2}.conv", "final_conv.conv")
+    _take_depthwise(file, state, f"{source}{stages + 2}.conv", "final_conv")
 
 
 def _take_snake(file: Weights, state: State, source: str, target: str) -> None:
     frequency = file.take_float32(f"{source}.alpha").exp()
     magnitude = 1.0 / (file.take_float32(f"{source}.beta").exp() + SNAKE_EPS)
-    state[f"{target}.frequency"] = frequency[:, None].to(file.dtype)
-    state[f"{target}.magnitude"] = magnitude[:, None].to(file.dtype)
+    state[f"{target}.frequency"] = frequency.to(file.dtype)
+    state[f"{target}.magnitude"] = magnitude.to(file.dtype)
 
 
 def _dequantizer_state(file: Weights, config: CodecDecoderConfig) -> State:

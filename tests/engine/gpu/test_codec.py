@@ -13,6 +13,8 @@ from torch import Tensor
 from vivavoce_engine.checkpoint import CodecDecoderConfig, RopeConfig, TransformerConfig
 from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
 
+from tests.support.random_codec import random_decoder
+
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
 pytest.importorskip("triton")
@@ -56,32 +58,13 @@ WIDE = CodecDecoderConfig(  # of 192 and 96 channels, which are no powers of 2
 
 @pytest.fixture(scope="module", autouse=True)
 def _inference() -> Iterator[None]:
-    """The module's convolutions would round to TF32 on a GPU."""
-    with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.inference_mode():
         yield
 
 
 @pytest.fixture(scope="module")
 def decoder() -> CodecDecoder:
-    return random_decoder()
-
-
-def random_decoder() -> CodecDecoder:
-    """Float32 weights that give every part a share of the sound."""
-    torch.manual_seed(5)
-    module = CodecDecoder(WIDE).requires_grad_(False)
-    for name, parameter in module.named_parameters():
-        noise = torch.randn(parameter.shape)
-        if name.endswith(("frequency", "magnitude")):
-            noise = torch.exp(0.5 * noise)
-        elif "norm" in name and name.endswith("weight"):
-            noise = 1 + 0.1 * noise
-        elif name.endswith(("layer_scale", "gamma")):
-            noise = 0.5 + 0.1 * noise
-        elif not name.endswith("bias"):
-            noise *= parameter[0].numel() ** -0.5
-        parameter.copy_(0.1 * noise if name.startswith("final_conv") else noise)
-    return module.to(DEVICE)
+    return random_decoder(WIDE, DEVICE)
 
 
 def codes_of(seed: int, batch: int, frames: int) -> Tensor:
@@ -173,7 +156,7 @@ def test_half_precision_is_no_worse_than_the_module_s(decoder: CodecDecoder) -> 
     codes = codes_of(6, 2, 3)
     expected = whole(decoder, codes)
     audio = GpuCodec(decoder, 2, MAX_FRAMES, dtype=HALF).decode(index(0, 1), codes)
-    module = whole(random_decoder().to(HALF), codes).float()
+    module = whole(random_decoder(WIDE, DEVICE).to(HALF), codes).float()
     error, usual = (x.sub(expected).norm() / expected.norm() for x in (audio, module))
     assert 0 < error < 1.1 * usual < 0.1
 
