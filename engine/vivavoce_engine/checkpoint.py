@@ -18,6 +18,8 @@ Json = Mapping[str, Any]
 T = TypeVar("T")
 REFERENCE_SAMPLE_RATE = 24000
 """Of the audio that both encoders read; the speaker encoder's mel bins are defined for it."""
+CODEBOOKS_MAX = 64
+"""Of a frame: a draw's random number is found by frame * CODEBOOKS_MAX + codebook (sampling.py)."""
 REQUIRED_FILES = (
     "config.json",
     "generation_config.json",
@@ -301,6 +303,8 @@ def _talker(file: _JsonFile) -> TalkerConfig:
     predictor.must_be("use_sliding_window", False)
     groups = file.value("num_code_groups", int)
     predictor.must_be("num_code_groups", groups)
+    if groups > CODEBOOKS_MAX:
+        raise CheckpointError(f"{file.where('num_code_groups')} is {groups}; at most {CODEBOOKS_MAX} are supported")
     return TalkerConfig(
         transformer=_transformer(file),
         predictor=_transformer(predictor),

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from vivavoce_engine.checkpoint import CODEBOOKS_MAX
 from vivavoce_engine.request import SamplingParams
 
-CODEBOOKS_MAX = 64
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15, as a signed integer
 MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
@@ -30,9 +30,8 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift_right(x, 31)
 
 
-def uniform(seed: Tensor, frame: Tensor, codebook: int) -> Tensor:
-    """seed [B], frame [B] int64 → float32 [B] in [0, 1)."""
-    assert 0 <= codebook < CODEBOOKS_MAX
+def uniform(seed: Tensor, frame: Tensor, codebook: int | Tensor) -> Tensor:
+    """seed, frame, codebook below CODEBOOKS_MAX, int64 → float32 in [0, 1), of their common shape."""
     counter = frame * CODEBOOKS_MAX + codebook + 1
     bits = _shift_right(_mix(_mix(seed) + counter * GOLDEN), 64 - BITS)
     return bits.float() / (1 << BITS)
@@ -79,7 +78,8 @@ class BatchSampling:
         self._any_unlimited = any(p.top_k == 0 for p in params)
         self._any_top_p = any(p.top_p < 1 for p in params)
         self._any_penalty = any(p.repetition_penalty != 1 for p in params)
-        self._temperature = temperature[:, None]
+        self._greedy = temperature == 0
+        self._divisor = torch.where(self._greedy, 1.0, temperature)[:, None]
         self._top_k = top_k[:, None]
         self._top_p = top_p[:, None]
         self._penalty = penalty[:, None]
@@ -96,11 +96,11 @@ class BatchSampling:
         if self._all_greedy:
             return logits.argmax(-1)
         codes = _inverse_cdf(self.probabilities(logits), noise)
-        return torch.where(self._temperature[:, 0] == 0, logits.argmax(-1), codes) if self._any_greedy else codes
+        return torch.where(self._greedy, logits.argmax(-1), codes) if self._any_greedy else codes
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """logits [B, V] float32 → what a draw chooses by, [B, V]; a greedy row's values mean nothing."""
-        logits = logits / torch.where(self._temperature == 0, 1.0, self._temperature)
+        logits = logits / self._divisor
         if self._max_k:
             logits = self._keep_top_k(logits)
         if self._any_top_p:

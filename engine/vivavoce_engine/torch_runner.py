@@ -66,6 +66,7 @@ class TorchRunner(ImmediateRunner):
         self._seen = torch.zeros(rows, talker.vocab_size, dtype=torch.bool, device=self.device)
         self._codes = self._ints(rows, config.max_chunk_frames, talker.num_code_groups)
         """Ring of frames that wait for the decoder: frame f is at f modulo its length."""
+        self._predicted_codebooks = torch.arange(1, talker.num_code_groups, device=self.device)[:, None]
         self._talker_sampling = SamplingTable(rows, self.device)
         self._predictor_sampling = SamplingTable(rows, self.device)
         self._suppressed = self._suppression(talker.vocab_size, talker.codec_eos_token_id)
@@ -158,12 +159,13 @@ class TorchRunner(ImmediateRunner):
         rows = [sequence.row for sequence in sequences]
         made = [sequence.frames_made for sequence in sequences]
         index, frame = (torch.tensor(values, device=self.device) for values in (rows, made))
-        seed, sampling = self._seed[index], self._predictor_sampling.select(rows, index)
+        sampling = self._predictor_sampling.select(rows, index)
+        noise = uniform(self._seed[index], frame, self._predicted_codebooks)
         codes = self._predictor(
             self._hidden[index],
             self._code_0[index],
             self._frame_cache,
-            lambda group, logits: sampling.draw(logits, uniform(seed, frame, group)),
+            lambda group, logits: sampling.draw(logits, noise[group - 1]),
         )
         self._codes[index, frame % self._codes.shape[1]] = codes
         x = self._predictor.embed_frame(codes, self._talker.codec_embedding(codes[:, 0]))

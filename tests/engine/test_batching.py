@@ -227,8 +227,9 @@ def test_each_draw_has_a_random_number_of_its_own(engine: Engine, monkeypatch: p
     """Also of another row of the batch: seed, frame and codebook of every draw of two utterances."""
     draws: list[tuple[int, int, int]] = []
 
-    def recording(seed: Tensor, frame: Tensor, codebook: int) -> Tensor:
-        draws.extend((*place, codebook) for place in zip(seed.tolist(), frame.tolist(), strict=True))
+    def recording(seed: Tensor, frame: Tensor, codebook: int | Tensor) -> Tensor:
+        books = [codebook] if isinstance(codebook, int) else codebook.flatten().tolist()
+        draws.extend((*place, book) for place in zip(seed.tolist(), frame.tolist(), strict=True) for book in books)
         return uniform(seed, frame, codebook)
 
     monkeypatch.setattr(torch_runner, "uniform", recording)

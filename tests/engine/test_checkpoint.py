@@ -288,6 +288,13 @@ def test_the_older_name_of_the_rope_type_is_not_passed_over(tmp_path: Path) -> N
     refused(folder, "rope_scaling", "yarn")
 
 
+def test_more_codes_a_frame_than_there_are_random_numbers_for_are_refused(tmp_path: Path) -> None:
+    folder = released_folder(tmp_path)
+    for section in ("talker_config", "talker_config.code_predictor_config"):
+        edit(folder, MAIN, f"{section}.num_code_groups", 65)
+    refused(folder, "num_code_groups is 65; at most 64 are supported")
+
+
 def test_a_codec_with_fewer_codebooks_than_the_talker_makes_is_refused(tmp_path: Path) -> None:
     folder = released_folder(tmp_path)
     edit(folder, CODEC, "decoder_config.num_quantizers", 15)

@@ -304,8 +304,3 @@ def test_a_random_number_does_not_know_its_batch() -> None:
     assert torch.equal(together, alone)
     order = torch.arange(49, -1, -1)
     assert torch.equal(uniform(seeds[order], frames[order], 4), together[order])
-
-
-def test_more_codebooks_than_the_counter_has_room_for_are_refused() -> None:
-    with pytest.raises(AssertionError):
-        draw_number(1, 0, 64)

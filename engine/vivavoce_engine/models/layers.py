@@ -4,6 +4,7 @@ RMSNorm takes its variance in float32 and casts before it multiplies by the weig
 reordering these casts is audible after a few predictor steps. Packed projections compute the same sums.
 """
 
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -11,6 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vivavoce_engine.checkpoint import RopeConfig, TransformerConfig
+
+
+@cache
+def scalar(value: float, device: torch.device) -> Tensor:
+    """A number as a float32 tensor, made once: PyTorch makes one of a Python number at every call, which takes a CPU
+    longer than to compute with it."""
+    with torch.inference_mode(False):
+        return torch.tensor(value, dtype=torch.float32, device=device)
 
 
 class RMSNorm(nn.Module):
@@ -23,8 +32,9 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()
-        variance = wide.square().sum(-1, keepdim=True).div_(x.shape[-1])  # half the time of mean() on a CPU
-        return self.weight * (wide * variance.add_(self.eps).rsqrt_()).to(x.dtype)
+        total = wide.square().sum(-1, keepdim=True)  # half the time of mean() on a CPU
+        variance = torch.addcdiv(scalar(self.eps, x.device), total, scalar(x.shape[-1], x.device))
+        return self.weight * (wide * variance.rsqrt_()).to(x.dtype)
 
 
 class Rope(nn.Module):
@@ -47,7 +57,7 @@ class Rope(nn.Module):
 
 def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
     """Rotates x [B, T, heads, head_dim] by what Rope gives; computed in float32, returned in x's dtype."""
-    return (x * cos + x.roll(x.shape[-1] // 2, dims=-1) * signed_sin).to(x.dtype)
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), signed_sin).to(x.dtype)
 
 
 class KVCache:
