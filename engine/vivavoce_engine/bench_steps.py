@@ -159,13 +159,13 @@ class Recorder:
             elif plan.step and not called:
                 frame_ms.append(step_ms)
             called = bool(plan.vocode)
+        prefill_ms = round(max(0.0, _median(start_ms) - _median(frame_ms)), 3)
+        if not self._runner.steps_ahead:  # a host that waits for every step has nothing that the series hides
+            return StartTimes(prefill_ms, 0.0)
         idle_ms: list[float] = []
         for _ in range(self._rounds):
             idle_ms += [ms for _, ms in self._series(_first_frame(self._asked(count, TEXTS), heard=True))]
-        return StartTimes(
-            round(max(0.0, _median(start_ms) - _median(frame_ms)), 3),
-            round(max(0.0, _median(idle_ms) - _median(first_audio_ms)), 3),
-        )
+        return StartTimes(prefill_ms, round(max(0.0, _median(idle_ms) - _median(first_audio_ms)), 3))
 
     def started(self, rows: int) -> tuple[Sequence, ...]:
         """Utterances whose prompts have been run, one a row."""

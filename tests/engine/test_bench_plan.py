@@ -255,9 +255,11 @@ def test_a_host_that_waits_for_every_step_hides_nothing(
     device_times: StepTimes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = replace(device_times, steps_ahead=0, decoding_slows=0.0)
-    recorded = Recorder(Device(waiting, monkeypatch), rounds=1).frames(2)
+    recorder = Recorder(Device(waiting, monkeypatch), rounds=1)
+    recorded = recorder.frames(2)
     assert recorded.frame_ms == pytest.approx(3.5 + 0.5)
     assert recorded.decoding_ms == pytest.approx({1: 0.75, 2: 1.25, 4: 2.25, 8: 4.25})
+    assert recorder.starts(2).host_ms == 0.0
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -289,7 +291,7 @@ def test_steps_are_those_that_the_loop_would_begin() -> None:
     plans.clear()
     recorder.starts(2)
     frames = 3 * [frame]
-    assert plans == [(2, 0, ()), *frames, (2, 2, ()), *frames, (2, 2, (1, 1)), *frames, (2, 2, (1, 1))]
+    assert plans == [(2, 0, ()), *frames, (2, 2, ()), *frames, (2, 2, (1, 1)), *frames]
 
 
 def test_an_utterance_that_ends_is_begun_anew() -> None:
