@@ -343,7 +343,6 @@ def table() -> None:
 def plain() -> None:
     decoder = random_decoder(RELEASED_CODEC, GPU).to(BF16)
     rows = CodecRows(decoder, max(BATCHES), decoder.quantizer.codebooks[0])
-    torch.backends.cudnn.benchmark = True
     RESULTS["module_ms"] = {f"{b}x{t}": time_decode(rows, decoder, b, t) for b, t in PLAIN}
     print("\nPyTorch module bf16, in a graph:", RESULTS["module_ms"], flush=True)
 
@@ -433,7 +432,7 @@ def main() -> None:
         compiler.kill()
     print(f"compiled after {time.time() - started:.1f} s", flush=True)
     RESULTS["versions"] = {"torch": torch.__version__, "card": torch.cuda.get_device_name()}
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
     for name, section in sections(voice).items():
         if options.only and name not in options.only:
             continue

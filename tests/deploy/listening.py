@@ -34,8 +34,8 @@ class Heard:
     """The transfer ended as HTTP says that it should."""
 
     @property
-    def samples(self) -> NDArray[np.int32]:
-        return np.frombuffer(self.pcm[: len(self.pcm) // 2 * 2], "<i2").astype(np.int32)
+    def samples(self) -> NDArray[np.int16]:
+        return np.frombuffer(self.pcm[: len(self.pcm) // 2 * 2], "<i2")
 
 
 def listen(url: str, body: dict[str, Any], first_byte: Event | None = None) -> Heard:

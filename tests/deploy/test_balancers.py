@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 
 from tests.deploy.fleet import BALANCERS, Balancer, Replica, replicas
 from tests.deploy.listening import LONG, SPEECH, Heard, listen, listen_while_writing, listeners, load
+from tests.support.speaking import largest_step
 from tests.support.waiting import wait_until
 
 
@@ -31,7 +31,7 @@ def balancer(
 def same_speech(one: Heard, other: Heard) -> bool:
     """As far as both go. Pieces of other lengths are decoded by other sums: the last bit may round the other way."""
     length = min(len(one.samples), len(other.samples))
-    return length > 0 and int(np.abs(one.samples[:length] - other.samples[:length]).max()) <= 1
+    return length > 0 and largest_step(one.samples[:length], other.samples[:length]) <= 1
 
 
 def test_speech_arrives_while_it_is_made(balancer: Balancer, servers: list[Replica]) -> None:

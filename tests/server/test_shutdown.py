@@ -39,11 +39,11 @@ def impatient_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[LiveServ
     engine.start()
     thread.start()
     try:
-        assert started.wait(20)
+        assert started.wait(HUNG_S)
         yield LiveServer(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, app.state.service), server
     finally:
         server.handle_exit(signal.SIGTERM, None)
-        thread.join(20)
+        thread.join(HUNG_S)
         engine.stop()
         assert not thread.is_alive()
 

@@ -16,7 +16,7 @@ from tests.server.live import LiveServer, fake_engine, live_server
 from tests.server.live_socket import pcm_of
 from tests.server.test_cli import read_all
 from tests.server.test_metrics import scrape
-from tests.support.waiting import wait_until
+from tests.support.waiting import HUNG_S, wait_until
 
 LONG = {"input": "a" * 4000, "voice": "heart", "response_format": "pcm", "seed": 5}
 """15 MB of audio: more than the buffers of sockets and engine."""
@@ -30,7 +30,7 @@ def client_of(server: LiveServer) -> Iterator[socket.socket]:
     url = httpx.URL(server.url)
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-        client.settimeout(20)
+        client.settimeout(HUNG_S)
         client.connect((url.host, url.port or 80))
         yield client
 

@@ -237,14 +237,14 @@ def test_speech_goes_on_while_a_recording_is_encoded(server: LiveServer, monkeyp
 
     def slow_clone(audio: bytes, text: str = "") -> Any:
         encoding.set()
-        assert release.wait(20)
+        assert release.wait(HUNG_S)
         return clone(audio, text)
 
     monkeypatch.setattr(server.engine.voices, "clone", slow_clone)
     uploads = [threading.Thread(target=add, args=(server, recording(n)), kwargs={"name": f"v{n}"}) for n in range(8)]
     for upload in uploads:
         upload.start()
-    assert encoding.wait(20)
+    assert encoding.wait(HUNG_S)
     assert len(say(server, voice="heart")) > 0
     assert stored_names(server) == []
     release.set()

@@ -1,12 +1,12 @@
 """The server that is soaked: a process as users run it, with little patience, so that a short run sees every limit."""
 
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.server.process import SERVE, START_DEADLINE_S
+from tests.support.waiting import wait_until
 
 SETTINGS = ("--max-streams", "4", "--max-queue", "8", "--stall-s", "5", "--live-stall-s", "5")
 
@@ -20,11 +20,8 @@ def soaked_server(folder: Path, max_wait_s: float, model: str | None) -> Iterato
     log = folder / "log"
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
-            deadline_s = time.monotonic() + START_DEADLINE_S
-            while not address.exists():
-                assert process.poll() is None, log.read_text(encoding="utf-8")
-                assert time.monotonic() < deadline_s, "the server did not start"
-                time.sleep(0.1)
+            wait_until(lambda: address.exists() or process.poll() is not None, START_DEADLINE_S)
+            assert process.poll() is None, log.read_text(encoding="utf-8")
             yield process, address.read_text(encoding="utf-8")
         finally:
             process.kill()

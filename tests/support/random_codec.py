@@ -1,7 +1,5 @@
 """Code2Wav with random weights: the released shape, and weights with which every part has a share of the sound."""
 
-import math
-
 import torch
 from torch import Tensor
 from vivavoce_engine.checkpoint import CodecDecoderConfig, RopeConfig, TransformerConfig
@@ -57,15 +55,11 @@ def _random(name: str, parameter: Tensor) -> Tensor:
     if "codebooks" in name:
         return 0.5 * noise
     scale = 0.1 if name.endswith("bias") else _inputs(name, parameter) ** -0.5
-    return noise * (1e-3 * scale if name.startswith("final_conv") else scale)
+    return noise * (1e-3 * scale if name.startswith("final_conv") else scale)  # not clipped before its gain is known
 
 
 def _inputs(name: str, weight: Tensor) -> int:
-    """How many products make an output: convolutions are [taps, in, out], linear layers [out, in]."""
-    if "dwconv" in name:
-        return len(weight)
-    return weight.numel() if name.startswith("final_conv") else math.prod(weight.shape) // _outputs(weight)
-
-
-def _outputs(weight: Tensor) -> int:
-    return weight.shape[-1] if weight.dim() == 3 else weight.shape[0]
+    """How many products make an output: convolutions are [taps, in, out], those of each channel by itself
+    [taps, channels], linear layers [out, in]."""
+    outputs = weight.shape[-1] if weight.dim() == 3 or "dwconv" in name else len(weight)
+    return weight.numel() // outputs

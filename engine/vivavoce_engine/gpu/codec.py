@@ -33,7 +33,6 @@ from vivavoce_engine.gpu.codec_step_kernels import (
     window_attention_kernel,
 )
 from vivavoce_engine.models.codec_decoder import (
-    KERNEL_HISTORY,
     CodecDecoder,
     LatentUpsampling,
     UpsamplingBlock,
@@ -254,7 +253,7 @@ class GpuCodec:
         buffers, dtype = Buffers(self._at_once), self.dtype
         self._codebooks = packed(torch.stack(list(decoder.quantizer.codebooks)), dtype)
         self._semantic = decoder.quantizer.semantic
-        self._vectors = buffers.add(2 * self._codebooks.shape[2], 1, decoder.pre_conv.kernel_size - 1)  # first: _move
+        self._vectors = buffers.add(2 * self._codebooks.shape[2], 1, decoder.pre_conv.slot.keep)  # first: _move
         self._pre_conv = pre_conv(decoder, dtype)
         self._build_transformer(decoder.pre_transformer, buffers)
         stages = cast(list[LatentUpsampling], list(decoder.upsample))
@@ -263,7 +262,7 @@ class GpuCodec:
         for index, stage in enumerate(stages):
             rate *= stage.conv.stride
             last = index + 1 == len(stages)
-            keep = decoder.head.kernel_size - 1 if last else 0
+            keep = decoder.head.slot.keep if last else 0
             self._upsamplings.append(Upsampling.of(stage, buffers, rate, keep, dtype))
         self._head = Product(
             weight=packed(window_weight(decoder.head), dtype),
@@ -276,7 +275,7 @@ class GpuCodec:
         for index, block in enumerate(blocks):
             rest = blocks[index + 1 :]
             after = rest[0].act if rest else decoder.final_act
-            keep = rest[0].upsample.conv.slot.keep if rest else KERNEL_HISTORY
+            keep = (rest[0].upsample.conv if rest else decoder.final_conv).slot.keep
             self._blocks.append(Block.of(block, after, buffers, x.rate, keep, dtype))
             x = self._blocks[-1].out
         self._final_weight, self._final_bias = wide(decoder.final_conv.weight), wide(decoder.final_conv.bias)

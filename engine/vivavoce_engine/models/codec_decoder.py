@@ -20,6 +20,22 @@ KERNEL_HISTORY = 6
 """Inputs that a kernel of 7, at dilation 1, sees before the current one."""
 
 
+class SnakeBeta(nn.Module):
+    """x + sin²(a·x) / b per channel (arXiv 2006.08195, with a magnitude of its own as in BigVGAN).
+
+    The checkpoint holds log a and log b; they are turned into a and 1/b once, in float32, when it is loaded.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.frequency = nn.Parameter(torch.ones(channels))
+        self.magnitude = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        sine = (x * self.frequency).sin_()
+        return torch.addcmul(x, self.magnitude, sine.square_(), out=out)
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A module's place in a row's state: its last `keep` inputs of `channels` values."""
@@ -53,7 +69,7 @@ class StreamState:
         self.moved = torch.empty_like(flat)
         self._flat = flat
 
-    def join(self, slot: Slot, x: Tensor, snake: "SnakeBeta | None" = None) -> Tensor:
+    def join(self, slot: Slot, x: Tensor, snake: SnakeBeta | None = None) -> Tensor:
         """Puts the slot's history before x [B, T, channels], or before snake(x), and keeps the new end.
 
         Returns [B, keep + T, channels].
@@ -74,22 +90,6 @@ class StreamState:
     def _part(flat: Tensor, slot: Slot) -> Tensor:
         end = slot.offset + slot.keep * slot.channels
         return flat[:, slot.offset : end].view(-1, slot.keep, slot.channels)
-
-
-class SnakeBeta(nn.Module):
-    """x + sin²(a·x) / b per channel (arXiv 2006.08195, with a magnitude of its own as in BigVGAN).
-
-    The checkpoint holds log a and log b; they are turned into a and 1/b once, in float32, when it is loaded.
-    """
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.frequency = nn.Parameter(torch.ones(channels))
-        self.magnitude = nn.Parameter(torch.ones(channels))
-
-    def forward(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        sine = (x * self.frequency).sin_()
-        return torch.addcmul(x, self.magnitude, sine.square_(), out=out)
 
 
 class CausalConv(nn.Module):

@@ -253,7 +253,7 @@ def _codec_state(file: Weights, config: CodecDecoderConfig) -> State:
     for stage in range(len(config.upsampling_ratios)):
         source, target = f"decoder.upsample.{stage}.", f"upsample.{stage}."
         _take_transposed(file, state, f"{source}0.conv", f"{target}conv", config.upsampling_ratios[stage])
-        _take_depthwise(file, state, f"{source}1.dwconv.conv", f"{target}block.dwconv")
+        _take_taps(file, state, f"{source}1.dwconv.conv", f"{target}block.dwconv", flat=True)
         for name in ("norm", "pwconv1", "pwconv2"):
             _take_layer(file, state, f"{source}1.{name}", f"{target}block.{name}")
         state[f"{target}block.gamma"] = file.take(f"{source}1.gamma")
@@ -266,17 +266,14 @@ def _take_layer(file: Weights, state: State, source: str, target: str) -> None:
         state[f"{target}.{kind}"] = file.take(f"{source}.{kind}")
 
 
-def _take_taps(file: Weights, state: State, source: str, target: str) -> None:
-    """Conv1d weight [out, in, kernel] as a matrix for each tap [kernel, in, out]."""
+def _take_taps(file: Weights, state: State, source: str, target: str, flat: bool = False) -> None:
+    """Conv1d weight [out, in, kernel] as a matrix for each tap [kernel, in, out]; `flat` where in or out is 1, as
+    [kernel, channels]."""
     weight = file.take(f"{source}.weight")
-    state[f"{target}.weight"] = weight.permute(2, 1, 0).contiguous() if weight.numel() else weight
-    state[f"{target}.bias"] = file.take(f"{source}.bias")
-
-
-def _take_depthwise(file: Weights, state: State, source: str, target: str) -> None:
-    """Conv1d weight [channels, 1, kernel], or [1, channels, kernel], as [kernel, channels]."""
-    weight = file.take(f"{source}.weight")
-    state[f"{target}.weight"] = weight.flatten(0, 1).T.contiguous() if weight.numel() else weight
+    if weight.numel():
+        weight = weight.permute(2, 1, 0).contiguous()
+        weight = weight.flatten(1) if flat else weight
+    state[f"{target}.weight"] = weight
     state[f"{target}.bias"] = file.take(f"{source}.bias")
 
 
@@ -305,7 +302,7 @@ def _take_waveform_stages(file: Weights, state: State, rates: tuple[int, ...]) -
             for name in ("conv1", "conv2"):
                 _take_taps(file, state, f"{block}{unit + 2}.{name}.conv", f"{target}units.{unit}.{name}")
     _take_snake(file, state, f"{source}{stages + 1}", "final_act")
-    _take_depthwise(file, state, f"{source}{stages + 2}.conv", "final_conv")
+    _take_taps(file, state, f"{source}{stages + 2}.conv", "final_conv", flat=True)
 
 
 def _take_snake(file: Weights, state: State, source: str, target: str) -> None:
