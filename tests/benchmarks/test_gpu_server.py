@@ -118,6 +118,6 @@ def test_a_server_is_started_loaded_and_stopped(tmp_path: Path, monkeypatch: pyt
     saved = json.loads(requests.read_text(encoding="utf-8"))
     assert [run["load"] for run in saved["runs"]] == [{"poisson_rate": 40.0}, {"listeners": 3}]
     assert all(run["front_cpu_s"] > 0 for run in saved["runs"])
-    assert all(length_s > 0.005 for run in saved["runs"] for _, length_s in run["stalls"])
+    assert all(length_s >= 0.005 for run in saved["runs"] for _, length_s in run["stalls"]), "rounded to 0.1 ms"
     # Texts of 9 to 200 characters at 0.83 frames each, and 80 ms a frame.
     assert all(0.5 < each["audio_s"] < 14 for load in saved["requests"] for each in load)
