@@ -23,6 +23,8 @@ from vivavoce_engine.load import make_runner
 
 TEXT = "The train to the coast leaves at nine, and the second one at half past ten."
 FIRST_AUDIO_REQUESTS = 30
+BURST_TEXT = " ".join([TEXT] * 3)
+BURST_RUNNING, BURST_REQUESTS, BURST_AFTER_S = 64, 8, 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,9 @@ class Result:
     dry_s_max: float
 
 
-async def listen(engine: Engine, number: int, frames: int) -> Player:
+async def listen(engine: Engine, number: int, frames: int, text: str = TEXT) -> Player:
     speakers = engine.info.speakers
-    request = SynthesisRequest(TEXT, speakers[number % len(speakers)], seed=number, max_frames=frames)
+    request = SynthesisRequest(text, speakers[number % len(speakers)], seed=number, max_frames=frames)
     player = Player(time.perf_counter(), [], [])
     async for chunk in engine.submit(request):
         player.arrived_s.append(time.perf_counter())
@@ -81,6 +83,22 @@ async def measure(engine: Engine, streams: int, frames: int) -> Result:
         sum(silence_s > 0.001 for silence_s in dry_s),
         round(max(dry_s), 4),
     )
+
+
+async def burst(engine: Engine, frames: int) -> dict[str, float]:
+    """Several long texts at once, while others are spoken: the first audio of those, and whether these run dry."""
+    running = [asyncio.create_task(listen(engine, number, frames)) for number in range(BURST_RUNNING)]
+    await asyncio.sleep(BURST_AFTER_S)
+    new = await asyncio.gather(*(listen(engine, number, 4, BURST_TEXT) for number in range(BURST_REQUESTS)))
+    others = await asyncio.gather(*running)
+    first_ms = [1000 * (player.arrived_s[0] - player.asked_s) for player in new]
+    return {
+        "running": BURST_RUNNING,
+        "requests": BURST_REQUESTS,
+        "first_audio_ms_mean": round(statistics.fmean(first_ms), 2),
+        "first_audio_ms_max": round(max(first_ms), 2),
+        "dry_streams": sum(player.dry_s(engine.info.frame_s) > 0.001 for player in others),
+    }
 
 
 async def first_audio_ms(engine: Engine) -> list[float]:
@@ -118,6 +136,7 @@ def main() -> None:
         for streams in args.streams:
             results.append(asdict(asyncio.run(measure(engine, streams, args.frames))))
             print(results[-1], flush=True)
+        bursts = asyncio.run(burst(engine, args.frames)) if max(args.streams) > BURST_RUNNING else None
     finally:
         engine.stop()
     document = {
@@ -129,6 +148,7 @@ def main() -> None:
         "first_pcm_ms": statistics.median(first_ms),
         "first_pcm_ms_worst": max(first_ms),
         "runs": results,
+        "burst": bursts,
     }
     print(json.dumps(document), flush=True)
     args.out.write_text(json.dumps(document, indent=1) + "\n")

@@ -43,6 +43,8 @@ def report(codec: Json, frame: Json, engine: Json, peer: Json | None = None) -> 
         "first_pcm_ms_worst": engine["first_pcm_ms_worst"],
         "steps_ahead": engine["steps_ahead"],
     }
+    if engine.get("burst"):
+        document["burst"] = {model: engine["burst"]}
     if peer is not None:
         kept = ("versions", "command", "frame_ms", "frame_ms_cache_512", "first_chunk_ms")
         document["peers"] = {"faster-qwen3-tts": {name: peer[name] for name in kept if name in peer}}

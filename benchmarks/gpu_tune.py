@@ -1,8 +1,9 @@
-"""Times ways to cut up the matrix products of a step on a GPU: which block sizes gpu/linear.py should choose.
+"""Finds how gpu/linear.py should cut up the matrix products of a frame, on a GPU.
 
-    python benchmarks/gpu_tune.py --out FILE
+    python benchmarks/gpu_tune.py --out FILE [--sizes 0.6b 1.7b] [--batches 1 8] [--context 200]
 
-Weights come from memory, not from the L2 cache: each timing streams through copies of the weight.
+One product after the other is given other blocks, and the whole frame is timed: a kernel that is quicker alone may keep
+the next from having its weights on their way. What is best stays while the next product is tried.
 """
 
 import argparse
@@ -10,115 +11,157 @@ import itertools
 import json
 import multiprocessing
 import time
-import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import triton
+from gpu_frame import DEVICE, build
 from timing import median_ms
+from vivavoce_engine.gpu import linear
+from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs
-from vivavoce_engine.gpu.linear import ADD, GATED, GEMV_TOKENS, PARTS, Blocks, gemm, gemv, splits
+from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, Blocks, gemm, gemv, splits
 
-SHAPES = {
-    "predictor qkv": (4096, 1024, 0, True),
-    "predictor o": (1024, 2048, 1, False),
-    "predictor gate_up": (3072, 1024, 2, True),
-    "predictor down": (1024, 3072, 1, False),
-    "predictor head": (2048, 1024, 0, True),
-    "1.7b qkv": (4096, 2048, 0, True),
-    "1.7b o": (2048, 2048, 1, False),
-    "1.7b gate_up": (6144, 2048, 2, True),
-    "1.7b down": (2048, 6144, 1, False),
+Product = tuple[int, int, int]
+"""Outputs, summands, and how the kernel ends; of a PARTS product the summands of a part."""
+SMALL = [  # of the code predictor, and of the 0.6B talker
+    (4096, 1024, 0),
+    (1024, 2048, ADD.value),
+    (3072, 1024, GATED.value),
+    (1024, 3072, ADD.value),
+    (2048, 1024, 0),
+]
+PRODUCTS: dict[str, list[Product]] = {
+    "0.6b": [*SMALL, (3072, 1024, 0)],
+    "1.7b": [
+        (4096, 2048, 0),
+        (2048, 2048, ADD.value),
+        (6144, 2048, GATED.value),
+        (2048, 6144, ADD.value),
+        (3072, 2048, 0),
+        (1024, 2048, BIAS.value),
+    ],
 }
-COPIES_BYTES = 200_000_000
-DEVICE = "cuda"
+GEMM_BLOCKS = [
+    (64, 128, 4, 4), (64, 128, 8, 4), (64, 128, 4, 6), (64, 64, 4, 6), (64, 256, 4, 3), (64, 256, 8, 3),
+    (32, 128, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (32, 256, 4, 4), (16, 256, 4, 4), (128, 64, 8, 4),
+]  # fmt: skip
+"""Outputs, summands, warps, stages."""
+USUAL_GEMV, USUAL_GEMM = linear.gemv_blocks, linear.gemm_blocks
+VALUES = range(16, 257)
+"""Of the weight, that a thread of a matrix-vector kernel may hold."""
 
 
-def candidates(name: str, tokens: int) -> list[tuple[Blocks, bool]]:
-    """(blocks, programmatic dependent launch)."""
-    _, k, mode, _ = SHAPES[name]
-    if tokens <= GEMV_TOKENS:
-        grid = itertools.product((4, 8, 16), (4, 8, 16), (False, True))
-        wide = triton.next_power_of_2(k) * (2 if mode == GATED.value else 1)
-        return [
-            (Blocks(1, rows, k, warps, 1), pdl) for rows, warps, pdl in grid if 32 <= rows * wide // warps // 32 <= 160
-        ]
-    block_t = (64,) if tokens <= 64 else (64, 128, 256)
-    blocks = itertools.product(block_t, (64, 128), (64, 128) if tokens <= 64 else (64,), (4, 8), (3, 4))
-    return [(Blocks(*choice), False) for choice in blocks]
+def candidates(product: Product, tokens: int) -> list[Blocks]:
+    _, k, mode = product
+    if tokens > GEMV_TOKENS:
+        block_t = max(linear.TOKENS_MIN, triton.next_power_of_2(tokens))
+        return [Blocks(block_t, n, block_k, warps, stages) for n, block_k, warps, stages in GEMM_BLOCKS]
+    width = triton.next_power_of_2(k) * (2 if mode == GATED.value else 1)
+    return [
+        Blocks(1, rows, k, warps, 1)
+        for rows, warps in itertools.product((1, 2, 4, 8, 16), (1, 2, 4, 8))
+        if rows * width // (32 * warps) in VALUES
+    ]
 
 
-class Case:
-    def __init__(self, name: str, tokens: int, copies: int | None = None) -> None:
-        self.n, self.k, self.mode, self.normed = SHAPES[name]
-        size = (2 * self.n if self.mode == GATED.value else self.n) * self.k
-        copies = copies or max(4, COPIES_BYTES // (2 * size))
-        self.bytes = 2 * size
-        self.weights = [torch.randn(size // self.k, self.k, device=DEVICE).bfloat16() for _ in range(copies)]
-        self.tokens = tokens
-        self.x = torch.randn(tokens, self.k, device=DEVICE).bfloat16()
-        self.out = torch.zeros(tokens, self.n, device=DEVICE).bfloat16()
-        self.parts = torch.zeros(splits(self.n, self.k), tokens, self.n, device=DEVICE)
-        self.norm = (torch.ones(self.k, device=DEVICE).bfloat16(), 1e-6) if self.normed else None
-
-    def ours(self, blocks: Blocks, pdl: bool) -> None:
-        for weight in self.weights:
-            if self.tokens <= GEMV_TOKENS:
-                gemv(self.x, weight, self.out, mode=self.mode, norm=self.norm, blocks=blocks, pdl=pdl)
-            elif self.mode == ADD.value:
-                gemm(self.x, weight, self.parts, mode=PARTS.value, blocks=blocks)
-            else:
-                gemm(self.x, weight, self.out, mode=self.mode, blocks=blocks)
-
-    def library(self) -> None:
-        for weight in self.weights:
-            F.linear(self.x, weight)
-
-    def time_us(self, run: Any) -> float:
-        graphs = Graphs(torch.cuda.Stream(), eager=False)  # type: ignore[no-untyped-call]
-        graphs.record(0, run)
-        return 1000 * median_ms(lambda: graphs.replay(0), 7) / len(self.weights)
-
-
-def compile_ahead(job: tuple[str, int, Blocks, bool]) -> None:
-    name, tokens, blocks, pdl = job
+def compile_ahead(job: tuple[Product, int, Blocks]) -> bool:
+    """Compiles one kernel, in a process of its own; False where it cannot be."""
+    (n, k, mode), tokens, blocks = job
+    kind: dict[str, Any] = {"dtype": torch.bfloat16, "device": DEVICE}
+    x, weight = torch.zeros(tokens, k, **kind), torch.zeros(2 * n if mode == GATED.value else n, k, **kind)
+    out, bias = torch.zeros(tokens, n, **kind), torch.zeros(n, **kind)
     try:
-        Case(name, tokens, copies=1).ours(blocks, pdl)
-    except Exception as error:
-        print(job, repr(error)[:200])
+        if tokens <= GEMV_TOKENS:
+            norm = None if mode in (ADD.value, BIAS.value) else (torch.ones(k, **kind), 1e-6)
+            gemv(x, weight, out, mode=mode, bias=bias, norm=norm, blocks=blocks, pdl=True)
+        elif mode == ADD.value:
+            parts = torch.zeros(splits(n, k), tokens, n, device=DEVICE)
+            gemm(x, weight, parts, mode=PARTS.value, blocks=blocks, pdl=True)
+        else:
+            gemm(x, weight, out, mode=mode, bias=bias, blocks=blocks, pdl=True)
+        torch.cuda.synchronize()
+    except Exception as failure:
+        print(job, str(failure)[:100], flush=True)
+        return False
+    return True
+
+
+class Chosen:
+    """Stands in for the functions of gpu/linear.py that choose blocks."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[Product, Blocks] = {}
+        linear.gemv_blocks, linear.gemm_blocks = self.gemv, self.gemm
+
+    def gemv(self, n: int, k: int, mode: int) -> Blocks:
+        return self.blocks.get((n, k, mode)) or USUAL_GEMV(n, k, mode)
+
+    def gemm(self, tokens: int, n: int, k: int, mode: int, itemsize: int) -> Blocks:
+        usual = USUAL_GEMM(tokens, n, k, mode, itemsize)
+        whole = (n, k * splits(n, k), ADD.value) if mode == PARTS.value else (n, k, mode)
+        blocks = self.blocks.get(whole)
+        # The frame's first two tokens of each row are another number of tokens.
+        return blocks if blocks is not None and blocks.t == usual.t else usual
+
+
+def time_frame(model: FrameModel, batch: int, context: int) -> float:
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    graphs = Graphs(stream, eager=False)
+    with torch.cuda.stream(stream):
+        graphs.record(batch, lambda: model.frame(batch))
+        model.tables.frames[:], model.tables.positions[:] = 0, context
+        return median_ms(partial(graphs.replay, batch))
+
+
+def tune(size: str, batch: int, context: int, chosen: Chosen, works: Callable[[Any], bool]) -> dict[str, Any]:
+    """{product: [(blocks, milliseconds of the frame), …]}, best first."""
+    model = build(size, torch.bfloat16, batch, context + 200, pdl=True)
+    model.rows[:] = torch.arange(batch, device=DEVICE)
+    result: dict[str, Any] = {"before": round(time_frame(model, batch, context), 4)}
+    for product in PRODUCTS[size]:
+        times = []
+        for blocks in candidates(product, batch):
+            if works((product, batch, blocks)):
+                chosen.blocks[product] = blocks
+                times.append((round(time_frame(model, batch, context), 4), blocks))
+        times.sort(key=lambda pair: pair[0])
+        chosen.blocks[product] = times[0][1]
+        result[str(product)] = [(str(blocks), ms) for ms, blocks in times]
+        print(size, batch, product, [(ms, blocks.n, blocks.k, blocks.warps, blocks.stages) for ms, blocks in times[:6]])
+    result["after"] = round(time_frame(model, batch, context), 4)
+    print(size, batch, "before", result["before"], "after", result["after"], flush=True)
+    return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[1, 64, 256])
+    parser.add_argument("--sizes", nargs="+", choices=list(PRODUCTS), default=list(PRODUCTS))
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--context", type=int, default=200)
     args = parser.parse_args()
     began_s = time.perf_counter()
-    jobs = [(name, tokens, *how) for name in SHAPES for tokens in args.tokens for how in candidates(name, tokens)]
+    jobs = [
+        (product, batch, blocks)
+        for size in args.sizes
+        for batch in args.batches
+        for product in PRODUCTS[size]
+        for blocks in candidates(product, batch)
+    ]
     with multiprocessing.get_context("spawn").Pool(16) as pool:
-        pool.map(compile_ahead, jobs, chunksize=8)
+        compiled = dict(zip(jobs, pool.map(compile_ahead, jobs, chunksize=4), strict=True))
     print(f"compiled {len(jobs)} in {time.perf_counter() - began_s:.0f} s", flush=True)
-    result: dict[str, Any] = {"card": torch.cuda.get_device_name()}
-    for name in SHAPES:
-        for tokens in args.tokens:
-            case = Case(name, tokens)
-            timed = []
-            for blocks, pdl in candidates(name, tokens):
-                try:
-                    timed.append(
-                        (round(case.time_us(lambda c=case, b=blocks, p=pdl: c.ours(b, p)), 3), f"{blocks} pdl={pdl}")
-                    )
-                except Exception:
-                    traceback.print_exc(limit=1)
-            timed.sort()
-            library_us = case.time_us(case.library)
-            result[f"{name} {tokens}"] = {"library_us": library_us, "best": timed[:8], "worst": timed[-1:]}
-            print(f"{name} x{tokens}: memory {case.bytes / 3.0e6:.2f} us, library {library_us:.2f}", flush=True)
-            for line in timed[:4]:
-                print("   ", *line, flush=True)
-            args.out.write_text(json.dumps(result, indent=1))
+    result: dict[str, Any] = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+    with torch.inference_mode():
+        for batch in args.batches:
+            chosen = Chosen()
+            for size in args.sizes:
+                result[f"{size} {batch}"] = tune(size, batch, args.context, chosen, lambda job: compiled[job])
+                args.out.write_text(json.dumps(result, indent=1))
     print(f"done in {time.perf_counter() - began_s:.0f} s", flush=True)
 
 

@@ -1,6 +1,6 @@
 """Prompts → the talker's input embeddings. Reference: qwen-tts 0.1.1, `generate` and `generate_icl_prompt`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -22,13 +22,18 @@ def embed_prompts(prompts: Sequence[Prompt], talker: Talker, predictor: CodePred
     text_ids, codec_ids = to_device(ids, like.device)
     x = talker.embed(text_ids, codec_ids)
     for number, prompt in enumerate(prompts):
-        given = prompt.conditioning
-        if given is None:
-            continue
-        if given.embedding is not None:
-            x[number, given.embedding_at] += to_device(torch.tensor(given.embedding), like.device).to(like)
-        if given.codes is not None:
-            codes = to_device(torch.tensor(given.codes, dtype=torch.int64), like.device)
-            frames = predictor.embed_frame(codes, talker.codec_embedding(codes[:, 0]))
-            x[number, given.codes_at : given.codes_at + len(codes)] += frames
+        for at, given in embed_conditioning(prompt, talker, predictor):
+            x[number, at : at + len(given)] += given
     return x
+
+
+def embed_conditioning(prompt: Prompt, talker: Talker, predictor: CodePredictor) -> Iterator[tuple[int, Tensor]]:
+    """What is added where no id names it: (first position, [positions, hidden])."""
+    given, like = prompt.conditioning, talker.codec_head.weight
+    if given is None:
+        return
+    if given.embedding is not None:
+        yield given.embedding_at, to_device(torch.tensor(given.embedding)[None], like.device).to(like)
+    if given.codes is not None:
+        codes = to_device(torch.tensor(given.codes, dtype=torch.int64), like.device)
+        yield given.codes_at, predictor.embed_frame(codes, talker.codec_embedding(codes[:, 0]))

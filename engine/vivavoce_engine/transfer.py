@@ -3,7 +3,9 @@
 PyTorch's pinned allocator does not give memory away while a copy from or to it is under way.
 """
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -12,9 +14,10 @@ def to_device(host: Tensor, device: torch.device) -> Tensor:
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
-def copy_into(target: Tensor, values: list[int]) -> None:
+def copy_into(target: Tensor, values: list[int] | NDArray[np.int64]) -> None:
     """values → the first of target."""
-    host = torch.tensor(values, dtype=target.dtype, pin_memory=target.is_cuda)
+    host = torch.empty(np.shape(values), dtype=target.dtype, pin_memory=target.is_cuda)
+    host.numpy()[:] = values
     target[: len(values)].copy_(host, non_blocking=True)
 
 

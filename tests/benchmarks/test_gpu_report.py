@@ -27,6 +27,7 @@ ENGINE = {
     "first_pcm_ms": 9.1,
     "first_pcm_ms_worst": 10.3,
     "runs": [RUN],
+    "burst": {"running": 64, "first_audio_ms_mean": 30.0},
 }
 PEER = {"card": CARD, "versions": {"faster-qwen3-tts": "0.5.4"}, "command": "peer", "frame_ms": {"1.7b": {"1": 19.8}}}
 
@@ -43,9 +44,10 @@ def test_figures_have_their_usual_names() -> None:
         "first_pcm_ms": 9.1,
         "first_pcm_ms_worst": 10.3,
         "steps_ahead": 1,
+        "burst": {"1.7b": ENGINE["burst"]},
         "peers": {"faster-qwen3-tts": {key: PEER[key] for key in ("versions", "command", "frame_ms")}},
     }
-    assert "peers" not in report(CODEC, FRAME, ENGINE)
+    assert not {"peers", "burst"} & report(CODEC, FRAME, {**ENGINE, "burst": None}).keys()
 
 
 def test_figures_of_two_cards_are_not_mixed() -> None:

@@ -29,6 +29,7 @@ def random_decoder(config: CodecDecoderConfig, device: torch.device) -> CodecDec
     """In float32."""
     with device:
         decoder = CodecDecoder(config).requires_grad_(False)
+    decoder.to(device)  # the rotations' buffer, too
     torch.manual_seed(5)
     for name, parameter in decoder.named_parameters():
         parameter.copy_(_random(name, parameter))

@@ -28,8 +28,18 @@ NOTHING = tl.constexpr(-1.0e30)
 
 
 @triton.jit
-def norm_rotate(base_ptr, head, norm_ptr, cos, sin, eps, D: tl.constexpr, inside):
-    """Heads `head` [H] of one token of qkv: normed with norm_ptr[head], rotated → float32 [H, D], as the dtype rounds.
+def norm_weights(norm_ptr, head, D: tl.constexpr, inside):
+    """The norm's weights [H, D] of heads `head` [H], and those of what each value is rotated with; float32."""
+    d = tl.arange(0, D)
+    other = (d + D // 2) % D
+    weight = tl.load(norm_ptr + head[:, None] * D + d[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+    turned = tl.load(norm_ptr + head[:, None] * D + other[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+    return weight, turned
+
+
+@triton.jit
+def norm_rotate(base_ptr, head, weight, turned, cos, sin, eps, D: tl.constexpr, inside):
+    """Heads `head` [H] of one token of qkv: normed with `norm_weights`, rotated → float32 [H, D], as the dtype rounds.
 
     cos, sin [D] float32, sin negated in its first half (models/layers.py, Rope).
     """
@@ -39,19 +49,43 @@ def norm_rotate(base_ptr, head, norm_ptr, cos, sin, eps, D: tl.constexpr, inside
     x = tl.load(base_ptr + head[:, None] * D + d[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
     y = tl.load(base_ptr + head[:, None] * D + other[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
     rstd = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)[:, None]
-    wx = tl.load(norm_ptr + head[:, None] * D + d[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-    wy = tl.load(norm_ptr + head[:, None] * D + other[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-    x = ((x * rstd).to(dtype).to(tl.float32) * wx).to(dtype).to(tl.float32)
-    y = ((y * rstd).to(dtype).to(tl.float32) * wy).to(dtype).to(tl.float32)
+    x = ((x * rstd).to(dtype).to(tl.float32) * weight).to(dtype).to(tl.float32)
+    y = ((y * rstd).to(dtype).to(tl.float32) * turned).to(dtype).to(tl.float32)
     return (x * cos[None, :] + y * sin[None, :]).to(dtype).to(tl.float32)
 
 
 @triton.jit
-def merge(m, total, acc, m_next, total_next, acc_next):
-    """Two parts of a softmax as one: maxima [G], sums [G], weighted values [G, D]."""
+def shares(m, m_next):
+    """Two parts of a softmax have maxima m and m_next: that of both, and what the sums of each are to be scaled by."""
     highest = tl.maximum(m, m_next)
-    left, right = tl.exp(m - highest), tl.exp(m_next - highest)
-    return highest, total * left + total_next * right, acc * left[:, None] + acc_next * right[:, None]
+    return highest, tl.exp(m - highest), tl.exp(m_next - highest)
+
+
+@triton.jit
+def merge_parts(part_ptr, out_ptr, last, G: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr, COLUMNS: tl.constexpr):
+    """part [last + 1, G, D + 2]: weighted values, maximum and sum of each chunk → out [G, D].
+
+    Each value has its own copy of maximum and sum, so that threads need not meet, and the loads of several chunks are
+    on their way together. They are not from L1, which other programs' stores do not reach.
+    """
+    column = tl.arange(0, COLUMNS)
+    real = column < G * D
+    m = tl.full((COLUMNS,), NOTHING, tl.float32)
+    total = tl.zeros((COLUMNS,), tl.float32)
+    acc = tl.zeros((COLUMNS,), tl.float32)
+    first = last * 0
+    while first <= last:
+        for number in tl.static_range(SPLITS):  # in their order; one that is not there changes nothing
+            there = real & (first + number <= last)
+            part = part_ptr + ((first + number) * G + column // D) * (D + 2)
+            next_m = tl.load(part + D, mask=there, other=NOTHING, cache_modifier=".cg")
+            next_total = tl.load(part + (D + 1), mask=there, other=0.0, cache_modifier=".cg")
+            next_acc = tl.load(part + column % D, mask=there, other=0.0, cache_modifier=".cg")
+            m, left, right = shares(m, next_m)
+            total = total * left + next_total * right
+            acc = acc * left + next_acc * right
+        first += SPLITS
+    tl.store(out_ptr + column, (acc / tl.where(real, total, 1.0)).to(out_ptr.dtype.element_ty), mask=real)
 
 
 @triton.jit(do_not_specialize=["chunks_max"])
@@ -71,24 +105,53 @@ def write_kv_kernel(
     KV_HEADS: tl.constexpr,
     D: tl.constexpr,
     CHUNK: tl.constexpr,
+    PDL: tl.constexpr,
 ) -> None:
     """Keys and values of a prompt's tokens into the cache, before any of them attends. Grid [tokens]."""
     token = tl.program_id(0).to(tl.int64)
-    row = tl.load(rows_ptr + token).to(tl.int64)
-    position = tl.load(positions_ptr + token).to(tl.int64)
-    page = tl.load(pages_ptr + row * chunks_max + position // CHUNK).to(tl.int64)
     d = tl.arange(0, D)
     head = tl.arange(0, triton.next_power_of_2(KV_HEADS))
     inside = head < KV_HEADS
+    weight, turned = norm_weights(norm_ptr, HEADS + head, D, inside)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    row = tl.load(rows_ptr + token).to(tl.int64)
+    position = tl.load(positions_ptr + token).to(tl.int64)
+    page = tl.load(pages_ptr + row * chunks_max + position // CHUNK).to(tl.int64)
     cos, sin = tl.load(cos_ptr + position * D + d), tl.load(sin_ptr + position * D + d)
     base = qkv_ptr + token * (HEADS + 2 * KV_HEADS) * D
     dtype: tl.constexpr = k_ptr.dtype.element_ty
-    k = norm_rotate(base, HEADS + head, norm_ptr, cos, sin, eps, D, inside)
+    k = norm_rotate(base, HEADS + head, weight, turned, cos, sin, eps, D, inside)
     source = base + (HEADS + KV_HEADS + head)[:, None] * D + d[None, :]
     v = tl.load(source, mask=inside[:, None], other=0.0)
     where = ((page * CHUNK + position % CHUNK) * KV_HEADS + head)[:, None] * D + d[None, :]
     tl.store(k_ptr + where, k.to(dtype), mask=inside[:, None])
     tl.store(v_ptr + where, v, mask=inside[:, None])
+
+
+@triton.jit
+def load_chunk(
+    pages_ptr,
+    k_ptr,
+    v_ptr,
+    chunk,
+    last,
+    position,
+    kv_head,
+    KV_HEADS: tl.constexpr,
+    D: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """A row's page number `chunk`, and what it holds from before `position`: keys and values [CHUNK, D]. Behind the
+    `last` there is none."""
+    n, d = tl.arange(0, CHUNK), tl.arange(0, D)
+    page = tl.load(pages_ptr + chunk, mask=chunk <= last, other=0).to(tl.int64)
+    where = ((page * CHUNK + n) * KV_HEADS + kv_head)[:, None] * D + d[None, :]
+    past = (chunk * CHUNK + n < position)[:, None]
+    k = tl.load(k_ptr + where, mask=past, other=0.0)
+    v = tl.load(v_ptr + where, mask=past, other=0.0)
+    return page, k, v
 
 
 @triton.jit(do_not_specialize=["chunks_max"])
@@ -115,6 +178,7 @@ def attention_kernel(
     SPLITS: tl.constexpr,
     BY_ROW: tl.constexpr,
     WRITE: tl.constexpr,
+    COLUMNS: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
@@ -132,32 +196,36 @@ def attention_kernel(
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     if PDL:
         gdc_launch_dependents()
-        gdc_wait()
+        if not WRITE:
+            gdc_wait()
+    # Before the wait for the kernel before, which makes qkv: what a frame finds as it begins, and does not change.
     row = tl.load(rows_ptr + token).to(tl.int64)
     position = tl.load(positions_ptr + (row if BY_ROW else token)).to(tl.int64)
     d = tl.arange(0, D)
     g = tl.arange(0, ROWS)
     real = g < G
     n = tl.arange(0, CHUNK)
+    one = kv_head + tl.arange(0, 1)
+    always = one >= 0
     cos, sin = tl.load(cos_ptr + position * D + d), tl.load(sin_ptr + position * D + d)
-    base = qkv_ptr + token * (HEADS + 2 * KV_HEADS) * D
-    q = norm_rotate(base, kv_head * G + g, norm_ptr, cos, sin, eps, D, real).to(dtype)
+    q_weight, q_turned = norm_weights(norm_ptr, kv_head * G + g, D, real)
+    k_weight, k_turned = norm_weights(norm_ptr, HEADS + one, D, always)
     last = position // CHUNK
+    chunk = split
+    pages = pages_ptr + row * chunks_max
+    page, k, v = load_chunk(pages, k_ptr, v_ptr, chunk, last, position, kv_head, KV_HEADS, D, CHUNK)
+    if PDL and WRITE:
+        gdc_wait()
+    base = qkv_ptr + token * (HEADS + 2 * KV_HEADS) * D
+    new_v = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
+    q = norm_rotate(base, kv_head * G + g, q_weight, q_turned, cos, sin, eps, D, real).to(dtype)
+    new_k = norm_rotate(base, HEADS + one, k_weight, k_turned, cos, sin, eps, D, always).to(dtype)
     m = tl.full((ROWS,), NOTHING, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     acc = tl.zeros((ROWS, D), tl.float32)
-    chunk = split
     while chunk <= last:
         at = chunk * CHUNK + n
-        past = at < position
-        page = tl.load(pages_ptr + row * chunks_max + chunk).to(tl.int64)
-        where = ((page * CHUNK + n) * KV_HEADS + kv_head)[:, None] * D + d[None, :]
-        k = tl.load(k_ptr + where, mask=past[:, None], other=0.0)
-        v = tl.load(v_ptr + where, mask=past[:, None], other=0.0)
         if chunk == last:  # the token itself
-            one = kv_head + tl.arange(0, 1)
-            new_k = norm_rotate(base, HEADS + one, norm_ptr, cos, sin, eps, D, one >= 0).to(dtype)
-            new_v = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
             if WRITE:
                 here = ((page * CHUNK + position % CHUNK) * KV_HEADS + one)[:, None] * D + d[None, :]
                 tl.store(k_ptr + here, new_k)
@@ -172,32 +240,28 @@ def attention_kernel(
         chunk_total = tl.sum(weight, axis=1)
         chunk_acc = tl.dot(weight.to(dtype), v, input_precision=PRECISION)
         if SPLITS == 1:
-            m, total, acc = merge(m, total, acc, chunk_m, chunk_total, chunk_acc)
+            m, left, right = shares(m, chunk_m)
+            total = total * left + chunk_total * right
+            acc = acc * left[:, None] + chunk_acc * right[:, None]
         else:
             part = part_ptr + (((token * KV_HEADS + kv_head) * chunks_max + chunk) * G + g) * (D + 2)
             tl.store(part[:, None] + d[None, :], chunk_acc, mask=real[:, None])
             tl.store(part + D, chunk_m, mask=real)
             tl.store(part + D + 1, chunk_total, mask=real)
         chunk += SPLITS
-    finish = SPLITS == 1
-    if SPLITS > 1:
-        tl.debug_barrier()  # all of this program's threads have stored
-        arrived = tl.atomic_add(arrived_ptr + token * KV_HEADS + kv_head, 1, sem="acq_rel")
-        finish = arrived == SPLITS - 1
-        if finish:
-            chunk = 0
-            while chunk <= last:
-                part = part_ptr + (((token * KV_HEADS + kv_head) * chunks_max + chunk) * G + g) * (D + 2)
-                # Not from L1, which other programs' stores do not reach.
-                chunk_acc = tl.load(part[:, None] + d[None, :], mask=real[:, None], other=0.0, cache_modifier=".cg")
-                chunk_m = tl.load(part + D, mask=real, other=0.0, cache_modifier=".cg")
-                chunk_total = tl.load(part + D + 1, mask=real, other=1.0, cache_modifier=".cg")
-                m, total, acc = merge(m, total, acc, chunk_m, chunk_total, chunk_acc)
-                chunk += 1
-            tl.store(arrived_ptr + token * KV_HEADS + kv_head, 0)
-    if finish:
+        page, k, v = load_chunk(pages, k_ptr, v_ptr, chunk, last, position, kv_head, KV_HEADS, D, CHUNK)
+    if SPLITS == 1:
+        total = tl.where(real, total, 1.0)
         out = out_ptr + (token * HEADS + kv_head * G + g)[:, None] * D + d[None, :]
         tl.store(out, (acc / total[:, None]).to(dtype), mask=real[:, None])
+    else:
+        tl.debug_barrier()  # all of this program's threads have stored
+        arrived = tl.atomic_add(arrived_ptr + token * KV_HEADS + kv_head, 1, sem="acq_rel")
+        if arrived == SPLITS - 1:
+            part = part_ptr + (token * KV_HEADS + kv_head) * chunks_max * (G * (D + 2))
+            out = out_ptr + (token * HEADS + kv_head * G) * D
+            merge_parts(part, out, last, G, D, SPLITS, COLUMNS)
+            tl.store(arrived_ptr + token * KV_HEADS + kv_head, 0)
 
 
 @dataclass(frozen=True)
@@ -233,7 +297,8 @@ class PagedCache:
         self.chunks = pages_of(len(cache.cos))
         """Pages of the longest row."""
         device = cache.k.device
-        self.pages = torch.full((rows, self.chunks), cache.k.shape[1] - 1, dtype=torch.int32, device=device)
+        self.last_page = cache.k.shape[1] - 1
+        self.pages = torch.full((rows, self.chunks), self.last_page, dtype=torch.int32, device=device)
         """[rows, chunks]: which page of the cache is a row's next; the last one where it has none."""
         self.split_tokens = split_tokens
         """Up to so many tokens several programs share one token's positions."""
@@ -251,7 +316,7 @@ class PagedCache:
 
 SPLITS_MAX = 8
 SPLIT_TOKENS = 8
-WARPS, FRAME_WARPS = 4, 2
+WARPS, FRAME_WARPS = 4, 1
 
 
 def attend(
@@ -279,6 +344,8 @@ def attend_prompt(
     rows: Tensor,
     positions: Tensor,
     out: Tensor,
+    *,
+    pdl: bool = False,
 ) -> None:
     """All tokens of some prompts, each at `positions`[token] of `rows`[token]; a token sees those before it."""
     cache = paged.cache
@@ -298,9 +365,11 @@ def attend_prompt(
         KV_HEADS=cache.kv_heads,
         D=cache.head_dim,
         CHUNK=CHUNK,
+        PDL=pdl,
         num_warps=4,
+        **pdl_option(pdl),
     )
-    _attention(qkv, qk_norm, paged, layer, rows, positions, out, 1, by_row=False, write=False, pdl=False)
+    _attention(qkv, qk_norm, paged, layer, rows, positions, out, 1, by_row=False, write=False, pdl=pdl)
 
 
 def _attention(
@@ -341,6 +410,7 @@ def _attention(
         SPLITS=splits,
         BY_ROW=by_row,
         WRITE=write,
+        COLUMNS=triton.next_power_of_2(cache.heads // cache.kv_heads * cache.head_dim),
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
         PDL=pdl,
         num_warps=WARPS,
@@ -377,60 +447,59 @@ def frame_attention_kernel(
     GROUP: tl.constexpr = triton.next_power_of_2(G)
     WIDTH: tl.constexpr = (HEADS + 2 * KV_HEADS) * D
     dtype: tl.constexpr = out_ptr.dtype.element_ty
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
     d = tl.arange(0, D)
     g = tl.arange(0, GROUP)
     real = g < G
     one = kv_head + tl.arange(0, 1)
     always = one >= 0
     cache = (b * LENGTH * KV_HEADS + one)[:, None] * D + d[None, :]
+    q_weight, q_turned = norm_weights(norm_ptr, kv_head * G + g, D, real)
+    k_weight, k_turned = norm_weights(norm_ptr, HEADS + one, D, always)
+    at = 1 if FIRST else position
+    cos, sin = tl.load(cos_ptr + at * D + d), tl.load(sin_ptr + at * D + d)
+    if PDL:
+        gdc_launch_dependents()
     if FIRST:
-        base = qkv_ptr + b * WIDTH
-        cos, sin = tl.load(cos_ptr + d), tl.load(sin_ptr + d)
-        k0 = norm_rotate(base, HEADS + one, norm_ptr, cos, sin, eps, D, always)
-        v0 = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
-        tl.store(k_ptr + cache, k0.to(dtype))
-        tl.store(v_ptr + cache, v0)
-        out = out_ptr + (b * HEADS + kv_head * G + g)[:, None] * D + d[None, :]
-        tl.store(out, tl.broadcast_to(v0, (GROUP, D)), mask=real[:, None])
-        base = qkv_ptr + (batch + b) * WIDTH
-        cos, sin = tl.load(cos_ptr + D + d), tl.load(sin_ptr + D + d)
-        q = norm_rotate(base, kv_head * G + g, norm_ptr, cos, sin, eps, D, real)
-        k1 = norm_rotate(base, HEADS + one, norm_ptr, cos, sin, eps, D, always)
-        v1 = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
-        tl.store(k_ptr + cache + KV_HEADS * D, k1.to(dtype))
-        tl.store(v_ptr + cache + KV_HEADS * D, v1)
-        score0 = tl.sum(q * k0, axis=1) * scale
-        score1 = tl.sum(q * k1, axis=1) * scale
-        highest = tl.maximum(score0, score1)
-        w0, w1 = tl.exp(score0 - highest), tl.exp(score1 - highest)
-        acc = w0[:, None] * v0.to(tl.float32) + w1[:, None] * v1.to(tl.float32)
-        out = out_ptr + ((batch + b) * HEADS + kv_head * G + g)[:, None] * D + d[None, :]
-        tl.store(out, (acc / (w0 + w1)[:, None]).to(dtype), mask=real[:, None])
+        cos_0, sin_0 = tl.load(cos_ptr + d), tl.load(sin_ptr + d)
     else:
-        # The frame's earlier keys and values are the slowest to come: they are asked for first.
+        # The frame's earlier keys and values were there before its last code was drawn, and no kernel behind a draw
+        # begins before that draw does (sampler.py).
         n = tl.arange(0, LENGTH)
         where = ((b * LENGTH + n) * KV_HEADS + kv_head)[:, None] * D + d[None, :]
         past = (n < position)[:, None]
-        mine = (n == position)[:, None]
         k = tl.load(k_ptr + where, mask=past, other=0.0).to(tl.float32)
         v = tl.load(v_ptr + where, mask=past, other=0.0).to(tl.float32)
+    if PDL:
+        gdc_wait()
+    base = qkv_ptr + ((batch + b) if FIRST else b) * WIDTH
+    new_v = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
+    q = norm_rotate(base, kv_head * G + g, q_weight, q_turned, cos, sin, eps, D, real)
+    new_k = norm_rotate(base, HEADS + one, k_weight, k_turned, cos, sin, eps, D, always)
+    tl.store(k_ptr + cache + at * KV_HEADS * D, new_k.to(dtype))
+    tl.store(v_ptr + cache + at * KV_HEADS * D, new_v)
+    out = out_ptr + (((batch + b) if FIRST else b) * HEADS + kv_head * G + g)[:, None] * D + d[None, :]
+    if FIRST:
         base = qkv_ptr + b * WIDTH
-        cos, sin = tl.load(cos_ptr + position * D + d), tl.load(sin_ptr + position * D + d)
-        new_v = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
-        q = norm_rotate(base, kv_head * G + g, norm_ptr, cos, sin, eps, D, real)
-        new_k = norm_rotate(base, HEADS + one, norm_ptr, cos, sin, eps, D, always)
-        tl.store(k_ptr + cache + position * KV_HEADS * D, new_k.to(dtype))
-        tl.store(v_ptr + cache + position * KV_HEADS * D, new_v)
+        k0 = norm_rotate(base, HEADS + one, k_weight, k_turned, cos_0, sin_0, eps, D, always)
+        v0 = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
+        tl.store(k_ptr + cache, k0.to(dtype))
+        tl.store(v_ptr + cache, v0)
+        out_0 = out_ptr + (b * HEADS + kv_head * G + g)[:, None] * D + d[None, :]
+        tl.store(out_0, tl.broadcast_to(v0, (GROUP, D)), mask=real[:, None])
+        score0 = tl.sum(q * k0, axis=1) * scale
+        score1 = tl.sum(q * new_k, axis=1) * scale
+        highest = tl.maximum(score0, score1)
+        w0, w1 = tl.exp(score0 - highest), tl.exp(score1 - highest)
+        acc = w0[:, None] * v0.to(tl.float32) + w1[:, None] * new_v.to(tl.float32)
+        tl.store(out, (acc / (w0 + w1)[:, None]).to(dtype), mask=real[:, None])
+    else:
+        mine = (n == position)[:, None]
         k = tl.where(mine, new_k, k)
         v = tl.where(mine, new_v.to(tl.float32), v)
         score = tl.sum(q[:, None, :] * k[None, :, :], axis=2) * scale
         score = tl.where((n <= position)[None, :], score, NOTHING)
         weight = tl.exp(score - tl.max(score, axis=1)[:, None])
         acc = tl.sum(weight[:, :, None] * v[None, :, :], axis=1)
-        out = out_ptr + (b * HEADS + kv_head * G + g)[:, None] * D + d[None, :]
         tl.store(out, (acc / tl.sum(weight, axis=1)[:, None]).to(dtype), mask=real[:, None])
 
 

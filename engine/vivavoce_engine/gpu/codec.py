@@ -79,13 +79,13 @@ class GpuCodec:
 
     # ---- what a runner calls ----------------------------------------------------------------------------------
 
-    def reset(self, rows: Tensor) -> None:
-        """Makes `rows` fresh for other utterances. Rings keep what positions no longer reach."""
-        self._arena[rows] = 0
-        self._position[rows] = 0
+    def reset(self, row: int) -> None:
+        """Makes a row fresh for another utterance. Its histories and rings keep what position 0 does not reach."""
+        self._position[row].zero_()
 
     def prime(self, row: int, codes: Tensor) -> None:
         """Makes a fresh row go on after `codes` [T, groups], whose audio nobody hears."""
+        self._arena[row].zero_()  # what the convolutions remember, where the first frames are not for them
         rows = torch.full((1,), row, device=codes.device)
         old = max(0, len(codes) - self._memory_frames)  # the convolutions behind the transformer have forgotten these
         for piece in torch.split(codes[:old], self._max_frames) if old else ():

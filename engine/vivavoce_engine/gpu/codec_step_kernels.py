@@ -175,8 +175,8 @@ def waveform_kernel(
 
 @triton.jit(do_not_specialize=["steps", "size"])
 def histories_kernel(arena, buffers, rows, position, table, steps, size, SAVE: tl.constexpr, BLOCK: tl.constexpr):
-    """Copies the rows' histories from the arena [rows, size] to the fronts of the buffers or, to SAVE them, from the
-    buffers' ends back to the arena, and then moves the rows' positions on by `steps` frames.
+    """Copies the rows' histories from the arena [rows, size], zeros at position 0, to the fronts of the buffers or, to
+    SAVE them, from the buffers' ends back to the arena, and then moves the rows' positions on by `steps` frames.
 
     table [blocks, 5] int32: a history's place in the arena, its buffer's place, its values, the values that a frame
     adds to its buffer, and the first value of this block.
@@ -192,4 +192,5 @@ def histories_kernel(arena, buffers, rows, position, table, steps, size, SAVE: t
         if tl.program_id(0) == 0:
             tl.store(position + row, tl.load(position + row) + steps)
     else:
-        tl.store(worked, tl.load(kept, mask=i < count), mask=i < count)
+        begun = tl.load(position + row) > 0
+        tl.store(worked, tl.load(kept, mask=begun & (i < count), other=0.0), mask=i < count)

@@ -115,7 +115,14 @@ class FrameModel:
         stream = self.talker.run(
             tokens,
             lambda layer, qkv, norm, out: attend_prompt(
-                qkv, norm, self.cache, layer, self.token_rows[:tokens], self.token_positions[:tokens], out
+                qkv,
+                norm,
+                self.cache,
+                layer,
+                self.token_rows[:tokens],
+                self.token_positions[:tokens],
+                out,
+                pdl=self._pdl,
             ),
         )
         parts = None if stream.parts is None else stream.parts.index_select(1, at)

@@ -71,22 +71,26 @@ def gemv_kernel(
         w_up = tl.load(w_ptr + N * K + rows, mask=mask, other=0.0)
     if NORM:
         weight = tl.load(norm_ptr + k, mask=exists, other=0.0).to(tl.float32)
+    if MODE == BIAS:
+        bias = tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)
     if PDL:
         # The weights do not depend on the kernel before: they are on their way while it ends.
         gdc_launch_dependents()
         gdc_wait()
     for t in tl.static_range(TOKENS):
+        where = t * N + n
         x = tl.load(x_ptr + t * K + k, mask=exists, other=0.0).to(tl.float32)
+        if MODE == ADD:
+            residual = tl.load(out_ptr + where, mask=inside, other=0.0).to(tl.float32)
         if NORM:
             # The cast comes before the product with the weight, as in the reference.
             unit = (x * tl.rsqrt(tl.sum(x * x) / K + eps)).to(dtype).to(tl.float32)
             x = (unit * weight).to(dtype).to(tl.float32)
         out = tl.sum(w.to(tl.float32) * x[None, :], axis=1)
-        where = t * N + n
         if MODE == ADD:
-            out = out.to(dtype).to(tl.float32) + tl.load(out_ptr + where, mask=inside, other=0.0).to(tl.float32)
+            out = out.to(dtype).to(tl.float32) + residual
         if MODE == BIAS:
-            out += tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)
+            out += bias
         if MODE == GATED:
             out = silu_product(out, tl.sum(w_up.to(tl.float32) * x[None, :], axis=1), dtype)
         tl.store(out_ptr + where, out.to(dtype), mask=inside)
@@ -200,6 +204,8 @@ class Blocks:
     stages: int
 
 
+VALUES_MAX = 256
+"""Of a weight, that a thread of a matrix-vector kernel holds: there are no more registers."""
 TOKENS_MIN = 16
 """Of a block: what a tensor core takes at least."""
 SPLITS_MAX = 8
@@ -208,18 +214,31 @@ MULTIPROCESSORS = 128
 
 
 def gemv_blocks(n: int, k: int, mode: int) -> Blocks:
-    """Measured on an H100 (benchmarks/gpu_tune.py)."""
+    """Measured in whole frames on an H200 (benchmarks/gpu_tune.py).
+
+    A program of one warp has nobody to wait for when it adds up; where outputs are few, it takes more to be quick.
+    """
     wide = triton.next_power_of_2(k)
-    rows = 8 if wide <= 4096 else 4
-    return Blocks(1, rows, k, 8 if rows * wide >= 16384 else 4, 1)
+    if mode == GATED.value and wide <= 1024:
+        rows, warps = 2, 1
+    elif mode == ADD.value:
+        rows = max(2, min(4, wide // 1024))
+        warps = 8 if wide > 4096 else 4 if n <= 1024 else 1
+    else:
+        rows, warps = 8, 4
+    return Blocks(1, rows, k, max(warps, rows * wide // (32 * VALUES_MAX)), 1)
 
 
-def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int) -> Blocks:
-    """Measured on an H100 (benchmarks/gpu_tune.py). Results do not depend on it: sums run over K in the same order."""
+def gemm_blocks(tokens: int, n: int, k: int, mode: int, itemsize: int) -> Blocks:
+    """Measured on an H100 and, up to 16 tokens, in whole frames on an H200 (benchmarks/gpu_tune.py). Results do not
+    depend on it: sums run over K in the same order."""
     if tokens > 64:
         return Blocks(128, 64, largest_block(k, 128 // itemsize), 8, 4)
     block_t = max(TOKENS_MIN, triton.next_power_of_2(tokens))
-    return Blocks(block_t, 64, largest_block(k, 256 // itemsize), 8 if mode == GATED.value else 4, 4)
+    block_k = largest_block(k, 256 // itemsize)
+    if block_t > TOKENS_MIN:
+        return Blocks(block_t, 64, block_k, 8 if mode == GATED.value else 4, 4)
+    return Blocks(block_t, 64, block_k, 4, 4 if mode == GATED.value and k > 1024 else 6)
 
 
 def splits(n: int, k: int) -> int:
@@ -288,7 +307,7 @@ def gemm(
     """Any number of tokens: x [T, K], weight [N or 2N, K] → out [T, N]; mode PARTS: out [splits, T, N] float32."""
     (tokens, k), n = x.shape, out.shape[-1]
     parts = len(out) if mode == PARTS.value else 1
-    blocks = blocks or gemm_blocks(tokens, k // parts, mode, x.itemsize)
+    blocks = blocks or gemm_blocks(tokens, n, k // parts, mode, x.itemsize)
     gemm_kernel[(triton.cdiv(n, blocks.n), triton.cdiv(tokens, blocks.t), parts)](
         x,
         weight,

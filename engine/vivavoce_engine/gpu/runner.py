@@ -5,13 +5,14 @@ tables on the device, indexed by row; batches are filled up with a dummy row. On
 interpreter, for tests.
 
 Code2Wav has a stream of its own: a step's audio is decoded beside the next step's frame, which leaves most of the
-device idle. It reads frames of the ring that the next frame does not write; each stream keeps its own state in order.
+device idle, but for the first audio where nobody else speaks. It reads frames of the ring that the next frame does not
+write; each stream keeps its own state in order.
 """
 
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from vivavoce_engine.gpu.codec import GpuCodec
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs, bucket_of, buckets
 from vivavoce_engine.gpu.sampler import PARAMS
+from vivavoce_engine.gpu.starts import RowStart, Starts, told_tokens
 from vivavoce_engine.isolation import isolated
 from vivavoce_engine.messages import AudioChunk
 from vivavoce_engine.model_info import model_info
@@ -34,11 +36,11 @@ from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.models.talker import Talker
 from vivavoce_engine.pages import PAGE_POSITIONS
-from vivavoce_engine.prompts import embed_prompts
+from vivavoce_engine.prompts import embed_conditioning
 from vivavoce_engine.request import SamplingParams
 from vivavoce_engine.runner import Outcome, Step
 from vivavoce_engine.scheduler import Plan
-from vivavoce_engine.sequence import MIN_FRAMES, Sequence
+from vivavoce_engine.sequence import Sequence
 from vivavoce_engine.text import TextFrontend, Tokenizer
 from vivavoce_engine.transfer import copy_into, to_device, to_host
 
@@ -81,6 +83,7 @@ class GraphRunner:
                 deterministic=config.deterministic,
                 pdl=device.type == "cuda",
             )
+            self._starts = Starts(self._frames, talker, self._prompts_at_once)
             self._codec = GpuCodec(decoder, config.max_streams, piece_sizes(config.max_chunk_frames)[0], dtype)
         del decoder  # its weights have been copied, in the dtype in which they are used
         if device.type == "cuda":
@@ -96,6 +99,7 @@ class GraphRunner:
         """A step runs no modules that could be timed one by one."""
         self._talking = Lane(device, priority=0)
         self._decoding = Lane(device, priority=-1)  # what it makes is waited for; LOG.md has what that gives
+        self._first_audio: Mark | None = None
         self._graphs = Graphs(self._talking.stream, eager=config.eager)
         self._codec_graphs = Graphs(self._decoding.stream, eager=config.eager)
         """Apart, since graphs that share memory must not run side by side."""
@@ -125,6 +129,8 @@ class GraphRunner:
         started_s = time.monotonic()
         frames, codec = self._batches, [(b, t) for b in self._codec_batches for t in self._pieces]
         with self._talking.used():
+            self._graphs.record("rows", self._starts.set_rows)
+            self._graphs.record("tokens", self._starts.embed_tokens)
             for done, batch in enumerate(reversed(frames)):
                 self._graphs.record(("frame", batch), lambda batch=batch: self._frames.frame(batch))  # type: ignore[misc]
                 log.info("recorded frames of %d rows (%d of %d)", batch, done + 1, len(frames))
@@ -158,9 +164,6 @@ class GraphRunner:
     def _array(self, values: NDArray[np.generic]) -> Tensor:
         return to_device(torch.from_numpy(np.ascontiguousarray(values)), self.device)
 
-    def _ints(self, values: SequenceOf[object]) -> Tensor:
-        return self._array(np.array(values, np.int64))
-
     # ---- a step -----------------------------------------------------------------------------------------------
 
     steps_ahead = 1
@@ -170,7 +173,7 @@ class GraphRunner:
         """Begins prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
         outcome = Outcome(plan, {}, {}, {})
         with torch.inference_mode():
-            with self._talking.used():
+            with self._talking.used(after=self._first_audio):
                 isolated(self._start, plan.start, outcome)
                 step = [sequence for sequence in plan.step if sequence.utterance_id not in outcome.failed]
                 ended = self._step(step) if step else None
@@ -179,6 +182,8 @@ class GraphRunner:
                 vocode = [item for item in plan.vocode if item[0].utterance_id not in outcome.failed]
                 pieces = self._vocode(vocode)
                 done = self._decoding.mark()
+        # Where all have just begun, somebody waits for the first audio, and nobody for the next frame beside it.
+        self._first_audio = done if plan.start and len(plan.start) == len(plan.step) else None
 
         def wait() -> None:
             done.synchronize()
@@ -194,74 +199,68 @@ class GraphRunner:
 
     def _start(self, sequences: SequenceOf[Sequence], _: Outcome) -> None:
         """Sets rows up and runs their prompts, packed one behind the other."""
-        prompts = [sequence.pending.prompt for sequence in sequences]
-        embedded = embed_prompts(prompts, self._talker, self._predictor)
         self._set_rows(sequences)
+        tokens, given, ends, count = list[NDArray[np.int64]](), list[tuple[int, Tensor]](), dict[int, int](), 0
+        for sequence in sequences:
+            prompt = sequence.pending.prompt
+            added = list(embed_conditioning(prompt, self._talker, self._predictor))
+            tokens.append(told_tokens(prompt, sequence.row, [(at, at + len(part)) for at, part in added]))
+            given += [(count + at, part) for at, part in added]
+            count += prompt.prefill_tokens
+            ends[sequence.row] = count - 1
+        packed = np.concatenate(tokens)
+        for begin in range(0, count, self._largest_prompt):
+            self._prefill(begin, packed[begin : begin + self._largest_prompt], given, ends)
         with self._decoding.used():
-            self._codec.reset(self._ints([sequence.row for sequence in sequences]))
-        ends = np.cumsum([prompt.prefill_tokens for prompt in prompts]).tolist()
-        x = torch.cat([embedded[at, : prompt.prefill_tokens] for at, prompt in enumerate(prompts)])
-        rows = [s.row for s, p in zip(sequences, prompts, strict=True) for _ in range(p.prefill_tokens)]
-        positions = [position for prompt in prompts for position in range(prompt.prefill_tokens)]
-        for begin in range(0, len(rows), self._largest_prompt):
-            end = min(len(rows), begin + self._largest_prompt)
-            last = {
-                sequence.row: at - 1 - begin for sequence, at in zip(sequences, ends, strict=True) if begin < at <= end
-            }
-            self._prefill(x[begin:end], rows[begin:end], positions[begin:end], last)
-        for sequence, prompt in zip(sequences, prompts, strict=True):
-            if prompt.conditioning is not None and prompt.conditioning.codes is not None:
-                with self._decoding.used():
-                    self._codec.prime(sequence.row, self._array(prompt.conditioning.codes.astype(np.int64)))
+            for sequence in sequences:
+                self._codec.reset(sequence.row)
+                conditioning = sequence.pending.prompt.conditioning
+                if conditioning is not None and conditioning.codes is not None:
+                    self._codec.prime(sequence.row, self._array(conditioning.codes.astype(np.int64)))
 
-    def _prefill(self, x: Tensor, rows: list[int], positions: list[int], last: dict[int, int]) -> None:
-        """A part of the packed prompts: x [T, hidden]; `last`: row → where its prompt ends in this part."""
-        tokens = bucket_of(len(rows), self._prompt_sizes)
-        padding = tokens - len(rows)
-        model = self._frames
-        model.talker.x[: len(rows)] = x
-        copy_into(model.token_rows, rows + [self._dummy] * padding)
-        copy_into(model.token_positions, positions + [0] * padding)
-        fill = self._prompts_at_once - len(last)
-        copy_into(model.rows, [*last, *[self._dummy] * fill])
-        copy_into(model.last_tokens, [*last.values(), *[0] * fill])
-        self._graphs.launch(("prompt", tokens), lambda: model.prefill(self._prompts_at_once, tokens))
+    def _prefill(
+        self, begin: int, tokens: NDArray[np.int64], given: SequenceOf[tuple[int, Tensor]], ends: Mapping[int, int]
+    ) -> None:
+        """A part of the packed prompts, from token `begin` on. `given`: what is added, from a token on; `ends`: row →
+        the last token of its prompt."""
+        end = begin + len(tokens)
+        for at, embedded in given:
+            first, last = max(begin, at), min(end, at + len(embedded))
+            if first < last:
+                self._frames.talker.x[first - begin : last - begin] = embedded[first - at : last - at]
+        self._starts.tell_tokens(tokens, {row: at - begin for row, at in ends.items() if begin <= at < end})
+        self._graphs.launch("tokens", self._starts.embed_tokens)
+        size = bucket_of(len(tokens), self._prompt_sizes)
+        self._graphs.launch(("prompt", size), lambda: self._frames.prefill(self._prompts_at_once, size))
 
     def _set_rows(self, sequences: SequenceOf[Sequence]) -> None:
-        """Everything that a row begins with. Its prompt's end moves positions and frames on to their first values."""
-        tables = self._tables
-        rows = self._ints([sequence.row for sequence in sequences])
-        first = [
-            [sequence.pending.seed, -1, sequence.pending.prompt.prefill_tokens - 1, MIN_FRAMES, 0]
-            for sequence in sequences
-        ]
-        columns = self._ints(first).unbind(1)
-        targets = (tables.seeds, tables.frames, tables.positions, tables.min_frames, tables.text_counts)
-        for table, column in zip(targets, columns, strict=True):
-            table.index_copy_(0, rows, column)
-        samplings = [sequence.pending.request.sampling for sequence in sequences]
-        params = [[sampler_params(s.talker), sampler_params(s.predictor)] for s in samplings]
-        tables.params.index_copy_(0, rows, self._array(np.array(params, np.float32)))
-        tables.seen.index_fill_(0, rows, 0)
+        """Everything that rows begin with."""
+        starts = []
         for sequence in sequences:
-            self._text_sent[sequence.row] = self._pages_sent[sequence.row] = 0
-            self._send_pages(sequence)
+            pending, ids, row = sequence.pending, sequence.trailing.ids, sequence.row
+            sampling = pending.request.sampling
+            params = sampler_params(sampling.talker) + sampler_params(sampling.predictor)
+            last, pages = pending.prompt.prefill_tokens - 1, sequence.pages
+            starts.append(RowStart(row, pending.seed, last, sequence.min_frames, len(ids), params, pages))
+            if ids:
+                copy_into(self._tables.text_ids[row], ids)
+            self._text_sent[row], self._pages_sent[row] = len(ids), len(pages)
+        self._starts.tell_rows(starts)
+        self._graphs.launch("rows", self._starts.set_rows)
+        for sequence in sequences:
             given = sequence.pending.prompt.conditioning
             if given is not None and given.codes is not None and given.own_frames:
                 spoken = self._array(given.codes[-given.own_frames :, 0].astype(np.int64))
-                tables.seen[sequence.row].index_fill_(0, spoken, 1)
+                self._tables.seen[sequence.row].index_fill_(0, spoken, 1)
 
     def _send_text(self, sequence: Sequence) -> None:
         """Copies text ids that have arrived since the last step into the row."""
-        row, trailing, sent = sequence.row, sequence.trailing, self._text_sent[sequence.row]
-        count, live = len(trailing.ids), sequence.pending.request.end_after_text
-        if sent == count and not (live and sequence.frames_made == 0):
-            return
-        if sent < count:
-            self._tables.text_ids[row, sent:count] = self._ints(trailing.ids[sent:])
-            self._text_sent[row] = count
-        self._tables.text_counts[row : row + 1] = self._ints([count])
-        self._tables.min_frames[row : row + 1] = self._ints([sequence.min_frames])
+        row, ids, sent = sequence.row, sequence.trailing.ids, self._text_sent[sequence.row]
+        if sent < len(ids):
+            copy_into(self._tables.text_ids[row, sent:], ids[sent:])
+            copy_into(self._tables.text_counts[row : row + 1], [len(ids)])
+            copy_into(self._tables.min_frames[row : row + 1], [sequence.min_frames])
+            self._text_sent[row] = len(ids)
 
     def _send_pages(self, sequence: Sequence) -> None:
         """Tells the device of pages that the row has got since the last step."""

@@ -28,6 +28,7 @@ SIGN = tl.constexpr(0x80000000)
 WARPS = 4
 PARAMS = 4
 """Of one sampler, float32 each: temperature, top_k, top_p, repetition_penalty."""
+GREEDY = (0.0, 0.0, 1.0, 1.0)
 
 
 @triton.jit
@@ -47,24 +48,31 @@ def uniform(seed, frame, codebook):
 
 
 @triton.jit
-def kth_largest(x, count):
-    """A number that exactly `count` of x [BLOCK] reach, or, where ties do not allow that, the count-th largest.
+def kth_largest(x, low, high, count):
+    """A number that exactly `count` of x [BLOCK] reach, or, where ties do not allow that, the count-th largest; the
+    smallest where there are fewer. `low` and `high` are the smallest and the largest of x.
 
-    Bisection: at least `count` reach `low`, fewer reach `high`; it ends at the latest when nothing lies between them.
+    Quarters: at least `count` reach `low`, fewer reach `high`; it ends at the latest when nothing lies between them.
     """
-    low = tl.min(x, axis=0)
-    high = tl.max(x, axis=0)
-    # The largest itself is the answer if so many are as large.
-    reach = tl.sum((x >= high).to(tl.int32))
-    low = tl.where(reach >= count, high, low)
-    searching = reach < count
+    searching = low < high
     while searching:
-        middle = low + (high - low) * 0.5
-        reach = tl.sum((x >= middle).to(tl.int32))
+        width = high - low
+        first, middle, third = low + width * 0.25, low + width * 0.5, low + width * 0.75
+        # Three counts in one sum: each round of it takes as long as for one.
+        counts = (x >= first).to(tl.int64) + ((x >= middle).to(tl.int64) << 20) + ((x >= third).to(tl.int64) << 40)
+        reached = tl.sum(counts)
+        reach_first, reach_middle, reach_third = reached & 0xFFFFF, (reached >> 20) & 0xFFFFF, reached >> 40
         between = (middle > low) & (middle < high)
-        low = tl.where(between & (reach >= count), middle, low)
-        high = tl.where(between & (reach < count), middle, high)
-        searching = between & (reach != count)
+        next_low = tl.where(reach_first >= count, first, low)
+        next_low = tl.where(reach_middle >= count, middle, next_low)
+        next_low = tl.where(reach_third >= count, third, next_low)
+        next_high = tl.where(reach_third < count, third, high)
+        next_high = tl.where(reach_middle < count, middle, next_high)
+        next_high = tl.where(reach_first < count, first, next_high)
+        low = tl.where(between, next_low, low)
+        high = tl.where(between, next_high, high)
+        found = (reach_first == count) | (reach_middle == count) | (reach_third == count)
+        searching = between & ~found
     return low
 
 
@@ -82,21 +90,16 @@ def largest_droppable(p, mass):
 
 
 @triton.jit
-def draw(logits, inside, params_ptr, noise, BLOCK_V: tl.constexpr):
+def draw(logits, inside, temperature, top_k, top_p, noise, BLOCK_V: tl.constexpr):
     """logits [BLOCK_V] float32, -inf where a code is impossible → the code drawn, int32."""
-    temperature = tl.load(params_ptr)
-    top_k = tl.load(params_ptr + 1).to(tl.int32)
-    top_p = tl.load(params_ptr + 2)
-    code = tl.argmax(logits, axis=0)
     if temperature > 0:
         scaled = logits / temperature
         highest = tl.max(scaled, axis=0)
         keep = logits > float("-inf")
         if top_k > 0:
+            # What is impossible counts as the lowest there is, so that the numbers to search lie close together.
             lowest = tl.min(tl.where(keep, scaled, highest), axis=0)
-            if tl.sum(keep.to(tl.int32)) > top_k:
-                # What is impossible counts as the lowest there is, so that the numbers to search lie close together.
-                keep = keep & (scaled >= kth_largest(tl.where(keep, scaled, lowest), top_k))
+            keep = keep & (scaled >= kth_largest(tl.where(keep, scaled, lowest), lowest, highest, top_k))
         e = tl.where(keep, tl.exp(scaled - highest), 0.0)
         p = e / tl.sum(e)
         if top_p < 1:
@@ -107,7 +110,15 @@ def draw(logits, inside, params_ptr, noise, BLOCK_V: tl.constexpr):
         cumulative = tl.cumsum(p.to(tl.float64), axis=0)
         target = noise.to(tl.float64) * tl.max(cumulative, axis=0)
         code = tl.sum((inside & (cumulative <= target)).to(tl.int32))
+    else:
+        code = tl.argmax(logits, axis=0)
     return code
+
+
+@triton.jit
+def load_params(params_ptr):
+    """Of one sampler: temperature, top_k, top_p."""
+    return tl.load(params_ptr), tl.load(params_ptr + 1).to(tl.int32), tl.load(params_ptr + 2)
 
 
 @triton.jit(do_not_specialize=["batch"])
@@ -186,28 +197,32 @@ def draw_code_kernel(
     the sum and the row's next text id are the talker's input, x [batch, H].
     """
     b = tl.program_id(0)
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    # What a frame finds as it begins, and does not change, is there before the kernel before has ended.
     row = tl.load(rows_ptr + b).to(tl.int64)
     frame = tl.load(frames_ptr + row)
-    v = tl.arange(0, BLOCK_V)
-    inside = v < V
-    logits = tl.load(logits_ptr + b * V + v, mask=inside, other=float("-inf")).to(tl.float32)
+    temperature, top_k, top_p = load_params(params_ptr + row * 2 * PARAMS + PARAMS)
     noise = uniform(tl.load(seeds_ptr + row), frame, group)
-    code = draw(logits, inside, params_ptr + row * 2 * PARAMS + PARAMS, noise, BLOCK_V).to(tl.int64)
-    tl.store(codes_ptr + (row * RING + frame % RING) * GROUPS + group, code)
     h = tl.arange(0, BLOCK_H)
-    dtype: tl.constexpr = x_ptr.dtype.element_ty
-    embedding = tl.load(codec_embedding_ptr + code * H + h, mask=h < H, other=0.0).to(tl.float32)
-    total = tl.load(total_ptr + b * H + h, mask=h < H, other=0.0).to(tl.float32)
-    total = (total + embedding).to(dtype)
     if LAST:
         count = tl.load(text_counts_ptr + row)
         spoken = frame < count
         text = tl.load(text_ids_ptr + row * text_length + tl.where(spoken, frame, 0))
         text = tl.where(spoken, text, pad_id)
         addend = tl.load(text_embedding_ptr + text * H + h, mask=h < H, other=0.0).to(tl.float32)
+    if PDL:
+        # In this order, so that nothing behind a draw begins before all in front of it has ended (attention.py).
+        gdc_wait()
+        gdc_launch_dependents()
+    v = tl.arange(0, BLOCK_V)
+    inside = v < V
+    logits = tl.load(logits_ptr + b * V + v, mask=inside, other=float("-inf")).to(tl.float32)
+    code = draw(logits, inside, temperature, top_k, top_p, noise, BLOCK_V).to(tl.int64)
+    tl.store(codes_ptr + (row * RING + frame % RING) * GROUPS + group, code)
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
+    embedding = tl.load(codec_embedding_ptr + code * H + h, mask=h < H, other=0.0).to(tl.float32)
+    total = tl.load(total_ptr + b * H + h, mask=h < H, other=0.0).to(tl.float32)
+    total = (total + embedding).to(dtype)
+    if LAST:
         x = (total.to(tl.float32) + addend).to(dtype)
         tl.store(x_ptr + b * H + h, x, mask=h < H)
     else:
@@ -243,24 +258,25 @@ def draw_code_0_kernel(
     Codes from SPEECH on steer the prompt; of them only the end of speech may be drawn, from min_frames[row] on.
     """
     b = tl.program_id(0)
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
     row = tl.load(rows_ptr + b).to(tl.int64)
     frame = tl.load(frames_ptr + row) + 1
     params = params_ptr + row * 2 * PARAMS
+    temperature, top_k, top_p = load_params(params)
+    penalty = tl.load(params + 3)
     v = tl.arange(0, BLOCK_V)
     inside = v < V
-    logits = tl.load(logits_ptr + b * V + v, mask=inside, other=float("-inf")).to(tl.float32)
-    penalty = tl.load(params + 3)
     seen = tl.load(seen_ptr + row * V + v, mask=inside, other=0) != 0
+    may_end = frame >= tl.load(min_frames_ptr + row)
+    noise = uniform(tl.load(seeds_ptr + row), frame, 0)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    logits = tl.load(logits_ptr + b * V + v, mask=inside, other=float("-inf")).to(tl.float32)
     penalised = tl.where(logits < 0, logits * penalty, logits / penalty)
     logits = tl.where(seen, penalised, logits)
-    may_end = frame >= tl.load(min_frames_ptr + row)
     allowed = (v < SPEECH) | ((v == end_of_speech) & may_end)
     logits = tl.where(inside & allowed, logits, float("-inf"))
-    noise = uniform(tl.load(seeds_ptr + row), frame, 0)
-    code = draw(logits, inside, params, noise, BLOCK_V)
+    code = draw(logits, inside, temperature, top_k, top_p, noise, BLOCK_V)
     tl.store(code_0_ptr + row, code.to(tl.int64))
     tl.store(seen_ptr + row * V + code, 1)
     tl.store(ended_ptr + b, (code == end_of_speech).to(tl.int32))
@@ -306,7 +322,7 @@ class RowTables:
             return torch.zeros(shape, dtype=torch.int64, device=like.device)
 
         return cls(
-            params=torch.zeros(rows, 2, PARAMS, device=like.device),
+            params=torch.tensor(GREEDY, device=like.device).repeat(rows, 2, 1),
             seeds=ints(rows),
             frames=ints(rows),
             positions=ints(rows),

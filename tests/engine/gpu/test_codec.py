@@ -114,7 +114,7 @@ def test_rows_keep_their_own_state(decoder: CodecDecoder) -> None:
     codec = GpuCodec(decoder, 3, MAX_FRAMES)
     first = codec.decode(index(1, 0), codes[:2, :3])
     other = codec.decode(index(2, 0), torch.stack([codes[2, :2], codes[1, 3:5]]))
-    codec.reset(index(2))
+    codec.reset(2)
     second = codec.decode(index(2, 1), torch.stack([codes[2, :3], codes[0, 3:]]))
     expected = whole(decoder, codes)
     assert difference(torch.cat([first[0], second[1]]), expected[0]) < TOLERANCE
