@@ -230,15 +230,14 @@ def gemv_blocks(n: int, k: int, mode: int) -> Blocks:
 
 
 def gemm_blocks(tokens: int, n: int, k: int, mode: int, itemsize: int) -> Blocks:
-    """Measured on an H100 and, up to 16 tokens, in whole frames on an H200 (benchmarks/gpu_tune.py). Results do not
+    """Measured on an H100 and, up to 64 tokens, in whole frames on an H200 (benchmarks/gpu_tune.py). Results do not
     depend on it: sums run over K in the same order."""
     if tokens > 64:
         return Blocks(128, 64, largest_block(k, 128 // itemsize), 8, 4)
     block_t = max(TOKENS_MIN, triton.next_power_of_2(tokens))
-    block_k = largest_block(k, 256 // itemsize)
-    if block_t > TOKENS_MIN:
-        return Blocks(block_t, 64, block_k, 8 if mode == GATED.value else 4, 4)
-    return Blocks(block_t, 64, block_k, 4, 4 if mode == GATED.value and k > 1024 else 6)
+    # Six stages of a gated product fit the shared memory for the fewest tokens only.
+    deep = block_t == TOKENS_MIN and k <= 1024 if mode == GATED.value else block_t <= 2 * TOKENS_MIN
+    return Blocks(block_t, 64, largest_block(k, 256 // itemsize), 4, 6 if deep else 4)
 
 
 def splits(n: int, k: int) -> int:
