@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vivavoce_engine.checkpoint import TransformerConfig
 from vivavoce_engine.gpu.attention import Cache
-from vivavoce_engine.gpu.linear import ADD, GATED, GEMV_TOKENS, PARTS, gemm, gemv, norm, splits
+from vivavoce_engine.gpu.linear import ADD, GATED, PARTS, gemm, gemv, gemv_tokens, norm, splits
 from vivavoce_engine.models.layers import Block, Rope, Transformer
 
 Attend = Callable[[int, Tensor, tuple[Tensor, float], Tensor], None]
@@ -48,9 +48,9 @@ class Stack:
         self.layers = [layer_weights(cast(Block, block)) for block in transformer.layers]
         self.norm, self.eps = transformer.norm.weight.detach(), transformer.norm.eps
         self.pdl = pdl
-        self._gemv_tokens = 0 if deterministic else GEMV_TOKENS
         like, first = self.norm, self.layers[0]
         self.hidden = hidden = len(like)
+        self._gemv_tokens = 0 if deterministic else gemv_tokens(hidden)
         self._attended = like.new_empty(tokens, first.o.shape[1])
         self._qkv = like.new_empty(tokens, first.qkv.shape[0])
         self._inner = like.new_empty(tokens, first.down.shape[1])

@@ -253,3 +253,30 @@ def test_sums_are_split_where_the_outputs_are_few() -> None:
     assert splits(6144, 2048) == 1
     assert ops.largest_block(3072, 128) == 128
     assert ops.largest_block(48, 128) == 16
+
+
+RELEASED = [  # outputs, summands, mode of the products of both sizes
+    *((4096, k, 0) for k in (1024, 2048)),
+    *((k, 2048, ADD.value) for k in (1024, 2048)),
+    *((3 * k, k, GATED.value) for k in (1024, 2048)),
+    *((k, 3 * k, ADD.value) for k in (1024, 2048)),
+    *((n, k, 0) for n in (2048, 3072) for k in (1024, 2048)),
+]
+SHARED_BYTES = 232_448
+"""Of a Hopper multiprocessor, that a program may have."""
+
+
+@pytest.mark.parametrize(("n", "k", "mode"), RELEASED)
+def test_products_of_the_released_models_fit_the_card(n: int, k: int, mode: int) -> None:
+    weights = 2 if mode == GATED.value else 1
+    alone = ops.gemv_blocks(n, k, mode)
+    assert weights * alone.n * math.ceil(k / 1024) * 1024 <= 32 * alone.warps * ops.VALUES_MAX
+    for tokens in (1, 16, 17, 32, 33, 64, 65, 512):
+        for itemsize in (2, 4):
+            blocks = ops.gemm_blocks(tokens, n, k, mode, itemsize)
+            assert blocks.t >= min(tokens, 128)
+            assert blocks.stages * (weights * blocks.n + blocks.t) * blocks.k * itemsize <= SHARED_BYTES
+
+
+def test_two_tokens_are_for_tensor_cores_where_the_weights_are_wide() -> None:
+    assert (ops.gemv_tokens(1024), ops.gemv_tokens(2048)) == (2, 1)
