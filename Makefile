@@ -30,8 +30,8 @@ TEST_WORKERS ?= 2
 test-quality: $(VENV)/.eval
 	$(BIN)/python -m pytest -m quality -o faulthandler_timeout=600 tests/quality
 
-# On a machine with an NVIDIA card, whose PyTorch and Triton are used: the kernels, and the engine with the shipped voice.
-# pytest is all else that it needs: the project's own configuration asks for plugins.
+# On a machine with an NVIDIA card, whose PyTorch and Triton are used: the kernels, and the engine with the shipped voice. Of
+# other packages it needs the engine's and the clients', and pytest alone: the project's own configuration asks for plugins.
 GPU_PATH := PYTHONPATH=engine:voice:server:clients/python:benchmarks:.
 test-gpu:
 	$(GPU_PATH) $(PYTHON) -m pytest -c /dev/null --rootdir=. --import-mode=importlib -p no:cacheprovider -s \

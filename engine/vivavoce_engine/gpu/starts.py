@@ -42,17 +42,18 @@ def set_rows_kernel(
     params_ptr,
     seen_ptr,
     pages_ptr,
+    FIELDS: tl.constexpr,
+    PARAMS: tl.constexpr,
     CHUNKS: tl.constexpr,
     BLOCK_CHUNKS: tl.constexpr,
-    PARAMS: tl.constexpr,
     V: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """told [rows, ROW_FIELDS + CHUNKS] int64 → the tables of the rows that it names. Grid [rows].
+    """told [rows, FIELDS + CHUNKS] int64 → the tables of the rows that it names. Grid [rows].
 
     Their prompt's end moves frames, from -1, and positions on to their first values.
     """
-    told = told_ptr + tl.program_id(0) * (5 + 2 * PARAMS + CHUNKS)
+    told = told_ptr + tl.program_id(0) * (FIELDS + CHUNKS)
     row = tl.load(told)
     if row >= 0:
         tl.store(seeds_ptr + row, tl.load(told + 1))
@@ -61,9 +62,10 @@ def set_rows_kernel(
         tl.store(min_frames_ptr + row, tl.load(told + 3))
         tl.store(text_counts_ptr + row, tl.load(told + 4))
         i = tl.arange(0, 2 * PARAMS)
-        tl.store(params_ptr + row * 2 * PARAMS + i, tl.load(told + 5 + i).to(tl.int32).to(tl.float32, bitcast=True))
+        params = tl.load(told + FIELDS - 2 * PARAMS + i).to(tl.int32).to(tl.float32, bitcast=True)
+        tl.store(params_ptr + row * 2 * PARAMS + i, params)
         chunk = tl.arange(0, BLOCK_CHUNKS)
-        pages = tl.load(told + 5 + 2 * PARAMS + chunk, mask=chunk < CHUNKS)
+        pages = tl.load(told + FIELDS + chunk, mask=chunk < CHUNKS)
         tl.store(pages_ptr + row * CHUNKS + chunk, pages.to(tl.int32), mask=chunk < CHUNKS)
         v = tl.arange(0, BLOCK_V)
         tl.store(seen_ptr + row * V + v, tl.zeros((BLOCK_V,), tl.uint8), mask=v < V)
@@ -144,8 +146,8 @@ class Starts:
     def tell_rows(self, starts: SequenceOf[RowStart]) -> None:
         told = np.full(self._rows.shape, NO_ROW, np.int64)
         for line, start in zip(told, starts, strict=False):
-            line[:5] = start.row, start.seed, start.position, start.min_frames, start.text_count
-            line[5:ROW_FIELDS] = np.array(start.params, np.float32).view(np.int32)
+            params = np.array(start.params, np.float32).view(np.int32)
+            line[:ROW_FIELDS] = start.row, start.seed, start.position, start.min_frames, start.text_count, *params
             line[ROW_FIELDS:] = self._no_page
             line[ROW_FIELDS : ROW_FIELDS + len(start.pages)] = start.pages
         copy_into(self._rows, told)
@@ -163,9 +165,10 @@ class Starts:
             tables.params,
             tables.seen,
             pages,
+            FIELDS=ROW_FIELDS,
+            PARAMS=PARAMS,
             CHUNKS=chunks,
             BLOCK_CHUNKS=block(chunks),
-            PARAMS=PARAMS,
             V=vocab,
             BLOCK_V=block(vocab),
         )
