@@ -198,7 +198,8 @@ def attention_kernel(
         gdc_launch_dependents()
         if not WRITE:
             gdc_wait()
-    # Before the wait for the kernel before, which makes qkv: what a frame finds as it begins, and does not change.
+    # What a frame finds as it begins, and does not change, is loaded before the wait for the kernel that makes qkv; of
+    # a prompt, whose keys the kernels before this one make, only after it.
     row = tl.load(rows_ptr + token).to(tl.int64)
     position = tl.load(positions_ptr + (row if BY_ROW else token)).to(tl.int64)
     d = tl.arange(0, D)
@@ -316,7 +317,7 @@ class PagedCache:
 
 SPLITS_MAX = 8
 SPLIT_TOKENS = 8
-WARPS, FRAME_WARPS = 4, 1
+WARPS = 4
 
 
 def attend(
@@ -414,125 +415,5 @@ def _attention(
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
         PDL=pdl,
         num_warps=WARPS,
-        **pdl_option(pdl),
-    )
-
-
-@triton.jit(do_not_specialize=["batch", "position"])
-def frame_attention_kernel(
-    qkv_ptr,
-    norm_ptr,
-    cos_ptr,
-    sin_ptr,
-    k_ptr,
-    v_ptr,
-    out_ptr,
-    eps,
-    scale,
-    batch,
-    position,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    D: tl.constexpr,
-    LENGTH: tl.constexpr,
-    FIRST: tl.constexpr,
-    PDL: tl.constexpr,
-) -> None:
-    """The code predictor's attention within a frame. Grid [batch, kv_heads]; cache k, v [batch, LENGTH, kv_heads, D].
-
-    FIRST: two tokens a row, at positions 0 (tokens 0..batch-1) and 1 (batch..2 batch - 1). Otherwise one at `position`.
-    """
-    b, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    G: tl.constexpr = HEADS // KV_HEADS
-    GROUP: tl.constexpr = triton.next_power_of_2(G)
-    WIDTH: tl.constexpr = (HEADS + 2 * KV_HEADS) * D
-    dtype: tl.constexpr = out_ptr.dtype.element_ty
-    d = tl.arange(0, D)
-    g = tl.arange(0, GROUP)
-    real = g < G
-    one = kv_head + tl.arange(0, 1)
-    always = one >= 0
-    cache = (b * LENGTH * KV_HEADS + one)[:, None] * D + d[None, :]
-    q_weight, q_turned = norm_weights(norm_ptr, kv_head * G + g, D, real)
-    k_weight, k_turned = norm_weights(norm_ptr, HEADS + one, D, always)
-    at = 1 if FIRST else position
-    cos, sin = tl.load(cos_ptr + at * D + d), tl.load(sin_ptr + at * D + d)
-    if PDL:
-        gdc_launch_dependents()
-    if FIRST:
-        cos_0, sin_0 = tl.load(cos_ptr + d), tl.load(sin_ptr + d)
-    else:
-        # The frame's earlier keys and values were there before its last code was drawn, and no kernel behind a draw
-        # begins before that draw does (sampler.py).
-        n = tl.arange(0, LENGTH)
-        where = ((b * LENGTH + n) * KV_HEADS + kv_head)[:, None] * D + d[None, :]
-        past = (n < position)[:, None]
-        k = tl.load(k_ptr + where, mask=past, other=0.0).to(tl.float32)
-        v = tl.load(v_ptr + where, mask=past, other=0.0).to(tl.float32)
-    if PDL:
-        gdc_wait()
-    base = qkv_ptr + ((batch + b) if FIRST else b) * WIDTH
-    new_v = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
-    q = norm_rotate(base, kv_head * G + g, q_weight, q_turned, cos, sin, eps, D, real)
-    new_k = norm_rotate(base, HEADS + one, k_weight, k_turned, cos, sin, eps, D, always)
-    tl.store(k_ptr + cache + at * KV_HEADS * D, new_k.to(dtype))
-    tl.store(v_ptr + cache + at * KV_HEADS * D, new_v)
-    out = out_ptr + (((batch + b) if FIRST else b) * HEADS + kv_head * G + g)[:, None] * D + d[None, :]
-    if FIRST:
-        base = qkv_ptr + b * WIDTH
-        k0 = norm_rotate(base, HEADS + one, k_weight, k_turned, cos_0, sin_0, eps, D, always)
-        v0 = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
-        tl.store(k_ptr + cache, k0.to(dtype))
-        tl.store(v_ptr + cache, v0)
-        out_0 = out_ptr + (b * HEADS + kv_head * G + g)[:, None] * D + d[None, :]
-        tl.store(out_0, tl.broadcast_to(v0, (GROUP, D)), mask=real[:, None])
-        score0 = tl.sum(q * k0, axis=1) * scale
-        score1 = tl.sum(q * new_k, axis=1) * scale
-        highest = tl.maximum(score0, score1)
-        w0, w1 = tl.exp(score0 - highest), tl.exp(score1 - highest)
-        acc = w0[:, None] * v0.to(tl.float32) + w1[:, None] * new_v.to(tl.float32)
-        tl.store(out, (acc / (w0 + w1)[:, None]).to(dtype), mask=real[:, None])
-    else:
-        mine = (n == position)[:, None]
-        k = tl.where(mine, new_k, k)
-        v = tl.where(mine, new_v.to(tl.float32), v)
-        score = tl.sum(q[:, None, :] * k[None, :, :], axis=2) * scale
-        score = tl.where((n <= position)[None, :], score, NOTHING)
-        weight = tl.exp(score - tl.max(score, axis=1)[:, None])
-        acc = tl.sum(weight[:, :, None] * v[None, :, :], axis=1)
-        tl.store(out, (acc / tl.sum(weight, axis=1)[:, None]).to(dtype), mask=real[:, None])
-
-
-def attend_in_frame(
-    qkv: Tensor,
-    qk_norm: tuple[Tensor, float],
-    cache: Cache,
-    layer: int,
-    batch: int,
-    position: int,
-    out: Tensor,
-    *,
-    pdl: bool = False,
-) -> None:
-    """`position` 1 means the frame's first two tokens, [2 * batch]; a later one a single token for each row."""
-    frame_attention_kernel[(batch, cache.kv_heads)](
-        qkv,
-        qk_norm[0],
-        cache.cos,
-        cache.sin,
-        cache.k[layer],
-        cache.v[layer],
-        out,
-        qk_norm[1],
-        cache.head_dim**-0.5,
-        batch,
-        position,
-        HEADS=cache.heads,
-        KV_HEADS=cache.kv_heads,
-        D=cache.head_dim,
-        LENGTH=cache.length,
-        FIRST=position == 1,
-        PDL=pdl,
-        num_warps=FRAME_WARPS,
         **pdl_option(pdl),
     )

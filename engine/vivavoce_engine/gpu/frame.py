@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from vivavoce_engine.checkpoint import TalkerConfig
 from vivavoce_engine.gpu import sampler
-from vivavoce_engine.gpu.attention import CHUNK, SPLIT_TOKENS, PagedCache, attend, attend_in_frame, attend_prompt
+from vivavoce_engine.gpu.attention import CHUNK, SPLIT_TOKENS, PagedCache, attend, attend_prompt
+from vivavoce_engine.gpu.frame_attention import attend_in_frame
 from vivavoce_engine.gpu.linear import BIAS, norm, pdl_option
 from vivavoce_engine.gpu.sampler import PARAMS, RowTables, block, draw_code_0, draw_code_kernel, frame_start_kernel
 from vivavoce_engine.gpu.stack import Attend, Residual, Stack, build_cache

@@ -210,7 +210,7 @@ def draw_code_kernel(
         text = tl.where(spoken, text, pad_id)
         addend = tl.load(text_embedding_ptr + text * H + h, mask=h < H, other=0.0).to(tl.float32)
     if PDL:
-        # In this order, so that nothing behind a draw begins before all in front of it has ended (attention.py).
+        # In this order, so that nothing behind a draw begins before all in front of it has ended (frame_attention.py).
         gdc_wait()
         gdc_launch_dependents()
     v = tl.arange(0, BLOCK_V)

@@ -15,7 +15,8 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from vivavoce_engine.checkpoint import RopeConfig  # noqa: E402
 from vivavoce_engine.gpu import linear as ops  # noqa: E402
-from vivavoce_engine.gpu.attention import CHUNK, Cache, PagedCache, attend, attend_in_frame, attend_prompt  # noqa: E402
+from vivavoce_engine.gpu.attention import CHUNK, Cache, PagedCache, attend, attend_prompt  # noqa: E402
+from vivavoce_engine.gpu.frame_attention import attend_in_frame  # noqa: E402
 from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, gemm, gemv, norm, splits  # noqa: E402
 from vivavoce_engine.gpu.sampler import PARAMS, RowTables, draw_code_0  # noqa: E402
 from vivavoce_engine.models.layers import RMSNorm, Rope, rotate  # noqa: E402
