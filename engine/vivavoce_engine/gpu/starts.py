@@ -28,7 +28,7 @@ ROW_FIELDS = 5 + 2 * PARAMS
 """Of what is told of a row: row, seed, position, min_frames, text_count, two samplers' parameters; then its pages."""
 TOKEN_FIELDS = 5
 """Of what is told of a token: text id, codec id, row, position, and whether there is more to add."""
-NOTHING = tl.constexpr(NO_ID)
+ABSENT = tl.constexpr(NO_ID)
 
 
 @triton.jit
@@ -100,16 +100,16 @@ def embed_tokens_kernel(
     here = at < tokens
     exists = here & (at < tl.load(told_ptr))
     token = told_ptr + 1 + 2 * BATCH + at * FIELDS
-    text = tl.load(token, mask=exists, other=NOTHING)
-    codec = tl.load(token + 1, mask=exists, other=NOTHING)
+    text = tl.load(token, mask=exists, other=ABSENT)
+    codec = tl.load(token + 1, mask=exists, other=ABSENT)
     tl.store(token_rows_ptr + at, tl.load(token + 2, mask=exists, other=dummy_row).to(tl.int32), mask=here)
     tl.store(token_positions_ptr + at, tl.load(token + 3, mask=exists, other=0), mask=here)
     more = tl.load(token + 4, mask=exists, other=0) != 0
     h = tl.arange(0, BLOCK_H)
     inside = here & (h < H)
     dtype: tl.constexpr = x_ptr.dtype.element_ty
-    x = tl.load(text_embedding_ptr + text * H + h, mask=inside & (text != NOTHING), other=0.0).to(tl.float32)
-    x += tl.load(codec_embedding_ptr + codec * H + h, mask=inside & (codec != NOTHING), other=0.0).to(tl.float32)
+    x = tl.load(text_embedding_ptr + text * H + h, mask=inside & (text != ABSENT), other=0.0).to(tl.float32)
+    x += tl.load(codec_embedding_ptr + codec * H + h, mask=inside & (codec != ABSENT), other=0.0).to(tl.float32)
     # Rounded between the sums, as prompts.py rounds.
     x = x.to(dtype).to(tl.float32)
     x += tl.load(x_ptr + at * H + h, mask=inside & more, other=0.0).to(tl.float32)
@@ -142,6 +142,7 @@ class Starts:
         self._rows = torch.full((batch, ROW_FIELDS + model.cache.chunks), NO_ROW, device=device)
         tokens = len(model.token_rows)
         self._tokens = torch.zeros(1 + 2 * batch + TOKEN_FIELDS * tokens, dtype=torch.int64, device=device)
+        self.tell_tokens(np.empty((0, TOKEN_FIELDS), np.int64), {})  # before anybody starts, the dummy row does
 
     def tell_rows(self, starts: SequenceOf[RowStart]) -> None:
         told = np.full(self._rows.shape, NO_ROW, np.int64)

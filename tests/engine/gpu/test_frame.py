@@ -13,6 +13,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from vivavoce_engine.checkpoint import RopeConfig, TalkerConfig, TransformerConfig  # noqa: E402
 from vivavoce_engine.gpu.frame import FrameModel  # noqa: E402
+from vivavoce_engine.gpu.starts import Starts  # noqa: E402
 from vivavoce_engine.models.code_predictor import CodePredictor  # noqa: E402
 from vivavoce_engine.models.layers import KVCache, RowView  # noqa: E402
 from vivavoce_engine.models.talker import Talker  # noqa: E402
@@ -143,3 +144,22 @@ def test_codes_are_the_modules_codes_in_any_batch(projected: bool, deterministic
             torch.testing.assert_close(tables.hidden[row], plain.hidden[row], rtol=1e-4, atol=1e-4)
     assert tables.frames[:ROWS].tolist() == [2, 1, 3]
     assert not model.ended.any()
+
+
+@torch.inference_mode()
+def test_a_start_of_nobody_is_the_dummy_row_s() -> None:
+    """As graphs are recorded, before anybody has started."""
+    plain = Plain(projected=False)
+    model = FrameModel(
+        plain.talker, plain.predictor, plain.config, rows=ROWS, batch=4, prompt_tokens=6, positions=POSITIONS, ring=2,
+        pad_id=PAD,
+    )  # fmt: skip
+    dummy = model.tables.dummy_row
+    model.rows[:] = model.token_rows[:] = 0
+    before = {name: table.clone() for name, table in vars(model.tables).items()}
+    starts = Starts(model, plain.talker, 4)
+    starts.set_rows()
+    starts.embed_tokens()
+    assert model.rows.tolist() == [dummy] * 4
+    assert model.token_rows.tolist() == [dummy] * 6
+    assert all(torch.equal(table, before[name]) for name, table in vars(model.tables).items())
