@@ -23,6 +23,7 @@ from vivavoce_engine.load import make_runner
 
 TEXT = "The train to the coast leaves at nine, and the second one at half past ten."
 FIRST_AUDIO_REQUESTS = 30
+DRY_S = 0.001
 BURST_TEXT = " ".join([TEXT] * 3)
 BURST_RUNNING, BURST_REQUESTS, BURST_AFTER_S = 64, 8, 0.8
 
@@ -34,6 +35,10 @@ class Player:
     asked_s: float
     arrived_s: list[float]
     frames: list[int]
+
+    @property
+    def first_audio_ms(self) -> float:
+        return 1000 * (self.arrived_s[0] - self.asked_s)
 
     def dry_s(self, frame_s: float) -> float:
         """How long it was silent for want of audio, after it had begun."""
@@ -73,14 +78,14 @@ async def measure(engine: Engine, streams: int, frames: int) -> Result:
         for arrived_s, frames in zip(player.arrived_s, player.frames, strict=True)
         if begin_s < arrived_s <= end_s
     )
-    first_ms = [1000 * (player.arrived_s[0] - player.asked_s) for player in players]
+    first_ms = [player.first_audio_ms for player in players]
     dry_s = [player.dry_s(frame_s) for player in players]
     return Result(
         streams,
         round(between * frame_s / (end_s - begin_s), 1),
         round(statistics.median(first_ms), 2),
         round(max(first_ms), 2),
-        sum(silence_s > 0.001 for silence_s in dry_s),
+        sum(silence_s > DRY_S for silence_s in dry_s),
         round(max(dry_s), 4),
     )
 
@@ -91,13 +96,13 @@ async def burst(engine: Engine, frames: int) -> dict[str, float]:
     await asyncio.sleep(BURST_AFTER_S)
     new = await asyncio.gather(*(listen(engine, number, 4, BURST_TEXT) for number in range(BURST_REQUESTS)))
     others = await asyncio.gather(*running)
-    first_ms = [1000 * (player.arrived_s[0] - player.asked_s) for player in new]
+    first_ms = [player.first_audio_ms for player in new]
     return {
         "running": BURST_RUNNING,
         "requests": BURST_REQUESTS,
         "first_audio_ms_mean": round(statistics.fmean(first_ms), 2),
         "first_audio_ms_max": round(max(first_ms), 2),
-        "dry_streams": sum(player.dry_s(engine.info.frame_s) > 0.001 for player in others),
+        "dry_streams": sum(player.dry_s(engine.info.frame_s) > DRY_S for player in others),
     }
 
 
@@ -106,7 +111,7 @@ async def first_audio_ms(engine: Engine) -> list[float]:
     times = []
     for number in range(FIRST_AUDIO_REQUESTS):
         player = await listen(engine, number, 4)
-        times.append(round(1000 * (player.arrived_s[0] - player.asked_s), 3))
+        times.append(round(player.first_audio_ms, 3))
     return times
 
 

@@ -20,13 +20,14 @@ import torch
 import triton
 from gpu_frame import DEVICE, build
 from timing import median_ms
-from vivavoce_engine.gpu import linear
+from torch import Tensor
+from vivavoce_engine.gpu import stack
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs
-from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, Blocks, gemm, gemv, splits
+from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, TOKENS_MIN, Blocks, gemm, gemv, splits
 
 Product = tuple[int, int, int]
-"""Outputs, summands, and how the kernel ends; of a PARTS product the summands of a part."""
+"""Outputs, summands, and how the kernel ends."""
 SMALL = [  # of the code predictor, and of the 0.6B talker
     (4096, 1024, 0),
     (1024, 2048, ADD.value),
@@ -50,15 +51,18 @@ GEMM_BLOCKS = [
     (32, 128, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (32, 256, 4, 4), (16, 256, 4, 4), (128, 64, 8, 4),
 ]  # fmt: skip
 """Outputs, summands, warps, stages."""
-USUAL_GEMV, USUAL_GEMM = linear.gemv_blocks, linear.gemm_blocks
 VALUES = range(16, 257)
 """Of the weight, that a thread of a matrix-vector kernel may hold."""
+
+
+def block_tokens(tokens: int) -> int:
+    return max(TOKENS_MIN, int(triton.next_power_of_2(tokens)))
 
 
 def candidates(product: Product, tokens: int) -> list[Blocks]:
     _, k, mode = product
     if tokens > GEMV_TOKENS:
-        block_t = max(linear.TOKENS_MIN, triton.next_power_of_2(tokens))
+        block_t = block_tokens(tokens)
         return [Blocks(block_t, n, block_k, warps, stages) for n, block_k, warps, stages in GEMM_BLOCKS]
     width = triton.next_power_of_2(k) * (2 if mode == GATED.value else 1)
     return [
@@ -91,21 +95,22 @@ def compile_ahead(job: tuple[Product, int, Blocks]) -> bool:
 
 
 class Chosen:
-    """Stands in for the functions of gpu/linear.py that choose blocks."""
+    """Gives a stack's products the blocks that are tried, and leaves to gpu/linear.py those of the others."""
 
     def __init__(self) -> None:
         self.blocks: dict[Product, Blocks] = {}
-        linear.gemv_blocks, linear.gemm_blocks = self.gemv, self.gemm
+        for name in ("gemv", "gemm"):
+            setattr(stack, name, getattr(self, name))
 
-    def gemv(self, n: int, k: int, mode: int) -> Blocks:
-        return self.blocks.get((n, k, mode)) or USUAL_GEMV(n, k, mode)
+    def gemv(self, x: Tensor, weight: Tensor, out: Tensor, *, mode: int = 0, **rest: Any) -> None:
+        gemv(x, weight, out, mode=mode, blocks=self.blocks.get((out.shape[1], x.shape[1], mode)), **rest)
 
-    def gemm(self, tokens: int, n: int, k: int, mode: int, itemsize: int) -> Blocks:
-        usual = USUAL_GEMM(tokens, n, k, mode, itemsize)
-        whole = (n, k * splits(n, k), ADD.value) if mode == PARTS.value else (n, k, mode)
-        blocks = self.blocks.get(whole)
-        # The frame's first two tokens of each row are another number of tokens.
-        return blocks if blocks is not None and blocks.t == usual.t else usual
+    def gemm(self, x: Tensor, weight: Tensor, out: Tensor, *, mode: int = 0, **rest: Any) -> None:
+        product = (out.shape[-1], x.shape[1], ADD.value if mode == PARTS.value else mode)
+        blocks = self.blocks.get(product)
+        if blocks is not None and blocks.t != block_tokens(len(x)):  # a frame begins with two tokens of each row
+            blocks = None
+        gemm(x, weight, out, mode=mode, blocks=blocks, **rest)
 
 
 def time_frame(model: FrameModel, batch: int, context: int) -> float:

@@ -62,12 +62,13 @@ def shares(m, m_next):
 
 
 @triton.jit
-def merge_parts(part_ptr, out_ptr, last, G: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr, COLUMNS: tl.constexpr):
+def merge_parts(part_ptr, out_ptr, last, G: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr):
     """part [last + 1, G, D + 2]: weighted values, maximum and sum of each chunk → out [G, D].
 
     Each value has its own copy of maximum and sum, so that threads need not meet, and the loads of several chunks are
     on their way together. They are not from L1, which other programs' stores do not reach.
     """
+    COLUMNS: tl.constexpr = triton.next_power_of_2(G * D)
     column = tl.arange(0, COLUMNS)
     real = column < G * D
     m = tl.full((COLUMNS,), NOTHING, tl.float32)
@@ -178,7 +179,6 @@ def attention_kernel(
     SPLITS: tl.constexpr,
     BY_ROW: tl.constexpr,
     WRITE: tl.constexpr,
-    COLUMNS: tl.constexpr,
     PRECISION: tl.constexpr,
     PDL: tl.constexpr,
 ) -> None:
@@ -261,7 +261,7 @@ def attention_kernel(
         if arrived == SPLITS - 1:
             part = part_ptr + (token * KV_HEADS + kv_head) * chunks_max * (G * (D + 2))
             out = out_ptr + (token * HEADS + kv_head * G) * D
-            merge_parts(part, out, last, G, D, SPLITS, COLUMNS)
+            merge_parts(part, out, last, G, D, SPLITS)
             tl.store(arrived_ptr + token * KV_HEADS + kv_head, 0)
 
 
@@ -411,7 +411,6 @@ def _attention(
         SPLITS=splits,
         BY_ROW=by_row,
         WRITE=write,
-        COLUMNS=triton.next_power_of_2(cache.heads // cache.kv_heads * cache.head_dim),
         PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
         PDL=pdl,
         num_warps=WARPS,

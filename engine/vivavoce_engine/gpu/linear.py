@@ -232,10 +232,11 @@ def gemv_blocks(n: int, k: int, mode: int) -> Blocks:
         warps = 8 if wide > 4096 else 4 if n <= 1024 else 1
     else:
         rows, warps = 8, 4
-    return Blocks(1, rows, k, max(warps, rows * wide // (32 * VALUES_MAX)), 1)
+    values = rows * wide * (2 if mode == GATED.value else 1)
+    return Blocks(1, rows, k, max(warps, values // (32 * VALUES_MAX)), 1)
 
 
-def gemm_blocks(tokens: int, n: int, k: int, mode: int, itemsize: int) -> Blocks:
+def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int) -> Blocks:
     """Measured on an H100 and, up to 64 tokens, in whole frames on an H200 (benchmarks/gpu_tune.py). Results do not
     depend on it: sums run over K in the same order."""
     if tokens > 64:
@@ -312,7 +313,7 @@ def gemm(
     """Any number of tokens: x [T, K], weight [N or 2N, K] → out [T, N]; mode PARTS: out [splits, T, N] float32."""
     (tokens, k), n = x.shape, out.shape[-1]
     parts = len(out) if mode == PARTS.value else 1
-    blocks = blocks or gemm_blocks(tokens, n, k // parts, mode, x.itemsize)
+    blocks = blocks or gemm_blocks(tokens, k // parts, mode, x.itemsize)
     gemm_kernel[(triton.cdiv(n, blocks.n), triton.cdiv(tokens, blocks.t), parts)](
         x,
         weight,
