@@ -317,7 +317,12 @@ class Dequantizer(nn.Module):
         self.acoustic_proj = nn.Linear(width, config.codebook_dim, bias=False)
 
     def forward(self, codes: Tensor) -> Tensor:
-        """codes [B, T, groups], at most num_quantizers of them → [B, T, codebook_dim]."""
+        """codes [B, T, groups], at most num_quantizers of them → [B, T, codebook_dim].
+
+        What is no code of a codebook counts as its nearest: a frame begun before the end of its speech was known has
+        the end's id in it. Nobody hears that frame, and its row must not fail for it.
+        """
+        codes = codes.clamp(0, self.codebooks[0].shape[0] - 1)
         vectors = [F.embedding(codes[..., group], self.codebooks[group]) for group in range(codes.shape[-1])]
         semantic = torch.stack(vectors[: self.semantic]).sum(0)
         acoustic = torch.stack(vectors[self.semantic :]).sum(0)
