@@ -67,6 +67,30 @@ class Underway:
     started_s: float
 
 
+class Pace:
+    """What the last steps took: medians, since one slow step is no reason to decode less at once."""
+
+    def __init__(self) -> None:
+        self._frames_s = deque([FIRST_STEP_S], maxlen=STEPS_MEASURED)
+        self._decoding_s: deque[float] = deque(maxlen=STEPS_MEASURED)
+
+    def after_step(self, took_s: float, outcome: Outcome) -> None:
+        """A step made a frame for some rows."""
+        self._frames_s.append(took_s - outcome.decoding_s)
+        decoded_frames = sum(frames for _, frames in outcome.plan.vocode)
+        if decoded_frames:
+            self._decoding_s.append(outcome.decoding_s / decoded_frames)
+
+    @property
+    def decoding_s(self) -> float:
+        """By how much a step is longer for each frame that it decodes."""
+        return statistics.median(self._decoding_s) if self._decoding_s else 0.0
+
+    def step_s(self, rows: int) -> float:
+        """A step, on average: each of the rows has a frame made, and one decoded."""
+        return statistics.median(self._frames_s) + rows * self.decoding_s
+
+
 class EngineLoop:
     """Batches all running utterances frame by frame. `deliver` gets what listeners are to hear, after every step.
     The loop has no other clock than `now`: a simulation (simulation.py) gives it its own."""
@@ -92,7 +116,7 @@ class EngineLoop:
         self._oldest_started_s = math.inf
         self._underway: deque[Underway] = deque()
         self._last_end_s = -math.inf
-        self._steps_s = deque([FIRST_STEP_S], maxlen=STEPS_MEASURED)
+        self._pace = Pace()
 
     def state(self) -> LoopState:
         """May be asked by any thread."""
@@ -142,7 +166,7 @@ class EngineLoop:
         if late:
             refusal = Failed(self._admission.overloaded("the request's time to wait has passed"))
             self._deliver([(pending.stream, refusal) for pending in late])
-        plan = self._scheduler.plan(partial(self._runs_dry, now_s, self._next_piece_s(now_s)))
+        plan = self._scheduler.plan(partial(self._runs_dry, now_s, self._next_piece_s(now_s), self._pace.decoding_s))
         if plan:
             self._begin(plan, now_s)
         elif not self._underway:
@@ -152,19 +176,21 @@ class EngineLoop:
         return True
 
     def _next_piece_s(self, now_s: float) -> float:
-        """When a piece is heard that the next step decodes, and not the one that is planned now.
+        """When a piece of one frame is heard that the next step decodes, and not the one that is planned now.
 
         Where a frame takes longer than it lasts, no piece is short enough, and short ones would make it worse: never.
         """
-        usual_s = statistics.median(self._steps_s)
-        if usual_s >= self._frame_s:
+        step_s = self._pace.step_s(self._scheduler.running)
+        if step_s >= self._frame_s:
             return -math.inf
-        return now_s + (self._runner.steps_ahead + 2 + SPARE_STEPS) * usual_s
+        return now_s + (self._runner.steps_ahead + 2 + SPARE_STEPS) * step_s
 
-    def _runs_dry(self, now_s: float, next_piece_s: float, sequence: Sequence) -> bool:
-        """Whether its listener has played all that it has, and all that is underway, when that piece is heard."""
+    def _runs_dry(self, now_s: float, next_piece_s: float, decoding_s: float, sequence: Sequence) -> bool:
+        """Whether its listener has played all that it has, and all that is underway, when such a piece is heard with
+        the frames that wait and the next two."""
         underway_s = (sequence.frames_vocoded - sequence.frames_sent) * self._frame_s
-        return max(sequence.playback.runs_dry_s, now_s) + underway_s < next_piece_s
+        decoded_s = next_piece_s + (sequence.frames_waiting + 1) * decoding_s
+        return max(sequence.playback.runs_dry_s, now_s) + underway_s < decoded_s
 
     def _make_room(self) -> bool:
         """Breaks off a row for which there are no pages, if nothing else will free some; False where that is not so."""
@@ -211,7 +237,7 @@ class EngineLoop:
         if rows:
             took_s = end_s - max(oldest.started_s, self._last_end_s)
             self._admission.rates = self._admission.rates.after_step(rows, took_s)
-            self._steps_s.append(took_s)
+            self._pace.after_step(took_s, outcome)
         self._last_end_s = end_s
         self._steps += 1
         self._frames += rows

@@ -12,19 +12,21 @@ from vivavoce_engine.scheduler import Plan
 from vivavoce_engine.text import Prompt
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """What a plan gave.
 
     `ended`: utterance id → whether the model ended its speech after this step's frame, for each of `plan.step`.
     `audio`: utterance id → the piece of speech, for each of `plan.vocode`.
     `failed`: utterance id → why it cannot go on; it may be missing from the other two.
+    `decoding_s`: for how long everybody's next frame waited for `audio`; 0 where a device decodes beside it.
     """
 
     plan: Plan
     ended: dict[int, bool]
     audio: dict[int, AudioChunk]
     failed: dict[int, EngineError]
+    decoding_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

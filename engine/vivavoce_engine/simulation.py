@@ -163,7 +163,10 @@ class SimulatedRunner:
         decoding_s = self.times.decoding_ms_of(plan) / 1000
         done_s = max(made_s, self._decoder_free_s) + decoding_s
         self._talker_free_s, self._decoder_free_s = made_s + self.times.decoding_slows * decoding_s, done_s
-        return Step(self._outcome(plan), lambda: self.clock.wait_until(done_s))
+        outcome = self._outcome(plan)
+        if not self.steps_ahead:
+            outcome.decoding_s = decoding_s
+        return Step(outcome, lambda: self.clock.wait_until(done_s))
 
     def _outcome(self, plan: Plan) -> Outcome:
         ended = {

@@ -5,6 +5,7 @@ code 0 of the next frame, or end of speech. Reference: qwen-tts 0.1.1, Qwen3TTST
 """
 
 import os
+import time
 from collections import defaultdict
 from collections.abc import Sequence as SequenceOf
 from functools import partial
@@ -82,8 +83,10 @@ class TorchRunner(ImmediateRunner):
         with torch.inference_mode():
             isolated(self._start, plan.start, outcome)
             isolated(self._step, plan.step, outcome)
+            started_s = time.monotonic()
             for (frames, at_once), sequences in calls.items():
                 isolated(partial(self._vocode, frames, at_once), sequences, outcome)
+            outcome.decoding_s = time.monotonic() - started_s
         return outcome
 
     def synchronize(self) -> None:

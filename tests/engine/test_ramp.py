@@ -3,6 +3,7 @@
 import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_engine.admission import Admission
+from vivavoce_engine.chunking import Playback
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
 from vivavoce_engine.loop import EngineLoop
 from vivavoce_engine.messages import AppendText, AudioChunk, Submit
@@ -16,19 +17,22 @@ from tests.engine.utterances import pending
 
 
 class TimedRunner(LateRunner):
-    """Its steps take the times that it is given, one after the other, and the last for ever."""
+    """Its steps take the times that it is given, one after the other, and the last for ever; and as a host's, longer by
+    `decoding_ms` for each frame that they decode."""
 
-    def __init__(self, steps_ahead: int, *steps_ms: float) -> None:
+    def __init__(self, steps_ahead: int, *steps_ms: float, decoding_ms: float = 0.0) -> None:
         super().__init__(FakeRunner())
         self.steps_ahead = steps_ahead
         self.now_s = 1000.0
         self._steps_ms = list(steps_ms)
+        self._decoding_ms = decoding_ms
         self._free_s = 0.0
 
     def launch(self, plan: Plan) -> Step:
         step = super().launch(plan)
         took_ms = self._steps_ms.pop(0) if len(self._steps_ms) > 1 else self._steps_ms[0]
-        done_s = self._free_s = max(self._free_s, self.now_s) + took_ms / 1000
+        step.outcome.decoding_s = sum(frames for _, frames in plan.vocode) * self._decoding_ms / 1000
+        done_s = self._free_s = max(self._free_s, self.now_s) + took_ms / 1000 + step.outcome.decoding_s
 
         def wait() -> None:
             self.now_s = max(self.now_s, done_s)
@@ -38,18 +42,27 @@ class TimedRunner(LateRunner):
 
 
 class Spoken:
-    """One utterance of so many frames, and the pieces in which it is heard."""
+    """One utterance of so many frames, and the pieces in which it is heard; `again`, another after it."""
 
     def __init__(self, runner: TimedRunner, frames: int, live: bool = False) -> None:
-        self.pieces: list[int] = []
+        self._runner = runner
         config = EngineConfig()
         self.loop = EngineLoop(runner, config, Admission(config, FAKE_INFO.frame_s), self._hear, lambda: runner.now_s)
+        self.again(frames, live)
+
+    def again(self, frames: int, live: bool = False) -> None:
+        self.pieces: list[int] = []
+        self.stalled_s = 0.0
+        self._playback = Playback()
         utterance = pending(1, live=live)
         utterance.trailing.text_tokens = frames
         self.loop.apply([Submit(utterance)])
 
     def _hear(self, deliveries: list[Delivery]) -> None:
-        self.pieces += (event.frames for _, event in deliveries if isinstance(event, AudioChunk))
+        for _, event in deliveries:
+            if isinstance(event, AudioChunk):
+                self.pieces.append(event.frames)
+                self.stalled_s += self._playback.hear(self._runner.now_s, event.frames * FAKE_INFO.frame_s)
 
     def run(self) -> list[int]:
         while self.loop.step():
@@ -78,6 +91,18 @@ def test_they_are_short_where_a_longer_one_would_come_too_late(steps_ahead: int)
 @pytest.mark.parametrize("steps_ahead", [0, 1])
 def test_they_are_long_where_none_would_come_in_time(steps_ahead: int) -> None:
     assert Spoken(TimedRunner(steps_ahead, 200), 16).run()[:4] == [1, 1, 2, 4]
+
+
+@pytest.mark.parametrize("decoding_ms", [1, 8, 16, 24, 30])
+@pytest.mark.parametrize("frame_ms", [5, 25, 45])
+def test_nobody_waits_for_what_a_host_decodes_at_once(frame_ms: float, decoding_ms: float) -> None:
+    """What most steps take, a frame alone, says nothing of the one that decodes four."""
+    spoken = Spoken(TimedRunner(0, frame_ms, decoding_ms=decoding_ms), 60)
+    spoken.run()
+    spoken.again(60)
+    spoken.run()
+    assert spoken.stalled_s == 0.0
+    assert spoken.pieces[-2] > 1
 
 
 def test_one_slow_step_is_no_reason() -> None:
