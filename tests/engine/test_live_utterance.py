@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -68,6 +69,12 @@ async def say(engine: Engine, request: SynthesisRequest, fragments: list[Fragmen
     return join(chunks, utterance.stream.finished)
 
 
+@cache
+def at_once(engine: Engine, request: SynthesisRequest) -> Speech:
+    """What is said where the text comes in one piece."""
+    return asyncio.run(say(engine, request, [(TEXT, False)]))
+
+
 def engine_text(engine: Engine) -> TextFrontend:
     text = engine.text
     assert isinstance(text, TextFrontend)
@@ -98,8 +105,7 @@ def test_any_fragments_at_any_time_give_the_same_speech(
     engine: Engine, cuts: list[int], waits: list[bool], seed: int
 ) -> None:
     request = request_for(engine, seed, max_frames=40)
-    at_once = asyncio.run(say(engine, request, [(TEXT, False)]))
-    assert_identical(asyncio.run(say(engine, request, fragments_of(TEXT, cuts, waits))), at_once)
+    assert_identical(asyncio.run(say(engine, request, fragments_of(TEXT, cuts, waits))), at_once(engine, request))
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -108,8 +114,8 @@ def test_any_fragments_give_the_same_speech_of_the_shipped_voice(
     shipped_engine: Engine, cuts: list[int], waits: list[bool]
 ) -> None:
     request = request_for(shipped_engine, 8, max_frames=30)
-    at_once = asyncio.run(say(shipped_engine, request, [(TEXT, False)]))
-    assert_identical(asyncio.run(say(shipped_engine, request, fragments_of(TEXT, cuts, waits))), at_once)
+    actual = asyncio.run(say(shipped_engine, request, fragments_of(TEXT, cuts, waits)))
+    assert_identical(actual, at_once(shipped_engine, request))
 
 
 def test_live_text_equals_the_same_text_submitted(engine: Engine) -> None:
@@ -122,9 +128,9 @@ def test_live_text_equals_the_same_text_submitted(engine: Engine) -> None:
 @pytest.mark.parametrize("waits", [[True], [False, True]])
 def test_the_shipped_voice_word_by_word(shipped_engine: Engine, waits: list[bool]) -> None:
     request = request_for(shipped_engine, 7, max_frames=60)
-    at_once = asyncio.run(say(shipped_engine, request, [(TEXT, False)]))
     cuts = [index for index, character in enumerate(TEXT) if character == " "]
-    assert_identical(asyncio.run(say(shipped_engine, request, fragments_of(TEXT, cuts, waits))), at_once)
+    actual = asyncio.run(say(shipped_engine, request, fragments_of(TEXT, cuts, waits)))
+    assert_identical(actual, at_once(shipped_engine, request))
 
 
 def test_neighbours_that_wait_for_text_change_nothing(engine: Engine) -> None:

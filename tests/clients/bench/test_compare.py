@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from functools import cache
 
 import pytest
 from vivavoce_client.bench.compare import Pair, comparison_table, pair_plans, ratio, ratios
@@ -25,6 +26,7 @@ def noisy(seed: int, factor: float) -> ScriptedHttp:
     return ScriptedHttp(answer)
 
 
+@cache
 def measured(factor_of_b: float, pairs: int = 6) -> list[Pair]:
     async def run() -> list[Pair]:
         a = HttpSpeaker(Target("vivavoce", "http://a"), noisy(1, 1.0))
