@@ -225,7 +225,8 @@ def pid_of(engine: EngineProcess) -> int:
 
 @pytest.mark.parametrize("how", [*BREAK, *CUES])
 async def test_it_comes_back(how: str) -> None:
-    with started(faulty(max_streams=2, max_step_s=1.0)) as engine, started(faulty()) as neighbour:
+    # A step takes 10 ms; a machine that stands still for a second must not look like an engine that hangs.
+    with started(faulty(max_streams=2, max_step_s=3.0)) as engine, started(faulty()) as neighbour:
         other = neighbour.submit(replace(ENDLESS, seed=4))
         streams = [engine.submit(ENDLESS), engine.submit(replace(ENDLESS, seed=2)), engine.submit(says(2))]
         for stream in streams[:2]:
