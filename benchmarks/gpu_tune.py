@@ -24,7 +24,7 @@ from torch import Tensor
 from vivavoce_engine.gpu import stack
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs
-from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, TOKENS_MIN, Blocks, gemm, gemv, splits
+from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, Blocks, block_tokens, gemm, gemv, splits
 
 Product = tuple[int, int, int]
 """Outputs, summands, and how the kernel ends."""
@@ -53,10 +53,6 @@ GEMM_BLOCKS = [
 """Outputs, summands, warps, stages."""
 VALUES = range(16, 257)
 """Of the weight, that a thread of a matrix-vector kernel may hold."""
-
-
-def block_tokens(tokens: int) -> int:
-    return max(TOKENS_MIN, int(triton.next_power_of_2(tokens)))
 
 
 def candidates(product: Product, tokens: int) -> list[Blocks]:

@@ -236,12 +236,17 @@ def gemv_blocks(n: int, k: int, mode: int) -> Blocks:
     return Blocks(1, rows, k, max(warps, values // (32 * VALUES_MAX)), 1)
 
 
+def block_tokens(tokens: int) -> int:
+    """Of a tensor-core product that takes all of up to 64 tokens at once."""
+    return max(TOKENS_MIN, int(triton.next_power_of_2(tokens)))
+
+
 def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int) -> Blocks:
     """Measured on an H100 and, up to 64 tokens, in whole frames on an H200 (benchmarks/gpu_tune.py). Results do not
     depend on it: sums run over K in the same order."""
     if tokens > 64:
         return Blocks(128, 64, largest_block(k, 128 // itemsize), 8, 4)
-    block_t = max(TOKENS_MIN, triton.next_power_of_2(tokens))
+    block_t = block_tokens(tokens)
     # Six stages of a gated product fit the shared memory for the fewest tokens only.
     deep = block_t == TOKENS_MIN and k <= 1024 if mode == GATED.value else block_t <= 2 * TOKENS_MIN
     return Blocks(block_t, 64, largest_block(k, 256 // itemsize), 4, 6 if deep else 4)
