@@ -22,8 +22,8 @@ from pydantic import SecretStr
 from vivavoce_engine.fake_runner import FakeRunner
 from vivavoce_server import ServerConfig
 
-from tests.server.live import LiveServer, live_server
-from tests.server.live_socket import pcm_of
+from tests.support.live_server import LiveServer, live_server
+from tests.support.live_socket import pcm_of
 
 FOLDER = Path(__file__).parent
 BROWSER = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
