@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect
 from vivavoce_engine import NotServing, SpeechEngine
-from vivavoce_engine.batching.chunking import Playback
+from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.process.wire import Reason
 
 from vivavoce_server.errors import status_of
@@ -161,7 +161,7 @@ class SpeechMeter:
         now_s = self._clock()
         if not self.heard:
             self._metrics.ttfa_s.labels(self._model).observe(now_s - self._asked_s)
-        self._underrun_s += self._playback.hear(now_s, seconds)
+        self._underrun_s += self._playback.add_audio(now_s, seconds)
         self._audio_s += seconds
         self._made_s.inc(seconds)
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from vivavoce_engine import Engine, EngineConfig, Overloaded, SynthesisRequest
 from vivavoce_engine.batching.admission import FIRST_FRAMES_PER_S, FIRST_FRAMES_PER_TOKEN, Admission, Load
+from vivavoce_engine.batching.capacity import DEVICE
 from vivavoce_engine.batching.scheduler import Scheduler
 from vivavoce_engine.fake_runner import FakeRunner
 
@@ -54,7 +55,7 @@ def test_estimates_follow_what_was_measured() -> None:
 
 
 def test_clients_get_rows_in_turn() -> None:
-    scheduler = Scheduler(EngineConfig(max_streams=3, max_prefills_per_step=8), 100, pages=64, on_device=True)
+    scheduler = Scheduler(EngineConfig(max_streams=3, max_prefills_per_step=8), 100, pages=64, capacity=DEVICE)
     for utterance_id, client in ((1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "c")):
         scheduler.enqueue(pending(utterance_id, client=client))
     assert [sequence.utterance_id for sequence in scheduler.plan().start] == [1, 4, 5]
@@ -62,7 +63,7 @@ def test_clients_get_rows_in_turn() -> None:
 
 
 def test_what_waited_too_long_leaves_the_queue() -> None:
-    scheduler = Scheduler(EngineConfig(max_streams=1), 100, pages=64, on_device=True)
+    scheduler = Scheduler(EngineConfig(max_streams=1), 100, pages=64, capacity=DEVICE)
     scheduler.enqueue(pending(1, deadline_s=5.0))
     scheduler.enqueue(pending(2))
     assert scheduler.next_deadline_s == 5.0

@@ -19,7 +19,7 @@ from vivavoce_engine import (
     SynthesisRequest,
     collect,
 )
-from vivavoce_engine.batching.chunking import host_chunk_frames
+from vivavoce_engine.batching.capacity import HOST
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu import runner as cpu_runner
@@ -200,7 +200,7 @@ def test_sizes_of_pieces_change_nothing(
             requests = [replace(REQUESTS[name], first_chunk_frames=first_chunk_frames) for name in names]
             for name, speech in zip(names, speak(engine, *requests), strict=True):
                 assert_same(name, speech, alone["tiny"][name])
-                largest = min(max_chunk_frames, host_chunk_frames(len(names)))
+                largest = HOST.largest_piece(len(names), max_chunk_frames)
                 assert speech.chunk_frames[0] == min(first_chunk_frames, largest)
                 assert max(speech.chunk_frames) <= largest
 

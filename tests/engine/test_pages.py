@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vivavoce_engine import Engine, EngineConfig, Overloaded, SynthesisRequest
 from vivavoce_engine.batching.admission import Admission
+from vivavoce_engine.batching.capacity import DEVICE
 from vivavoce_engine.batching.loop import EngineLoop
 from vivavoce_engine.batching.messages import AudioChunk, Delivery, Failed, Finished, Submit
 from vivavoce_engine.batching.runner import Runner
@@ -29,7 +30,7 @@ def scheduler_of(pages: int, context_pages: int = 2, streams: int = 4, max_unrea
         kv_positions=pages * PAGE,
         max_prefills_per_step=streams,
     )
-    return Scheduler(config, max_unread_frames, config.kv_pages, on_device=True)
+    return Scheduler(config, max_unread_frames, config.kv_pages, DEVICE)
 
 
 def pages(scheduler: Scheduler) -> dict[int, list[int]]:

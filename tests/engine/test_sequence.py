@@ -2,6 +2,7 @@
 
 import pytest
 from vivavoce_engine.batching.messages import Finished
+from vivavoce_engine.batching.pace import UNHURRIED, next_piece
 from vivavoce_engine.batching.sequence import Sequence
 
 from tests.support.utterances import pending, piece
@@ -11,12 +12,12 @@ def speak(sequence: Sequence, frames: int, max_chunk_frames: int = 8) -> list[in
     """Speaks `frames` frames, the last of which ends the speech, and gives the pieces that are decoded."""
     pieces = []
     for frame in range(1, frames + 1):
-        due = sequence.next_chunk(max_chunk_frames, frames_coming=1)
+        due = next_piece(sequence, 1, max_chunk_frames, UNHURRIED)
         make(sequence, end_of_speech=frame == frames)
         if due:
             decode(sequence, due)
             pieces.append(due)
-    while due := sequence.next_chunk(max_chunk_frames, frames_coming=0):
+    while due := next_piece(sequence, 0, max_chunk_frames, UNHURRIED):
         decode(sequence, due)
         pieces.append(due)
     return pieces

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
-from vivavoce_engine.batching.loop import EngineLoop
+from vivavoce_engine.batching.pace import Moment
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.gpu.runner import GraphRunner
@@ -102,7 +102,7 @@ def test_most_greedy_codes_are_the_same_in_bfloat16() -> None:
 
 def test_a_graph_does_what_single_launches_do(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces of the same lengths, which otherwise depend on who is faster: other pieces are other sums."""
-    monkeypatch.setattr(EngineLoop, "_runs_dry", lambda *_: False)
+    monkeypatch.setattr(Moment, "runs_dry", lambda *_: False)
     recorded, launched = (said(runner(dtype, eager), *requests(9)) for eager in (False, True))
     for ours, theirs in zip(recorded, launched, strict=True):
         assert (ours.codes == theirs.codes).all()

@@ -13,12 +13,13 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from vivavoce_engine.batching.admission import Admission, Load
-from vivavoce_engine.batching.chunking import Playback
+from vivavoce_engine.batching.capacity import DEVICE, HOST, Capacity
+from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.loop import EngineLoop
 from vivavoce_engine.batching.messages import AudioChunk, Delivery, Finished, Submit
 from vivavoce_engine.batching.pending import Pending, TrailingText
@@ -68,7 +69,7 @@ class Heard:
         """A piece comes."""
         if self.first_s is None:
             self.first_s = at_s
-        late_s = self._playback.hear(at_s, frames * FRAME_S)
+        late_s = self._playback.add_audio(at_s, frames * FRAME_S)
         if late_s > ON_TIME_S:
             self.underruns += 1
             self.stalled_s += late_s
@@ -148,13 +149,8 @@ class SimulatedRunner:
     _decoder_free_s: float = 0.0
 
     @property
-    def steps_ahead(self) -> int:
-        return self.times.steps_ahead
-
-    @property
-    def shares_pages(self) -> bool:
-        """As on the device that works beside its host."""
-        return self.times.steps_ahead > 0
+    def capacity(self) -> Capacity:
+        return replace(DEVICE, steps_ahead=self.times.steps_ahead) if self.times.steps_ahead else HOST
 
     def launch(self, plan: Plan) -> Step:
         self.clock.wait_until(self.clock.now_s + self.times.host_ms_of(plan) / 1000)
@@ -163,7 +159,7 @@ class SimulatedRunner:
         done_s = max(made_s, self._decoder_free_s) + decoding_s
         self._talker_free_s, self._decoder_free_s = made_s + self.times.decoding_slows * decoding_s, done_s
         outcome = self._outcome(plan)
-        if not self.steps_ahead:
+        if not self.times.steps_ahead:
             outcome.decoding_s = decoding_s
         return Step(outcome, lambda: self.clock.wait_until(done_s))
 

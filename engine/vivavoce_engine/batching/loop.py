@@ -8,12 +8,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from vivavoce_engine.batching.admission import Admission, Rates
 from vivavoce_engine.batching.messages import AppendText, Cancel, Command, Delivery, Failed, Finished, Shutdown, Submit
-from vivavoce_engine.batching.pace import SPARE_STEPS, Pace
+from vivavoce_engine.batching.pace import StepDurations
 from vivavoce_engine.batching.runner import Outcome, Runner, Step
 from vivavoce_engine.batching.scheduler import Plan, Scheduler
 from vivavoce_engine.batching.sequence import Sequence
@@ -74,9 +73,9 @@ class EngineLoop:
     ) -> None:
         self._runner = runner
         self._frame_s = runner.info.frame_s
-        pages = config.kv_pages if runner.shares_pages else config.max_streams * pages_of(config.max_context)
-        max_unread_frames = int(config.max_unread_s / self._frame_s)
-        self._scheduler = Scheduler(config, max_unread_frames, pages, on_device=runner.steps_ahead > 0)
+        self._capacity = capacity = runner.capacity
+        pages = config.kv_pages if capacity.shares_pages else config.max_streams * pages_of(config.max_context)
+        self._scheduler = Scheduler(config, int(config.max_unread_s / self._frame_s), pages, capacity)
         self._admission = admission
         self._deliver = deliver
         self._now = now
@@ -85,7 +84,7 @@ class EngineLoop:
         self._oldest_started_s = math.inf
         self._underway: deque[Underway] = deque()
         self._last_end_s = -math.inf
-        self._pace = Pace()
+        self._durations = StepDurations()
 
     def state(self) -> LoopState:
         """May be asked by any thread."""
@@ -135,31 +134,15 @@ class EngineLoop:
         if late:
             refusal = Failed(self._admission.overloaded("the request's time to wait has passed"))
             self._deliver([(pending.stream, refusal) for pending in late])
-        plan = self._scheduler.plan(partial(self._runs_dry, now_s, self._next_piece_s(now_s), self._pace.decoding_s))
+        running, steps_ahead = self._scheduler.running, self._capacity.steps_ahead
+        plan = self._scheduler.plan(self._durations.moment(now_s, self._frame_s, running, steps_ahead))
         if plan:
             self._begin(plan, now_s)
         elif not self._underway:
             return self._make_room()
-        if len(self._underway) > (self._runner.steps_ahead if plan else 0):
+        if len(self._underway) > (steps_ahead if plan else 0):
             self._end(self._underway[0])
         return True
-
-    def _next_piece_s(self, now_s: float) -> float:
-        """When a piece of one frame is heard that the next step decodes, and not the one that is planned now.
-
-        Where a frame takes longer than it lasts, no piece is short enough, and short ones would make it worse: never.
-        """
-        step_s = self._pace.step_s(self._scheduler.running)
-        if step_s >= self._frame_s:
-            return -math.inf
-        return now_s + (self._runner.steps_ahead + 2 + SPARE_STEPS) * step_s
-
-    def _runs_dry(self, now_s: float, next_piece_s: float, decoding_s: float, sequence: Sequence) -> bool:
-        """Whether its listener has played all that it has, and all that is underway, when such a piece is heard with
-        the frames that wait and the next two."""
-        underway_s = (sequence.frames_vocoded - sequence.frames_sent) * self._frame_s
-        decoded_s = next_piece_s + (sequence.frames_waiting + 1) * decoding_s
-        return max(sequence.playback.runs_dry_s, now_s) + underway_s < decoded_s
 
     def _make_room(self) -> bool:
         """Breaks off a row for which there are no pages, if nothing else will free some; False where that is not so."""
@@ -206,7 +189,7 @@ class EngineLoop:
         if rows:
             took_s = end_s - max(oldest.started_s, self._last_end_s)
             self._admission.rates = self._admission.rates.after_step(rows, took_s)
-            self._pace.after_step(took_s, outcome)
+            self._durations.add(took_s, outcome.decoding_s, sum(frames for _, frames in outcome.plan.vocode))
         self._last_end_s = end_s
         self._steps += 1
         self._frames += rows
@@ -223,7 +206,7 @@ class EngineLoop:
                 continue
             chunk = sequence.send(outcome.audio[sequence.utterance_id])
             if chunk is not None:
-                sequence.playback.hear(now_s, chunk.frames * self._frame_s)
+                sequence.playback.add_audio(now_s, chunk.frames * self._frame_s)
                 sequence.watch(chunk.codes)
                 deliveries.append((sequence.stream, chunk))
         for sequence in self._scheduler.running_sequences():

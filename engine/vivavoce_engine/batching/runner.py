@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from vivavoce_engine.batching.capacity import HOST, Capacity
 from vivavoce_engine.batching.messages import AudioChunk
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.errors import EngineError
@@ -80,15 +81,7 @@ class Runner(Protocol):
     def text(self) -> PromptBuilder: ...
 
     @property
-    def steps_ahead(self) -> int:
-        """How many steps may be begun before the first of them is waited for: 0 where `launch` does all the work, 1
-        where a device works beside the host. Whether a frame was the last of its speech is known that much later."""
-        ...
-
-    @property
-    def shares_pages(self) -> bool:
-        """Whether its rows share pages of a KV cache; otherwise each has room for a whole context of its own."""
-        ...
+    def capacity(self) -> Capacity: ...
 
     def launch(self, plan: Plan) -> Step:
         """Begins prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
@@ -96,11 +89,9 @@ class Runner(Protocol):
 
 
 class ImmediateRunner(ABC):
-    """A runner that does its work when it is asked to. It is for a host, whose memory is taken only when it is first
-    written to: a whole context a row costs nothing before it is used."""
+    """A runner on a host: `launch` does all the work before it returns."""
 
-    steps_ahead = 0
-    shares_pages = False
+    capacity = HOST
 
     @abstractmethod
     def run(self, plan: Plan) -> Outcome:

@@ -2,20 +2,15 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from vivavoce_engine.batching.chunking import host_chunk_frames
+from vivavoce_engine.batching.capacity import Capacity
+from vivavoce_engine.batching.pace import UNHURRIED, Moment, next_piece
 from vivavoce_engine.batching.pending import Pending
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.batching.slots import Slots
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.pages import pages_of
-
-PREFILL_TOKENS = 1024
-HOST_PREFILL_TOKENS = 512
-"""Prompts that start in one step have no more than this, unless a single one has: many long ones would stall everybody.
-On a host each counts as the longest, to which they are padded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +35,9 @@ class Scheduler:
     A row's pages grow with its speech. Where none is free, older rows get the next ones first; the others rest.
     """
 
-    def __init__(self, config: EngineConfig, max_unread_frames: int, pages: int, on_device: bool) -> None:
-        """`on_device`: a device works beside the host, decodes beside the next frame, and takes prompts packed."""
+    def __init__(self, config: EngineConfig, max_unread_frames: int, pages: int, capacity: Capacity) -> None:
         self._config = config
-        self._on_device = on_device
+        self._capacity = capacity
         self._max_unread_frames = max_unread_frames
         self._rows = Slots("row", config.max_streams)
         self._pages = Slots("page", pages)
@@ -110,28 +104,22 @@ class Scheduler:
     def running_sequences(self) -> list[Sequence]:
         return list(self._running.values())
 
-    def plan(self, runs_dry: Callable[[Sequence], bool] = lambda _: False) -> Plan:
+    def plan(self, moment: Moment = UNHURRIED) -> Plan:
         """Starts what fits, and steps every row that has text, room, and a listener who is not too far behind.
 
-        Rows that run get their pages before any goes to one that starts. Frames wait until they are a piece of audio,
-        but for a listener who `runs_dry` before they would be.
+        Rows that run get their pages before any goes to one that starts. `pace.next_piece` decides which frames become
+        audio at this `moment`.
         """
         step = [sequence for sequence in self._running.values() if self._wants_frame(sequence) and self._grow(sequence)]
         start = self._admit()
         step += filter(self._wants_frame, start)
         stepping = {sequence.utterance_id for sequence in step}
-        largest = self._config.max_chunk_frames
-        if not self._on_device:
-            largest = min(largest, host_chunk_frames(len(self._running)))
-        vocode = []
-        for sequence in self._running.values():
-            coming = sequence.utterance_id in stepping
-            frames = sequence.next_chunk(largest, coming)
-            if not frames and runs_dry(sequence):
-                frames = sequence.frames_waiting + coming
-            if frames:
-                vocode.append((sequence, frames))
-        return Plan(tuple(start), tuple(step), tuple(vocode))
+        largest = self._capacity.largest_piece(len(self._running), self._config.max_chunk_frames)
+        pieces = (
+            (sequence, next_piece(sequence, int(sequence.utterance_id in stepping), largest, moment))
+            for sequence in self._running.values()
+        )
+        return Plan(tuple(start), tuple(step), tuple((sequence, frames) for sequence, frames in pieces if frames))
 
     def stuck(self) -> Sequence | None:
         """For when a plan is empty and no step is underway: the youngest row, if all of them wait for a page.
@@ -162,14 +150,12 @@ class Scheduler:
 
     def _admit(self) -> list[Sequence]:
         started: list[Sequence] = []
-        tokens = longest = 0
-        most_tokens = PREFILL_TOKENS if self._on_device else HOST_PREFILL_TOKENS
+        lengths: list[int] = []
         self.short_of_pages = False
         while self._queue and self._rows.free and len(started) < self._config.max_prefills_per_step:
             pending = self._queue[self._next_in_turn()]
-            longest = max(longest, pending.prompt.prefill_tokens)
-            tokens = tokens + pending.prompt.prefill_tokens if self._on_device else (len(started) + 1) * longest
-            if started and tokens > most_tokens:
+            lengths.append(pending.prompt.prefill_tokens)
+            if started and self._capacity.prompt_tokens(lengths) > self._capacity.prefill_tokens:
                 break
             if not self._fits(pending):
                 self.short_of_pages = True

@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_engine.batching.chunking import Playback, chunk_frames
-from vivavoce_engine.batching.listener import Listener
+from vivavoce_engine.batching.listener import Listener, Playback
 from vivavoce_engine.batching.messages import AudioChunk, Finished
 from vivavoce_engine.batching.pending import Pending, TrailingText
 
@@ -105,17 +104,6 @@ class Sequence:
             self.ended, self._hit_limit = True, False
             self.frames_made = self.frames_known
             self.frames_vocoded = min(self.frames_vocoded, self.frames_made)
-
-    def next_chunk(self, max_chunk_frames: int, frames_coming: int) -> int:
-        """Frames to decode in a step that makes `frames_coming` more frames (0 or 1): 0 while the piece is short.
-
-        What waits is not held back when no frame is coming: the speech has ended, or its text has run dry.
-        """
-        want = chunk_frames(self.frames_vocoded, self.pending.request.first_chunk_frames, max_chunk_frames)
-        have = self.frames_waiting + frames_coming
-        if have >= want:
-            return want
-        return have if self.ended or not self.trailing.covers(self.frames_made) else 0
 
     def add_vocoded(self, frames: int) -> None:
         """Counts frames whose decoding begins."""
