@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from vivavoce_engine.batching.admission import Admission, Load
+from vivavoce_engine.batching.admission import Admission, Backlog, waiting
 from vivavoce_engine.batching.capacity import DEVICE, HOST, Capacity
 from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.loop import EngineLoop
@@ -194,8 +194,7 @@ class Simulation:
         self._runner = SimulatedRunner(times, self._clock)
         self._admission = Admission(config, FRAME_S)
         self._loop = EngineLoop(self._runner, config, self._admission, self._deliver, self._clock)
-        self._accepted = 0
-        self._accepted_frames = 0.0
+        self._accepted = Backlog()
         self._heard: list[Heard] = []
         self._waiting_arrivals: list[Arrival] = []
         self._taken_in: deque[tuple[float, Arrival]] = deque()
@@ -218,7 +217,7 @@ class Simulation:
         while True:
             self._take_in()
             while self._taken_in and self._taken_in[0][0] <= self._clock.now_s:
-                self._submit(self._taken_in.popleft()[1])
+                self.submit(self._taken_in.popleft()[1])
             if self._loop.step():
                 continue
             if self._taken_in:
@@ -239,14 +238,15 @@ class Simulation:
             arrival = heapq.heappop(self._waiting_arrivals)
             self._taken_in.append((self._front.done_s(arrival.at_s, self._front_ms.request), arrival))
 
-    def _submit(self, arrival: Arrival) -> None:
+    def submit(self, arrival: Arrival) -> None:
+        """Queues a request that the engine has received, or refuses it as the engine would."""
         listener = Heard(len(self._heard), arrival)
         self._heard.append(listener)
         length = arrival.frames
         tokens = max(1, round(length / FRAMES_PER_TOKEN))
         frames = self._admission.estimate_frames(tokens, self._runner.info.max_frames)
         try:
-            self._admission.check(self._waiting(), frames, None)
+            self._admission.check(self.waiting(), frames, None)
         except Overloaded:
             listener.refused = True
             return
@@ -255,15 +255,12 @@ class Simulation:
         prompt = Prompt((NO_ID,), (NO_ID,), (), tokens)
         trailing = TrailingText((), complete=True, text_tokens=tokens)
         pending = Pending(listener.utterance_id, request, prompt, 0, length, listener, trailing, frames)
-        self._accepted += 1
-        self._accepted_frames += frames
+        self._accepted = self._accepted.plus(frames)
         self._loop.apply([Submit(pending)])
 
-    def _waiting(self) -> Load:
-        """As EngineFront counts it."""
-        state = self._loop.state()
-        requests = self._accepted - state.left_queue - state.rows_free(self._config.max_streams)
-        return Load(0, 0.0) if requests < 0 else Load(requests, self._accepted_frames - state.left_queue_frames)
+    def waiting(self) -> Backlog:
+        """The requests that find no row free."""
+        return waiting(self._accepted, self._loop.state(), self._config.max_streams)
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
         self._take_in()  # what came before this report

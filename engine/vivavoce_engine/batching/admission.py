@@ -18,16 +18,20 @@ FIRST_FRAMES_PER_S = 25.0
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What has been accepted and finds no row free: how many requests, and the frames of all that has not begun."""
+class Backlog:
+    """A number of requests, and the estimated frames of their speech together."""
 
-    requests: int
-    frames: float
+    requests: int = 0
+    frames: float = 0.0
+
+    def plus(self, frames: float) -> "Backlog":
+        """One request more, of `frames`."""
+        return Backlog(self.requests + 1, self.frames + frames)
 
     @staticmethod
-    def total(loads: "Iterable[Load]") -> "Load":
-        each = list(loads)
-        return Load(sum(load.requests for load in each), math.fsum(load.frames for load in each))
+    def total(backlogs: "Iterable[Backlog]") -> "Backlog":
+        each = list(backlogs)
+        return Backlog(sum(backlog.requests for backlog in each), math.fsum(backlog.frames for backlog in each))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,39 @@ class Rates:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LoopState:
+    """A loop's account of itself, which its front decides by."""
+
+    rates: Rates
+    running: int = 0
+    """Rows in use."""
+    left_queue: int = 0
+    """Requests that have left the queue so far, in whatever way."""
+    left_queue_frames: float = 0.0
+    """Estimated frames of those requests."""
+    steps: int = 0
+    frames: int = 0
+    short_of_pages: bool = False
+    """True while the next request in the queue waits for pages of the KV cache, though rows may be free."""
+
+    def rows_free(self, max_streams: int) -> int:
+        """Number of waiting requests that are about to start."""
+        return 0 if self.short_of_pages else max_streams - self.running
+
+
+def waiting(accepted: Backlog, state: LoopState, max_streams: int) -> Backlog:
+    """The requests that find no row free, of all that were `accepted` so far.
+
+    Which of the queued requests find a row is not known yet, so each counts with their mean length.
+    """
+    queued = accepted.requests - state.left_queue
+    requests = queued - state.rows_free(max_streams)
+    if requests <= 0:
+        return Backlog()
+    return Backlog(requests, (accepted.frames - state.left_queue_frames) * requests / queued)
+
+
 class Admission:
     """Accepts or refuses, and says when to come back. `rates` is replaced by whoever measures."""
 
@@ -64,7 +101,7 @@ class Admission:
         """How long a text's speech will be."""
         return min(float(max_frames), self.rates.frames_per_token * text_tokens)
 
-    def check(self, waiting: Load, frames: float, max_wait_s: float | None, shared: Load | None = None) -> None:
+    def check(self, waiting: Backlog, frames: float, max_wait_s: float | None, shared: Backlog | None = None) -> None:
         """Raises Overloaded if a request of `frames` has no place behind what waits already, or would wait too long.
 
         `waiting` is for this engine; `shared` is all that is in the queue, where several engines share its limits. An

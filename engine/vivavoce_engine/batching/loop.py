@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from vivavoce_engine.batching.admission import Admission, Rates
+from vivavoce_engine.batching.admission import Admission, LoopState
 from vivavoce_engine.batching.messages import AppendText, Cancel, Command, Delivery, Failed, Finished, Shutdown, Submit
 from vivavoce_engine.batching.pace import StepDurations
 from vivavoce_engine.batching.runner import Outcome, Runner, Step
@@ -31,24 +31,6 @@ class Inbox(Protocol):
     def wait(self, timeout_s: float | None) -> None:
         """Returns when something has arrived, or after so long."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class LoopState:
-    """What a loop tells of itself. `left_queue` and `left_queue_frames`: requests, and their estimated frames, that
-    have left the queue so far, by whatever way. `short_of_pages`: no row that is free helps who waits."""
-
-    rates: Rates
-    running: int = 0
-    left_queue: int = 0
-    left_queue_frames: float = 0.0
-    steps: int = 0
-    frames: int = 0
-    short_of_pages: bool = False
-
-    def rows_free(self, max_streams: int) -> int:
-        """How many of the requests that wait are about to start."""
-        return 0 if self.short_of_pages else max_streams - self.running
 
 
 @dataclass(frozen=True, slots=True)

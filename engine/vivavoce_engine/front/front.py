@@ -10,8 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vivavoce_engine.batching.admission import Admission, Load
-from vivavoce_engine.batching.loop import LoopState
+from vivavoce_engine.batching.admission import Admission, Backlog, LoopState, waiting
 from vivavoce_engine.batching.messages import AppendText, Cancel, Command, Submit
 from vivavoce_engine.batching.pending import Pending, TrailingText
 from vivavoce_engine.batching.runner import PromptBuilder
@@ -39,8 +38,8 @@ class EngineFront(SpeechEngine):
         self._accepting = False
         self._gate = threading.Lock()
         """Held while a request is sent and when the loop ends: none is sent to a loop that has ended."""
-        self._accepted = 0
-        self._accepted_frames = 0.0
+        self._accepted = Backlog()
+        """All requests so far."""
 
     # ---- whoever runs the loop --------------------------------------------------------------------------------
 
@@ -67,7 +66,9 @@ class EngineFront(SpeechEngine):
 
     def stats(self) -> EngineStats:
         state = self._loop_state()
-        return EngineStats(self._accepted - state.left_queue, state.running, state.steps, state.frames, self.step_s)
+        return EngineStats(
+            self._accepted.requests - state.left_queue, state.running, state.steps, state.frames, self.step_s
+        )
 
     def share_queue(self, engines: Sequence[SpeechEngine]) -> None:
         self._sharing = engines
@@ -78,7 +79,7 @@ class EngineFront(SpeechEngine):
         self._check(0.0, max_wait_s)
 
     def _check(self, frames: float, max_wait_s: float | None) -> None:
-        shared = Load.total(engine.waiting() for engine in self._sharing)
+        shared = Backlog.total(engine.waiting() for engine in self._sharing)
         self._admission.check(self.waiting(), frames, max_wait_s, shared)
 
     def submit(self, request: SynthesisRequest) -> AudioStream:
@@ -122,18 +123,11 @@ class EngineFront(SpeechEngine):
         """With the gate held."""
         if not self._accepting:
             raise NotServing("the engine has stopped")
-        self._accepted += 1
-        self._accepted_frames += pending.frames
+        self._accepted = self._accepted.plus(pending.frames)
         self._send(Submit(pending))
 
-    def waiting(self) -> Load:
-        state = self._loop_state()
-        queued = self._accepted - state.left_queue
-        requests = queued - state.rows_free(self.config.max_streams)
-        if requests <= 0:
-            return Load(0, 0.0)
-        # Which of them find a row free is not known yet; any of them is as long as the others.
-        return Load(requests, (self._accepted_frames - state.left_queue_frames) * requests / queued)
+    def waiting(self) -> Backlog:
+        return waiting(self._accepted, self._loop_state(), self.config.max_streams)
 
     def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
         """More text of a live utterance that has been queued."""

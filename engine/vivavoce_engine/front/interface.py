@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vivavoce_engine.batching.admission import Load
+from vivavoce_engine.batching.admission import Backlog
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream
@@ -98,7 +98,7 @@ class SpeechEngine(ABC):
         """
 
     @abstractmethod
-    def waiting(self) -> Load:
+    def waiting(self) -> Backlog:
         """What the next request has to wait for: nothing while there are rows for all that was accepted."""
 
     @abstractmethod

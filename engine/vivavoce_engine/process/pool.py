@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_engine.batching.admission import Load
+from vivavoce_engine.batching.admission import Backlog
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import NotServing
 from vivavoce_engine.front.interface import EngineStats, SpeechEngine
@@ -85,8 +85,8 @@ class EnginePool(SpeechEngine):
     def open(self, request: SynthesisRequest) -> LiveUtterance:
         return self._soonest().open(request)
 
-    def waiting(self) -> Load:
-        return Load.total(engine.waiting() for engine in self.engines)
+    def waiting(self) -> Backlog:
+        return Backlog.total(engine.waiting() for engine in self.engines)
 
     def share_queue(self, engines: Sequence[SpeechEngine]) -> None:
         for engine in self.engines:
