@@ -107,7 +107,7 @@ class Speech:
         return following
 
     async def _go_on(self, stream: AudioStream, said: str, request: SynthesisRequest) -> AudioStream:
-        return self._submit(replace(request, context=SpokenContext(said, await stream.made())))
+        return self._submit(replace(request, context=SpokenContext(said, await stream.all_codes())))
 
     @cached_property
     def _encoder(self) -> SpeechEncoder:

@@ -98,12 +98,12 @@ def test_a_limit_that_the_caller_set_is_no_fault() -> None:
 def test_the_same_frame_over_and_over_is_endless_speech() -> None:
     sequence = Sequence(pending(1, max_frames=1000), row=0)
     frame, other = [7, 8, 9], [7, 8, 1]
-    sequence.watch(np.array([frame] * (SAME_FRAMES - 1), np.int16))
+    sequence.count_repeats(np.array([frame] * (SAME_FRAMES - 1), np.int16))
     assert not sequence.runs_away
-    sequence.watch(np.array([other], np.int16))
-    sequence.watch(np.array([frame] * (SAME_FRAMES - 1), np.int16))
+    sequence.count_repeats(np.array([other], np.int16))
+    sequence.count_repeats(np.array([frame] * (SAME_FRAMES - 1), np.int16))
     assert not sequence.runs_away
-    sequence.watch(np.array([frame], np.int16))
+    sequence.count_repeats(np.array([frame], np.int16))
     assert sequence.runs_away
 
 

@@ -73,7 +73,7 @@ def spoken(sent: int, waiting: int, heard_at_s: float = 10.0) -> Sequence:
     sequence = Sequence(pending(1), row=0)
     for _ in range(sent + waiting):
         sequence.add_frame()
-        sequence.know_frame(end_of_speech=False)
+        sequence.confirm_frame(end_of_speech=False)
     if sent:
         sequence.add_vocoded(sent)
         sequence.send(piece(sent))
@@ -114,7 +114,7 @@ def test_audio_that_is_being_decoded_counts_as_left() -> None:
 def test_what_waits_is_decoded_when_no_frame_follows_for_now() -> None:
     ended = spoken(sent=4, waiting=1)
     ended.add_frame()
-    ended.know_frame(end_of_speech=True)
+    ended.confirm_frame(end_of_speech=True)
     assert next_piece(ended, 0, 8, UNHURRIED) == 2
     out_of_text = Sequence(pending(1, first_chunk_frames=3, live=True), row=0)
     out_of_text.add_frame()

@@ -214,7 +214,7 @@ class Ahead:
         for sequence, ended in step:
             if not self.scheduler.is_running(sequence):
                 continue
-            sequence.know_frame(ended)
+            sequence.confirm_frame(ended)
             if sequence.ended and sequence.frames_known == sequence.frames_made:
                 self.spoken.append(sequence.utterance_id)
                 self.scheduler.release(sequence)

@@ -26,7 +26,7 @@ def speak(sequence: Sequence, frames: int, max_chunk_frames: int = 8) -> list[in
 def make(sequence: Sequence, end_of_speech: bool = False) -> None:
     """One frame, from its step's beginning to its end."""
     sequence.add_frame()
-    sequence.know_frame(end_of_speech)
+    sequence.confirm_frame(end_of_speech)
 
 
 def decode(sequence: Sequence, frames: int) -> None:
@@ -108,10 +108,10 @@ def test_what_was_begun_before_the_end_was_known_is_no_speech() -> None:
     for _ in range(3):
         sequence.add_frame()
     sequence.add_vocoded(3)
-    sequence.know_frame(end_of_speech=False)
-    sequence.know_frame(end_of_speech=True)
+    sequence.confirm_frame(end_of_speech=False)
+    sequence.confirm_frame(end_of_speech=True)
     assert (sequence.ended, sequence.frames_made, sequence.frames_waiting, sequence.complete) == (True, 2, 0, False)
-    sequence.know_frame(end_of_speech=False)
+    sequence.confirm_frame(end_of_speech=False)
     sent = sequence.send(piece(3))
     assert sent is not None
     assert (sent.pcm.tolist(), sent.codes.tolist()) == ([0, 1], [[0], [1]])
@@ -127,10 +127,10 @@ def test_a_piece_of_nothing_but_void_frames_is_not_sent() -> None:
     sequence.add_vocoded(1)
     sequence.add_frame()
     sequence.add_vocoded(1)
-    sequence.know_frame(end_of_speech=True)
+    sequence.confirm_frame(end_of_speech=True)
     assert sequence.send(piece(1)) is not None
     assert sequence.complete
-    sequence.know_frame(end_of_speech=False)
+    sequence.confirm_frame(end_of_speech=False)
     assert sequence.send(piece(1)) is None
 
 
@@ -139,7 +139,7 @@ def test_the_last_allowed_frame_is_complete_when_it_is_known() -> None:
     sequence.add_frame()
     sequence.add_vocoded(1)
     assert (sequence.ended, sequence.complete) == (True, False)
-    sequence.know_frame(end_of_speech=False)
+    sequence.confirm_frame(end_of_speech=False)
     assert sequence.send(piece(1)) is not None
     assert sequence.complete
     assert sequence.finished().reason == "length"

@@ -166,7 +166,7 @@ async def test_what_goes_on_is_not_refused_and_is_next() -> None:
 async def test_the_codes_are_known_before_they_are_read() -> None:
     with running(Engine(FakeRunner(), EngineConfig())) as engine:
         stream = engine.submit(SynthesisRequest("x" * 9, speaker="heart", seed=1))
-        codes = await stream.made()
+        codes = await stream.all_codes()
         assert stream.finished is None
         assert np.array_equal(codes, np.arange(9)[:, None])
         assert np.array_equal(codes, np.concatenate([chunk.codes async for chunk in stream]))

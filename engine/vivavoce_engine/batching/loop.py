@@ -182,14 +182,14 @@ class EngineLoop:
         deliveries: list[Delivery] = []
         for sequence in outcome.plan.step:
             if self._scheduler.is_running(sequence):
-                sequence.know_frame(outcome.ended[sequence.utterance_id])
+                sequence.confirm_frame(outcome.ended[sequence.utterance_id])
         for sequence, _ in outcome.plan.vocode:
             if not self._scheduler.is_running(sequence):
                 continue
             chunk = sequence.send(outcome.audio[sequence.utterance_id])
             if chunk is not None:
                 sequence.playback.add_audio(now_s, chunk.frames * self._frame_s)
-                sequence.watch(chunk.codes)
+                sequence.count_repeats(chunk.codes)
                 deliveries.append((sequence.stream, chunk))
         for sequence in self._scheduler.running_sequences():
             last = self._last_event(sequence)

@@ -95,7 +95,7 @@ class Sequence:
         self.frames_made += 1
         self.ended = self._hit_limit = self.frames_made == self.pending.max_frames
 
-    def know_frame(self, end_of_speech: bool) -> None:
+    def confirm_frame(self, end_of_speech: bool) -> None:
         """A frame's step has ended; `end_of_speech` says that the model wants no other after it."""
         if self.ended and self.frames_known == self.frames_made:
             return  # it was begun before the end was known
@@ -118,7 +118,7 @@ class Sequence:
         self.frames_sent += frames
         return chunk.first(frames)
 
-    def watch(self, codes: NDArray[np.int16]) -> None:
+    def count_repeats(self, codes: NDArray[np.int16]) -> None:
         """Counts how many frames in a row are the same; `codes` [frames, code groups]."""
         for frame in codes.tolist():
             self._same_frames = self._same_frames + 1 if frame == self._last_frame else 1

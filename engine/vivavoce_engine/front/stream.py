@@ -61,7 +61,7 @@ class AudioStream:
         self._ended = True
         self._cancel(self.utterance_id)
 
-    async def made(self) -> NDArray[np.int16]:
+    async def all_codes(self) -> NDArray[np.int16]:
         """The codes of the whole utterance [frames, code groups], as soon as all of it is made, read or not. Waits for
         ever for what breaks off or is cancelled, of which only the reader hears."""
         await self._made.wait()
