@@ -5,23 +5,21 @@ Out: AudioChunk, Finished, Failed (engine thread → AudioStream).
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vivavoce_engine.batching.listener import Listener
-
-if TYPE_CHECKING:
-    from vivavoce_engine.batching.pending import Pending
-    from vivavoce_engine.errors import EngineError
+from vivavoce_engine.batching.pending import Pending
+from vivavoce_engine.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
     """Queue this utterance."""
 
-    pending: "Pending"
+    pending: Pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class Finished:
 class Failed:
     """The utterance broke; nothing follows."""
 
-    error: "EngineError"
+    error: EngineError
 
 
 StreamEvent = AudioChunk | Finished | Failed

@@ -4,15 +4,35 @@ The text that has arrived is spoken one token a frame. When it runs dry before i
 frame, no random number, no counter moves; so the speech does not depend on when, or in which fragments, text came.
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from vivavoce_engine.batching.runner import PromptBuilder
+from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import Rejected
+from vivavoce_engine.front.stream import AudioStream
 from vivavoce_engine.request import SynthesisRequest
-from vivavoce_engine.text.prompt import check_characters
+from vivavoce_engine.text.prompt import Prompt, check_characters
 
-if TYPE_CHECKING:
-    from vivavoce_engine.front.front import EngineFront
+
+class LiveQueue(Protocol):
+    """What an open utterance needs of the engine that speaks it (EngineFront has it)."""
+
+    @property
+    def config(self) -> EngineConfig: ...
+
+    def new_stream(self) -> AudioStream:
+        """A stream for an utterance that is not queued yet."""
+        ...
+
+    def enqueue(
+        self, request: SynthesisRequest, prompt: Prompt, stream: AudioStream, complete: bool = True
+    ) -> AudioStream:
+        """Queues an utterance; more text may follow by `append_text` unless it is `complete`."""
+        ...
+
+    def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
+        """Adds text to an utterance that is queued or runs."""
+        ...
 
 
 class LiveUtterance:
@@ -23,7 +43,7 @@ class LiveUtterance:
         Rejected: the text does not fit into the context, or is no Unicode.
     """
 
-    def __init__(self, engine: "EngineFront", text: PromptBuilder, request: SynthesisRequest) -> None:
+    def __init__(self, engine: LiveQueue, text: PromptBuilder, request: SynthesisRequest) -> None:
         self.stream = engine.new_stream()
         self._engine = engine
         self._text = text
