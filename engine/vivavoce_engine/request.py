@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 TaskType = Literal["custom_voice", "voice_design", "base"]
 AUTO_LANGUAGE = "auto"
+RANDOM_BITS = 24
+"""Bits of the random number of a draw; float32 holds them exactly."""
 SEED_MAX = 2**63 - 1
 
 
