@@ -1,6 +1,7 @@
 """The engine's loop: drain commands → schedule → run → commit → deliver. Knows no tensors, no asyncio, no pipes.
 
-It runs on one thread, of whoever holds it: an Engine of this process (engine.py), or a process of its own (worker.py).
+It runs on one thread: in this process for an Engine (front/thread.py), or in an engine's own process
+(process/worker.py).
 """
 
 import math
@@ -22,28 +23,30 @@ from vivavoce_engine.pages import pages_of
 
 
 class Inbox(Protocol):
-    """Where a loop's commands come from; used by the loop's thread alone."""
+    """The source of a loop's commands. Only the loop's thread uses it."""
 
     def take(self) -> Iterable[Command]:
-        """What has arrived, without waiting for more."""
+        """The commands that have arrived, without waiting for more."""
         ...
 
     def wait(self, timeout_s: float | None) -> None:
-        """Returns when something has arrived, or after so long."""
+        """Returns when something has arrived, or after `timeout_s`; None waits without a limit."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """A step that has begun, and when it did."""
+    """A step that has begun, and the time at which it did."""
 
     step: Step
     started_s: float
 
 
 class EngineLoop:
-    """Batches all running utterances frame by frame. `deliver` gets what listeners are to hear, after every step.
-    The loop has no other clock than `now`: a simulation (simulation.py) gives it its own."""
+    """Batches all running utterances frame by frame. `deliver` gets the events of every step.
+
+    `now` is the loop's only clock, in seconds. A simulation gives the loop a clock of its own.
+    """
 
     def __init__(
         self,
@@ -69,22 +72,26 @@ class EngineLoop:
         self._durations = StepDurations()
 
     def state(self) -> LoopState:
-        """May be asked by any thread."""
+        """A snapshot for any thread."""
         scheduler = self._scheduler
-        left, left_frames = scheduler.left_queue, scheduler.left_queue_frames
         return LoopState(
-            *(self._admission.rates, scheduler.running, left, left_frames, self._steps, self._frames),
+            rates=self._admission.rates,
+            running=scheduler.running,
+            left_queue=scheduler.left_queue,
+            left_queue_frames=scheduler.left_queue_frames,
+            steps=self._steps,
+            frames=self._frames,
             short_of_pages=scheduler.short_of_pages,
         )
 
     @property
     def step_s(self) -> float:
-        """How long the oldest step has been taking, 0 where there is none. May be asked by any thread."""
+        """Time since the oldest running step began; 0 if no step runs. Any thread may ask."""
         started_s = self._oldest_started_s
         return 0.0 if math.isinf(started_s) else max(0.0, self._now() - started_s)
 
     def run(self, inbox: Inbox) -> None:
-        """Returns when it is told to; raises what is not the fault of one utterance."""
+        """Runs until a Shutdown. Raises errors that are not the fault of one utterance."""
         while self.apply(inbox.take()):
             if not self.step():
                 self._scheduler.check_integrity()
@@ -92,7 +99,7 @@ class EngineLoop:
                 inbox.wait(None if math.isinf(deadline_s) else max(0.0, deadline_s - self._now()))
 
     def apply(self, commands: Iterable[Command]) -> bool:
-        """False when the loop is to end."""
+        """Carries commands out. Returns False if the loop is to end."""
         for command in commands:
             match command:
                 case Submit(pending=pending):
@@ -106,10 +113,10 @@ class EngineLoop:
         return True
 
     def step(self) -> bool:
-        """One turn: schedule → run → commit → deliver. False when there is nothing to do.
+        """One turn: schedule → run → commit → deliver. Returns False if there is nothing to do.
 
-        Where a device works beside the host, the step that is committed is the one before the step that was begun, so
-        that the device has work while the host has.
+        Where a device works beside the host, this turn begins one step and commits the step before it. So the device
+        has work while the host has.
         """
         now_s = self._now()
         late = self._scheduler.expire(now_s)
@@ -127,7 +134,7 @@ class EngineLoop:
         return True
 
     def _make_room(self) -> bool:
-        """Breaks off a row for which there are no pages, if nothing else will free some; False where that is not so."""
+        """Breaks off one row if all rows wait for pages and nothing else will free some. Returns False otherwise."""
         sequence = self._scheduler.stuck()
         if sequence is None:
             return False
@@ -137,7 +144,7 @@ class EngineLoop:
         return True
 
     def fail_all(self, error: EngineError) -> None:
-        """Empties queue and rows; their listeners hear of the error."""
+        """Empties queue and rows, and delivers the error to their listeners."""
         self._underway.clear()
         self._oldest_started_s = math.inf
         self._deliver([(pending.stream, Failed(error)) for pending in self._scheduler.drop_all()])
@@ -178,7 +185,7 @@ class EngineLoop:
         self._deliver(deliveries)
 
     def _commit(self, outcome: Outcome, now_s: float) -> list[Delivery]:
-        """Moves the host state on by what the runner did; returns what listeners are to hear."""
+        """Updates the host state with a step's outcome. Returns the events for listeners."""
         deliveries: list[Delivery] = []
         for sequence in outcome.plan.step:
             if self._scheduler.is_running(sequence):
@@ -199,7 +206,7 @@ class EngineLoop:
         return deliveries
 
     def _last_event(self, sequence: Sequence) -> Finished | Failed | None:
-        """What ends the utterance now, if anything does."""
+        """The event that ends the utterance, if it has ended."""
         if sequence.complete:
             finished = sequence.finished()
             if finished.reason == "stop":
