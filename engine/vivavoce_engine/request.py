@@ -1,5 +1,6 @@
 """What a caller may ask for, and what a model can do. Frozen and torch-free: no tensors, tokens or HTTP here."""
 
+import secrets
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,11 @@ AUTO_LANGUAGE = "auto"
 RANDOM_BITS = 24
 """Bits of the random number of a draw; float32 holds them exactly."""
 SEED_MAX = 2**63 - 1
+
+
+def draw_seed() -> int:
+    """A random seed, from 0 to SEED_MAX, for a request that names none."""
+    return secrets.randbelow(SEED_MAX + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """Bodies on the wire, and `to_request`: the only translation into the engine's terms."""
 
-import secrets
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from vivavoce_engine import ModelInfo, Sampling, SpeechEngine, SynthesisRequest
+from vivavoce_engine.request import SEED_MAX, draw_seed
 
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import ServerConfig
@@ -15,7 +15,6 @@ from vivavoce_server.normalize import ALL_STEPS, Step, normalize
 from vivavoce_server.speech import Silence, SpeechJob
 from vivavoce_server.text import parts_of
 
-MAX_SEED = 2**63 - 1
 TASK_NAMES = {"custom_voice": "CustomVoice", "voice_design": "VoiceDesign", "base": "Base"}
 
 
@@ -53,7 +52,7 @@ class SpeechOptions(BaseModel):
 
     task_type: Literal["CustomVoice", "VoiceDesign", "Base"] | None = None
     language: str | None = None
-    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
+    seed: Annotated[int, Field(ge=0, le=SEED_MAX)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
@@ -92,7 +91,7 @@ class SpeechRequest(SpeechOptions):
         texts = parts_of(request.text, request.language, max_part_chars)
         if len(texts) > 1 and request.seed is None:
             # One seed for all parts, so that they sound like one recording.
-            request = replace(request, seed=secrets.randbelow(MAX_SEED))
+            request = replace(request, seed=draw_seed())
         # A pause is as long as its tag says at any speed.
         parts = (replace(request, text=part) if isinstance(part, str) else Silence(part * self.speed) for part in texts)
         audio = AudioOptions(self.response_format, self.speed, self.sample_rate)

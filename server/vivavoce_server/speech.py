@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ from typing import Self
 
 import numpy as np
 from vivavoce_engine import AudioStream, EndlessSpeech, SpeechEngine, SpokenContext, SynthesisRequest
-from vivavoce_engine.request import SEED_MAX
+from vivavoce_engine.request import draw_seed
 
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
 from vivavoce_server.effects import Samples
@@ -49,7 +48,7 @@ class SpeechJob:
 
     def with_another_seed(self) -> "SpeechJob":
         """The same speech, drawn anew, with a seed that stays."""
-        seed = secrets.randbelow(SEED_MAX)
+        seed = draw_seed()
         parts = (replace(part, seed=seed) if isinstance(part, SynthesisRequest) else part for part in self.parts)
         return replace(self, parts=tuple(parts), seed_is_fixed=True, start_by_s=math.inf)
 

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import math
-import secrets
 import threading
 import time
 from abc import abstractmethod
@@ -19,11 +18,9 @@ from vivavoce_engine.errors import NotServing, Rejected
 from vivavoce_engine.front.interface import EngineStats, SpeechEngine
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream
-from vivavoce_engine.request import ModelInfo, SynthesisRequest
+from vivavoce_engine.request import ModelInfo, SynthesisRequest, draw_seed
 from vivavoce_engine.text.prompt import Prompt
 from vivavoce_engine.voices.registry import Voices
-
-SEED_BITS = 63
 
 
 class EngineFront(SpeechEngine):
@@ -108,7 +105,7 @@ class EngineFront(SpeechEngine):
         queued_s = time.monotonic()
         deadline_s = math.inf if request.max_wait_s is None else queued_s + request.max_wait_s
         trailing = TrailingText(prompt.trailing_ids, complete, prompt.text_tokens)
-        seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
+        seed = draw_seed() if request.seed is None else request.seed
         pending = Pending(
             *(stream.utterance_id, request, prompt, seed, max_frames, stream, trailing),
             frames=frames,
