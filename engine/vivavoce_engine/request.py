@@ -7,11 +7,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from vivavoce_engine.errors import Rejected
+
 TaskType = Literal["custom_voice", "voice_design", "base"]
 AUTO_LANGUAGE = "auto"
 RANDOM_BITS = 24
 """Bits of the random number of a draw; float32 holds them exactly."""
 SEED_MAX = 2**63 - 1
+EMBEDDING_MAX = 1000
+"""Speaker embeddings are small numbers. Larger values are no voice, and could overflow on their way through a model."""
 
 
 def draw_seed() -> int:
@@ -67,6 +71,19 @@ class VoiceReference:
     @property
     def nbytes(self) -> int:
         return self.embedding.nbytes + (0 if self.codes is None else self.codes.nbytes) + len(self.text.encode())
+
+
+def check_embedding(embedding: NDArray[np.float32] | NDArray[np.float64], size: int | None = None) -> None:
+    """Raises Rejected unless this is a speaker embedding: [hidden] numbers of a voice's magnitude.
+
+    `size` is `hidden` of the model that is to speak with it, 0 for a model that takes no embedding; None allows any.
+    """
+    if size is not None and embedding.shape != (size,):
+        takes = f"takes {size} values" if size else "takes none"
+        raise Rejected("reference", f"a speaker embedding of this model {takes}, not {embedding.size}")
+    if not (np.abs(embedding) <= EMBEDDING_MAX).all():  # false for NaN too
+        message = f"a speaker embedding's values lie between -{EMBEDDING_MAX} and {EMBEDDING_MAX}, all finite"
+        raise Rejected("reference", message)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

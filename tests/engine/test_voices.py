@@ -23,7 +23,8 @@ from vivavoce_engine import (
 )
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.fake_runner import EMBEDDING_SIZE, FAKE_INFO, FakeEncoder, FakeRunner, fake_voices
-from vivavoce_engine.text.prompt import EMBEDDING_MAX, TextFrontend, Tokenizer
+from vivavoce_engine.request import EMBEDDING_MAX
+from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 from vivavoce_engine.voices import registry as module
 
 from tests.engine.conftest import Checkpoints
@@ -301,8 +302,8 @@ def embedding(change: float) -> NDArray[np.float32]:
 
 
 BAD_REFERENCES: list[tuple[Kind, VoiceReference, str]] = [
-    ("base", VoiceReference(np.ones(HIDDEN - 1, np.float32)), "have 64 values, not 63"),
-    ("base", VoiceReference(np.ones((1, HIDDEN), np.float32)), "have 64 values"),
+    ("base", VoiceReference(np.ones(HIDDEN - 1, np.float32)), "takes 64 values, not 63"),
+    ("base", VoiceReference(np.ones((1, HIDDEN), np.float32)), "takes 64 values"),
     ("base", VoiceReference(embedding(float("nan"))), "values lie between"),
     ("base", VoiceReference(embedding(float("inf"))), "values lie between"),
     ("base", VoiceReference(embedding(-2 * EMBEDDING_MAX)), "values lie between"),

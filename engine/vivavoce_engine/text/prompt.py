@@ -19,7 +19,7 @@ from tokenizers.models import BPE
 
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.errors import CheckpointError, Rejected
-from vivavoce_engine.request import AUTO_LANGUAGE, SynthesisRequest, VoiceReference
+from vivavoce_engine.request import AUTO_LANGUAGE, SynthesisRequest, VoiceReference, check_embedding
 from vivavoce_engine.text.stable import StableText
 
 NO_ID = -1
@@ -28,8 +28,6 @@ PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """How Qwen2's tokenizer divides text before it merges bytes."""
-EMBEDDING_MAX = 1000
-"""Speaker embeddings are small numbers; values that could overflow on the way are no voice."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -255,19 +253,14 @@ def check_characters(field: str, text: str) -> None:
 def check_reference(reference: VoiceReference, checkpoint: Checkpoint) -> None:
     """Raises Rejected unless the checkpoint can speak with the voice. Embeddings are as good as preset speakers, which
     are embeddings too; only a Base model goes on from a recording."""
-    talker, embedding, codes = checkpoint.talker, reference.embedding, reference.codes
     if checkpoint.task == "voice_design":
         raise Rejected("reference", "this model designs voices from `instructions`; a Base model clones them")
-    size = talker.transformer.hidden_size
-    if embedding.shape != (size,):
-        raise Rejected("reference", f"this model's speaker embeddings have {size} values, not {embedding.size}")
-    if not (np.abs(embedding) <= EMBEDDING_MAX).all():  # false for NaN too
-        raise Rejected("reference", f"a speaker embedding's values lie between -{EMBEDDING_MAX} and {EMBEDDING_MAX}")
-    if codes is None:
+    check_embedding(reference.embedding, checkpoint.talker.transformer.hidden_size)
+    if reference.codes is None:
         return
     if checkpoint.task != "base":
         raise Rejected("reference", "this model cannot go on from a recording; a Base model can")
-    check_codes("reference", codes, checkpoint)
+    check_codes("reference", reference.codes, checkpoint)
 
 
 def check_codes(field: str, codes: NDArray[np.int16], checkpoint: Checkpoint) -> None:
