@@ -87,7 +87,7 @@ def test_a_request_whose_wait_runs_out_in_the_queue_is_refused() -> None:
     async def wait_in_vain(engine: Engine) -> None:
         blocking = engine.submit(SynthesisRequest("x" * 50, "heart"))
         await anext(blocking)
-        late = engine.submit(SynthesisRequest("late", "heart", max_wait_s=0.0))
+        late = engine.submit(SynthesisRequest("late", speaker="heart", max_wait_s=0.0))
         with pytest.raises(Overloaded, match="time to wait has passed") as refused:
             await anext(late)
         assert refused.value.retry_after_s >= 1
@@ -99,9 +99,9 @@ def test_a_request_whose_wait_runs_out_in_the_queue_is_refused() -> None:
 
 def test_estimated_frames_leave_the_queue_with_their_request() -> None:
     async def fill(engine: Engine) -> None:
-        engine.submit(SynthesisRequest("ab", "heart"))
+        engine.submit(SynthesisRequest("ab", speaker="heart"))
         steps.next()
-        queued = [engine.submit(SynthesisRequest("a" * length, "heart")) for length in (10, 20)]
+        queued = [engine.submit(SynthesisRequest("a" * length, speaker="heart")) for length in (10, 20)]
         assert engine.waiting() == Backlog(2, 30 * FIRST_FRAMES_PER_TOKEN)
         queued[0].cancel()
         steps.allow()
@@ -114,18 +114,18 @@ def test_estimated_frames_leave_the_queue_with_their_request() -> None:
 
 def test_nobody_waits_longer_than_an_idle_engine_takes() -> None:
     with running(Engine(FakeRunner(), EngineConfig())) as engine:
-        speech = asyncio.run(listen(engine, SynthesisRequest("hello", "heart", max_wait_s=30.0)))
+        speech = asyncio.run(listen(engine, SynthesisRequest("hello", speaker="heart", max_wait_s=30.0)))
         assert speech.finished.frames == 5
 
 
 def test_rows_that_are_free_count_before_they_are_taken() -> None:
     async def burst(engine: Engine) -> None:
-        engine.submit(SynthesisRequest("ab", "heart"))
+        engine.submit(SynthesisRequest("ab", speaker="heart"))
         steps.next()
         for _ in range(3):
-            engine.submit(SynthesisRequest("a" * 10, "heart"))
+            engine.submit(SynthesisRequest("a" * 10, speaker="heart"))
         assert engine.waiting() == Backlog(0, 0.0)
-        engine.submit(SynthesisRequest("a" * 10, "heart"))
+        engine.submit(SynthesisRequest("a" * 10, speaker="heart"))
         assert engine.waiting() == Backlog(1, 10 * FIRST_FRAMES_PER_TOKEN)
 
     with stepping(max_streams=4) as (engine, steps):
@@ -159,7 +159,7 @@ def test_a_simulation_counts_what_waits_as_an_engine_does() -> None:
 
     async def burst(engine: Engine) -> Backlog:
         for _ in range(requests):
-            engine.submit(SynthesisRequest("a" * tokens, "heart"))
+            engine.submit(SynthesisRequest("a" * tokens, speaker="heart"))
         return engine.waiting()
 
     with stepping() as (engine, _):
@@ -168,18 +168,18 @@ def test_a_simulation_counts_what_waits_as_an_engine_does() -> None:
 
 def test_rows_for_which_there_are_no_pages_are_not_free() -> None:
     async def fill(engine: Engine) -> None:
-        engine.submit(SynthesisRequest("a" * 15, "heart"))
+        engine.submit(SynthesisRequest("a" * 15, speaker="heart"))
         steps.next()
         assert engine.waiting() == Backlog(0, 0.0)
-        long = engine.submit(SynthesisRequest("a" * 20, "heart"))
+        long = engine.submit(SynthesisRequest("a" * 20, speaker="heart"))
         steps.allow()
         assert engine.waiting() == Backlog(1, 20 * FIRST_FRAMES_PER_TOKEN)
         with pytest.raises(Overloaded, match="1 requests are waiting"):
-            engine.submit(SynthesisRequest("ab", "heart"))
+            engine.submit(SynthesisRequest("ab", speaker="heart"))
         long.cancel()
         steps.allow()
         assert engine.waiting() == Backlog(0, 0.0)
-        engine.submit(SynthesisRequest("ab", "heart"))
+        engine.submit(SynthesisRequest("ab", speaker="heart"))
 
     with stepping(max_streams=4, max_queue=1, max_context=128, kv_positions=128) as (engine, steps):
         asyncio.run(fill(engine))
@@ -188,12 +188,12 @@ def test_rows_for_which_there_are_no_pages_are_not_free() -> None:
 def test_engines_that_share_a_queue_share_its_seconds_too() -> None:
     async def fill(one: Engine, two: Engine) -> None:
         for engine, steps in ((one, steps_one), (two, steps_two)):
-            engine.submit(SynthesisRequest("ab", "heart"))
+            engine.submit(SynthesisRequest("ab", speaker="heart"))
             steps.next()
-        one.submit(SynthesisRequest("a" * 20, "heart"))
+        one.submit(SynthesisRequest("a" * 20, speaker="heart"))
         with pytest.raises(Overloaded, match="too long"):
-            two.submit(SynthesisRequest("a" * 20, "heart"))
-        two.submit(SynthesisRequest("a" * 4, "heart"))
+            two.submit(SynthesisRequest("a" * 20, speaker="heart"))
+        two.submit(SynthesisRequest("a" * 4, speaker="heart"))
 
     limit_s = 100 * FRAME_S
     with (

@@ -20,7 +20,7 @@ from tests.support.stepping import Steps, WatchedRunner, stepping
 from tests.support.utterances import pending
 
 NO_SUCH_ID = 10**6
-GOOD = SynthesisRequest("Hello, world!", "ryan", "english", seed=3, max_frames=12, streaming_text=True)
+GOOD = SynthesisRequest("Hello, world!", speaker="ryan", language="english", seed=3, max_frames=12, streaming_text=True)
 
 
 class PoisonedText:
@@ -76,7 +76,7 @@ def test_endless_speech_is_ended_with_an_error() -> None:
     heard: list[int] = []
 
     async def speak(engine: Engine) -> None:
-        async for chunk in engine.submit(SynthesisRequest("ab", "heart")):
+        async for chunk in engine.submit(SynthesisRequest("ab", speaker="heart")):
             heard.append(chunk.frames)
 
     with running(Engine(FakeRunner(frames_per_character=10_000), EngineConfig(max_streams=1))) as engine:
@@ -89,7 +89,7 @@ def test_endless_speech_is_ended_with_an_error() -> None:
 
 def test_a_limit_that_the_caller_set_is_no_fault() -> None:
     async def speak(engine: Engine) -> str:
-        return (await listen(engine, SynthesisRequest("ab", "heart", max_frames=100))).finished.reason
+        return (await listen(engine, SynthesisRequest("ab", speaker="heart", max_frames=100))).finished.reason
 
     with running(Engine(FakeRunner(frames_per_character=10_000), EngineConfig(max_streams=1))) as engine:
         assert asyncio.run(speak(engine)) == "length"
@@ -114,7 +114,7 @@ def test_errors_form_one_tree() -> None:
 
 def test_a_step_that_hangs_shows_in_the_stats() -> None:
     async def speak(engine: Engine, steps: Steps) -> None:
-        engine.submit(SynthesisRequest("abc", "heart"))
+        engine.submit(SynthesisRequest("abc", speaker="heart"))
         steps.next()
         first = engine.stats().step_s
         assert first > 0

@@ -43,7 +43,7 @@ def shipped_engine() -> Iterator[Engine]:
 
 
 def request_for(engine: Engine, seed: int, max_frames: int) -> SynthesisRequest:
-    return SynthesisRequest(TEXT, engine.info.speakers[0], seed=seed, max_frames=max_frames)
+    return SynthesisRequest(TEXT, speaker=engine.info.speakers[0], seed=seed, max_frames=max_frames)
 
 
 def fragments_of(text: str, cuts: list[int], waits: list[bool]) -> list[Fragment]:
@@ -152,7 +152,7 @@ def test_speech_does_not_end_before_the_text_has(engine: Engine) -> None:
 
 
 def open_fake(engine: Engine) -> LiveUtterance:
-    return engine.open(SynthesisRequest("", "heart", seed=1))
+    return engine.open(SynthesisRequest("", speaker="heart", seed=1))
 
 
 @pytest.mark.parametrize("phase", ["before text", "waiting for text", "text ended"])
@@ -178,7 +178,7 @@ def test_cancelling_frees_the_row_in_every_phase(phase: str) -> None:
 def test_blank_and_unservable_live_texts_are_refused() -> None:
     async def attempts(engine: Engine) -> None:
         with pytest.raises(Rejected, match="no speaker") as refused:
-            engine.open(SynthesisRequest("", "nobody"))
+            engine.open(SynthesisRequest("", speaker="nobody"))
         assert refused.value.param == "speaker"
         with pytest.raises(Rejected, match="blank"):
             open_fake(engine).end()

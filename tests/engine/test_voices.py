@@ -201,7 +201,7 @@ async def test_encoding_stalls_no_running_stream(store: VoiceStore) -> None:
     with running(engine):
         cloning = asyncio.create_task(asyncio.to_thread(engine.voices.add, "anna", CONSENT, RECORDING, "said"))
         await asyncio.to_thread(stands.wait, HUNG_S)
-        _, finished = await collect(engine.submit(SynthesisRequest("spoken meanwhile", "heart")))
+        _, finished = await collect(engine.submit(SynthesisRequest("spoken meanwhile", speaker="heart")))
         assert finished.reason == "stop"
         assert not cloning.done()
         goes_on.set()
@@ -335,7 +335,7 @@ def test_a_voice_is_named_or_given_not_both_and_base_needs_one(checkpoints: Chec
     checkpoint = read_checkpoint(checkpoints("tiny", "base"))
     frontend = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
     with pytest.raises(Rejected, match="not both"):
-        frontend.prompt(SynthesisRequest("Hello.", "ryan", reference=GOOD))
+        frontend.prompt(SynthesisRequest("Hello.", speaker="ryan", reference=GOOD))
     with pytest.raises(Rejected, match="give it a voice to clone") as refusal:
         frontend.prompt(SynthesisRequest("Hello."))
     assert refusal.value.param == "speaker"
@@ -348,7 +348,7 @@ def test_a_preset_speaker_and_its_embedding_are_one_voice(checkpoints: Checkpoin
     """So a mix lies between its speakers, and mixes and stored voices speak on checkpoints that do not clone."""
     with running(load(checkpoints("tiny", "custom_voice"))) as engine:
         assert (engine.info.embedding_size, engine.info.clones) == (HIDDEN, False)
-        named = SynthesisRequest("Hello, world!", "ryan", "english", sampling=GREEDY, max_frames=8)
+        named = SynthesisRequest("Hello, world!", speaker="ryan", language="english", sampling=GREEDY, max_frames=8)
         given = replace(named, speaker="", reference=VoiceReference(engine.voices.embedding("Ryan")))
         _, mix = engine.voices.resolve("ryan(1)+serena(1)")
         mixed = replace(given, reference=mix)

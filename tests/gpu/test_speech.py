@@ -59,7 +59,10 @@ def said(engine_runner: GraphRunner | TorchRunner, *requests: SynthesisRequest) 
 def requests(count: int) -> list[SynthesisRequest]:
     return [
         SynthesisRequest(
-            SENTENCES[number % len(SENTENCES)], SPEAKERS[number % 2], seed=number, streaming_text=number % 3 == 0
+            SENTENCES[number % len(SENTENCES)],
+            speaker=SPEAKERS[number % 2],
+            seed=number,
+            streaming_text=number % 3 == 0,
         )
         for number in range(count)
     ]
@@ -77,7 +80,7 @@ def test_greedy_codes_equal_the_reference_in_float32() -> None:
 def test_audio_equals_the_cpu_s_in_float32() -> None:
     config = EngineConfig(max_streams=4, max_context=512, device="cpu", dtype="float32")
     plain = TorchRunner("voice", read_checkpoint(CHECKPOINT), config)
-    request = SynthesisRequest(SENTENCES[0], "bella", sampling=GREEDY)
+    request = SynthesisRequest(SENTENCES[0], speaker="bella", sampling=GREEDY)
     with running(Engine(plain, config)) as engine:
         (expected,) = speak(engine, request)
     (ours,) = said(runner("float32"), request)

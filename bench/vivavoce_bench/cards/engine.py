@@ -59,7 +59,7 @@ class Result:
 
 async def listen(engine: Engine, number: int, frames: int, text: str = TEXT) -> Player:
     speakers = engine.info.speakers
-    request = SynthesisRequest(text, speakers[number % len(speakers)], seed=number, max_frames=frames)
+    request = SynthesisRequest(text, speaker=speakers[number % len(speakers)], seed=number, max_frames=frames)
     player = Player(time.perf_counter(), [], [])
     async for chunk in engine.submit(request):
         player.arrived_s.append(time.perf_counter())

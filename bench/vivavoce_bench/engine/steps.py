@@ -219,7 +219,7 @@ class Recorder:
         for row, text in zip(range(count), itertools.cycle(texts), strict=False):
             speaker = info.speakers[row % len(info.speakers)] if info.speakers else ""
             instructions = "A calm voice." if info.task == "voice_design" else ""
-            request = SynthesisRequest(text, speaker, instructions=instructions, streaming_text=streaming_text)
+            request = SynthesisRequest(text, speaker=speaker, instructions=instructions, streaming_text=streaming_text)
             asked.append(self._utterance(request, row, pages))
         return tuple(asked)
 
