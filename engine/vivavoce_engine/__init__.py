@@ -20,6 +20,7 @@ from vivavoce_engine.batching.admission import Backlog
 from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.messages import AudioChunk, Finished
 from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.embeddings import EMBEDDING_MAX
 from vivavoce_engine.errors import (
     CheckpointError,
     EndlessSpeech,
@@ -41,7 +42,7 @@ from vivavoce_engine.process.engine_process import EngineProcess
 from vivavoce_engine.process.pool import EnginePool
 from vivavoce_engine.process.wire import Reason
 from vivavoce_engine.request import ModelInfo, Sampling, SamplingParams, SpokenContext, SynthesisRequest, VoiceReference
-from vivavoce_engine.text.prompt import EMBEDDING_MAX, check_characters
+from vivavoce_engine.text.prompt import check_characters
 from vivavoce_engine.voices.blends import MAX_PARTS as MAX_BLEND_PARTS
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of
 from vivavoce_engine.voices.reference_audio import MAX_BYTES as MAX_REFERENCE_BYTES

@@ -1,21 +1,17 @@
 """What a caller may ask for, and what a model can do. Frozen and torch-free: no tensors, tokens or HTTP here."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-from vivavoce_engine.errors import Rejected
 
 TaskType = Literal["custom_voice", "voice_design", "base"]
 AUTO_LANGUAGE = "auto"
 RANDOM_BITS = 24
 """Bits of the random number of a draw; float32 holds them exactly."""
 SEED_MAX = 2**63 - 1
-EMBEDDING_MAX = 1000
-"""Speaker embeddings are small numbers. Larger values are no voice, and could overflow on their way through a model."""
 
 
 def draw_seed() -> int:
@@ -73,19 +69,6 @@ class VoiceReference:
         return self.embedding.nbytes + (0 if self.codes is None else self.codes.nbytes) + len(self.text.encode())
 
 
-def check_embedding(embedding: NDArray[np.float32] | NDArray[np.float64], size: int | None = None) -> None:
-    """Raises Rejected unless this is a speaker embedding: [hidden] numbers of a voice's magnitude.
-
-    `size` is `hidden` of the model that is to speak with it, 0 for a model that takes no embedding; None allows any.
-    """
-    if size is not None and embedding.shape != (size,):
-        takes = f"takes {size} values" if size else "takes none"
-        raise Rejected("reference", f"a speaker embedding of this model {takes}, not {embedding.size}")
-    if not (np.abs(embedding) <= EMBEDDING_MAX).all():  # false for NaN too
-        message = f"a speaker embedding's values lie between -{EMBEDDING_MAX} and {EMBEDDING_MAX}, all finite"
-        raise Rejected("reference", message)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class SpokenContext:
     """Speech of the same model that an utterance goes on from, as if it were one with it.
@@ -98,9 +81,9 @@ class SpokenContext:
     codes: NDArray[np.int16]
 
 
-@dataclass(frozen=True, slots=True)
-class SynthesisRequest:
-    """One utterance.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UtteranceOptions:
+    """How an utterance is to be spoken, whatever its text is. `SpeechEngine.open` takes these alone.
 
     The voice is a `speaker` of the checkpoint or a `reference`, never both; neither for a VoiceDesign checkpoint,
     whose voice is described by `instructions`.
@@ -116,10 +99,10 @@ class SynthesisRequest:
     `client` tells whose request it is: clients get rows in turn, however many requests each has in the queue.
     `context` is what was said just before, with the same voice; somebody hears it now, so the request is never refused
     for the length of the queue and has the next row. The context is left out where it would take more than half of
-    the positions, and for models with `max_utterance_chars`: two texts in one go are too long for them.
+    the positions, and for models with `max_utterance_chars`: two texts in one go are too long for them. An utterance
+    whose text arrives later takes none.
     """
 
-    text: str
     speaker: str = ""
     language: str = AUTO_LANGUAGE
     instructions: str = ""
@@ -142,6 +125,17 @@ class SynthesisRequest:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.max_wait_s is not None and not self.max_wait_s >= 0:
             raise ValueError(f"max_wait_s must be at least 0, not {self.max_wait_s}")
+
+    def with_text(self, text: str) -> "SynthesisRequest":
+        """A request to speak the text with these options."""
+        return SynthesisRequest(text, **{field.name: getattr(self, field.name) for field in fields(UtteranceOptions)})
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisRequest(UtteranceOptions):
+    """One utterance: its text, and how it is to be spoken. The options are given by name."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

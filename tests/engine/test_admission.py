@@ -85,7 +85,7 @@ def test_what_waited_too_long_leaves_the_queue() -> None:
 
 def test_a_request_whose_wait_runs_out_in_the_queue_is_refused() -> None:
     async def wait_in_vain(engine: Engine) -> None:
-        blocking = engine.submit(SynthesisRequest("x" * 50, "heart"))
+        blocking = engine.submit(SynthesisRequest("x" * 50, speaker="heart"))
         await anext(blocking)
         late = engine.submit(SynthesisRequest("late", speaker="heart", max_wait_s=0.0))
         with pytest.raises(Overloaded, match="time to wait has passed") as refused:

@@ -12,6 +12,7 @@ from vivavoce_engine.batching.sequence import ENDLESS_FRAMES, ENDLESS_FRAMES_PER
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.fake_runner import FakeRunner
+from vivavoce_engine.request import UtteranceOptions
 from vivavoce_engine.text.prompt import Prompt
 
 from tests.engine.conftest import Checkpoints
@@ -41,11 +42,11 @@ class PoisonedText:
     def live_text(self) -> object:
         return self._inner.live_text()
 
-    def tokens_to_start(self, request: SynthesisRequest) -> int:
-        return self._inner.tokens_to_start(request)
+    def tokens_to_start(self, options: UtteranceOptions) -> int:
+        return self._inner.tokens_to_start(options)
 
-    def build(self, request: SynthesisRequest, text: SequenceOf[int], complete: bool) -> Prompt:
-        return self._inner.build(request, text, complete)
+    def build(self, options: UtteranceOptions, text: SequenceOf[int], complete: bool) -> Prompt:
+        return self._inner.build(options, text, complete)
 
     @property
     def end_of_text_id(self) -> int:

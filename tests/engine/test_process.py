@@ -32,6 +32,7 @@ from vivavoce_engine import (
 )
 from vivavoce_engine.fake_runner import FakeEncoder, tone
 from vivavoce_engine.process import engine_process as process_module
+from vivavoce_engine.request import UtteranceOptions
 
 from tests.support.faulty_models import HANG, LEAVE, RAISE, SLOW, faulty_model
 from tests.support.recordings import voice_like, wav
@@ -113,7 +114,7 @@ async def test_it_speaks(shared: EngineProcess) -> None:
 
 
 async def test_live_text_is_spoken_as_it_comes(shared: EngineProcess) -> None:
-    live = shared.open(says(1, seed=3))
+    live = shared.open(UtteranceOptions(speaker="heart", seed=3))
     live.append("ab")
     first = await soon(anext(live.stream))
     assert np.array_equal(first.pcm, tone(3, 0, 1))

@@ -22,8 +22,8 @@ from vivavoce_engine import (
     collect,
 )
 from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.embeddings import EMBEDDING_MAX
 from vivavoce_engine.fake_runner import EMBEDDING_SIZE, FAKE_INFO, FakeEncoder, FakeRunner, fake_voices
-from vivavoce_engine.request import EMBEDDING_MAX
 from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 from vivavoce_engine.voices import registry as module
 

@@ -17,7 +17,7 @@ from vivavoce_server.normalize import ALL_STEPS, Step, normalize
 from vivavoce_server.schemas import SpeechRequest
 from vivavoce_server.text import Part, parts_of, split_long
 
-from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
+from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server, spoken_request
 from tests.support.waiting import wait_until
 
 SAMPLE_RATE = 24000
@@ -161,7 +161,7 @@ def test_each_part_goes_on_from_the_one_before() -> None:
     plans: list[Plan] = []
     with live_server(fake_engine(before_step=plans.append), ServerConfig(max_part_chars=20)) as server:
         post(server, input="This is a sentence.  And here is another.[pause:1s]The last.")
-    requests = [sequence.pending.request for plan in plans for sequence in plan.start]
+    requests = [spoken_request(sequence) for plan in plans for sequence in plan.start]
     assert [request.text for request in requests] == ["This is a sentence.", "  And here is another.", "The last."]
     contexts = [request.context for request in requests]
     assert contexts[0] is None
@@ -174,7 +174,7 @@ def test_each_part_goes_on_from_the_one_before() -> None:
 def test_a_part_begins_before_the_one_before_it_is_read() -> None:
     """The client reads nothing: its socket is full with the first part, of 30 s of speech at most unread."""
     begun: list[str] = []
-    engine = fake_engine(before_step=lambda plan: begun.extend(row.pending.request.text for row in plan.start))
+    engine = fake_engine(before_step=lambda plan: begun.extend(spoken_request(row).text for row in plan.start))
     with live_server(engine, ServerConfig(max_part_chars=300)) as server:
         text = ("word " * 50).strip() + "."
         body = {**BODY, "input": f"{text} {text}", "sample_rate": 48000}

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vivavoce_engine.batching.listener import Listener
-from vivavoce_engine.request import SynthesisRequest
+from vivavoce_engine.request import UtteranceOptions
 from vivavoce_engine.text.prompt import Prompt
 
 
@@ -38,12 +38,12 @@ class TrailingText:
 class Pending:
     """An accepted utterance that waits for a row. Only `trailing` changes, while text arrives.
 
-    `frames` is the estimated length of its speech. `queued_s` and `deadline_s` are times of `time.monotonic`; past the
-    deadline the utterance is refused.
+    `request` is a SynthesisRequest, or the options alone of a text that arrives later. `frames` is the estimated length
+    of its speech. `queued_s` and `deadline_s` are times of `time.monotonic`; past the deadline it is refused.
     """
 
     utterance_id: int
-    request: SynthesisRequest
+    request: UtteranceOptions
     prompt: Prompt
     seed: int
     max_frames: int

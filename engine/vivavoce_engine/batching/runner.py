@@ -9,7 +9,7 @@ from vivavoce_engine.batching.capacity import HOST, Capacity
 from vivavoce_engine.batching.messages import AudioChunk
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.errors import EngineError
-from vivavoce_engine.request import ModelInfo, SynthesisRequest
+from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions
 from vivavoce_engine.text.prompt import Prompt
 
 
@@ -57,11 +57,11 @@ class PromptBuilder(Protocol):
         """A committer for one text that arrives in fragments."""
         ...
 
-    def tokens_to_start(self, request: SynthesisRequest) -> int:
+    def tokens_to_start(self, options: UtteranceOptions) -> int:
         """Number of text tokens that `build` needs of an incomplete text."""
         ...
 
-    def build(self, request: SynthesisRequest, text: Sequence[int], complete: bool) -> Prompt:
+    def build(self, options: UtteranceOptions, text: Sequence[int], complete: bool) -> Prompt:
         """The prompt for text ids; more ids follow unless it is `complete`. Raises Rejected as `prompt` does."""
         ...
 

@@ -18,7 +18,7 @@ from vivavoce_engine.errors import NotServing, Rejected
 from vivavoce_engine.front.interface import EngineStats, SpeechEngine
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream
-from vivavoce_engine.request import ModelInfo, SynthesisRequest, draw_seed
+from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions, draw_seed
 from vivavoce_engine.text.prompt import Prompt
 from vivavoce_engine.voices.registry import Voices
 
@@ -84,30 +84,30 @@ class EngineFront(SpeechEngine):
             raise NotServing("the engine is not serving")
         return self.enqueue(request, self._prompt(request), self.new_stream())
 
-    def open(self, request: SynthesisRequest) -> LiveUtterance:
+    def open(self, options: UtteranceOptions) -> LiveUtterance:
         if not self.ready:
             raise NotServing("the engine is not serving")
-        request = replace(request, streaming_text=True, end_after_text=True)
-        return LiveUtterance(self, self.text, request)
+        assert options.context is None, "live text begins an acoustic context of its own"
+        return LiveUtterance(self, self.text, replace(options, streaming_text=True, end_after_text=True))
 
     def new_stream(self) -> AudioStream:
         """For an utterance that is not queued yet."""
         return AudioStream(next(self._ids), asyncio.get_running_loop(), self._cancel, self._on_read)
 
     def enqueue(
-        self, request: SynthesisRequest, prompt: Prompt, stream: AudioStream, complete: bool = True
+        self, options: UtteranceOptions, prompt: Prompt, stream: AudioStream, complete: bool = True
     ) -> AudioStream:
         """Queues an utterance; more text may follow by `append_text` unless `complete`. Raises as `submit`."""
-        max_frames = self._frame_limit(request, prompt)
+        max_frames = self._frame_limit(options, prompt)
         frames = self._admission.estimate_frames(prompt.text_tokens, max_frames)
-        if request.context is None:
-            self._check(frames, request.max_wait_s)
+        if options.context is None:
+            self._check(frames, options.max_wait_s)
         queued_s = time.monotonic()
-        deadline_s = math.inf if request.max_wait_s is None else queued_s + request.max_wait_s
+        deadline_s = math.inf if options.max_wait_s is None else queued_s + options.max_wait_s
         trailing = TrailingText(prompt.trailing_ids, complete, prompt.text_tokens)
-        seed = draw_seed() if request.seed is None else request.seed
+        seed = draw_seed() if options.seed is None else options.seed
         pending = Pending(
-            *(stream.utterance_id, request, prompt, seed, max_frames, stream, trailing),
+            *(stream.utterance_id, options, prompt, seed, max_frames, stream, trailing),
             frames=frames,
             deadline_s=deadline_s,
             queued_s=queued_s,
@@ -139,12 +139,12 @@ class EngineFront(SpeechEngine):
             return prompt
         return self.text.prompt(replace(request, context=None, text=request.text.lstrip()))
 
-    def _frame_limit(self, request: SynthesisRequest, prompt: Prompt) -> int:
+    def _frame_limit(self, options: UtteranceOptions, prompt: Prompt) -> int:
         room = self.config.max_context - prompt.prefill_tokens
         if room <= len(prompt.trailing_ids):
             tokens = prompt.prefill_tokens + len(prompt.trailing_ids)
             raise Rejected("text", f"the text takes {tokens} of {self.config.max_context} positions")
-        return min(room, request.max_frames or self.info.max_frames)
+        return min(room, options.max_frames or self.info.max_frames)
 
     def _cancel(self, utterance_id: int) -> None:
         self._send(Cancel(utterance_id))

@@ -9,7 +9,7 @@ from vivavoce_engine.batching.admission import Backlog
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream
-from vivavoce_engine.request import ModelInfo, SynthesisRequest
+from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions
 from vivavoce_engine.voices.registry import Voices
 
 
@@ -89,8 +89,8 @@ class SpeechEngine(ABC):
         """
 
     @abstractmethod
-    def open(self, request: SynthesisRequest) -> LiveUtterance:
-        """An utterance whose text arrives later, in fragments; `request.text` is not used. Call it as `submit`.
+    def open(self, options: UtteranceOptions) -> LiveUtterance:
+        """An utterance whose text arrives later, in fragments. Call it as `submit`.
 
         Raises:
             Rejected: the model cannot serve this request (names the field).

@@ -10,7 +10,7 @@ from vivavoce_engine.batching.runner import PromptBuilder
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import Rejected
 from vivavoce_engine.front.stream import AudioStream
-from vivavoce_engine.request import SynthesisRequest
+from vivavoce_engine.request import UtteranceOptions
 from vivavoce_engine.text.prompt import Prompt, check_characters
 
 
@@ -25,7 +25,7 @@ class LiveQueue(Protocol):
         ...
 
     def enqueue(
-        self, request: SynthesisRequest, prompt: Prompt, stream: AudioStream, complete: bool = True
+        self, options: UtteranceOptions, prompt: Prompt, stream: AudioStream, complete: bool = True
     ) -> AudioStream:
         """Queues an utterance; more text may follow by `append_text` unless it is `complete`."""
         ...
@@ -43,19 +43,19 @@ class LiveUtterance:
         Rejected: the text does not fit into the context, or is no Unicode.
     """
 
-    def __init__(self, engine: LiveQueue, text: PromptBuilder, request: SynthesisRequest) -> None:
+    def __init__(self, engine: LiveQueue, text: PromptBuilder, options: UtteranceOptions) -> None:
         self.stream = engine.new_stream()
         self._engine = engine
         self._text = text
-        self._request = request
+        self._options = options
         self._committer = text.live_text()
-        self._tokens_to_start = text.tokens_to_start(request)
+        self._tokens_to_start = text.tokens_to_start(options)
         self._ids: list[int] = []
         """Final text ids that are not queued yet: until there are enough to start with."""
         self._tokens = 0
         self._started = False
         self._complete = False
-        text.build(request, [text.end_of_text_id], complete=True)  # for its errors: before the first text, not at it
+        text.build(options, [text.end_of_text_id], complete=True)  # for its errors: before the first text, not at it
 
     def append(self, text: str) -> None:
         """More text. Words are committed when what follows can no longer change their tokens."""
@@ -82,6 +82,6 @@ class LiveUtterance:
         elif self._complete or len(self._ids) >= self._tokens_to_start:
             if not self._ids:
                 raise Rejected("text", "the text is blank")
-            prompt = self._text.build(self._request, self._ids, self._complete)
-            self._engine.enqueue(self._request, prompt, self.stream, self._complete)
+            prompt = self._text.build(self._options, self._ids, self._complete)
+            self._engine.enqueue(self._options, prompt, self.stream, self._complete)
             self._started, self._ids = True, []

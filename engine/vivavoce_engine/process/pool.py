@@ -16,7 +16,7 @@ from vivavoce_engine.front.stream import AudioStream
 from vivavoce_engine.model import Model
 from vivavoce_engine.process.engine_process import EngineProcess
 from vivavoce_engine.process.remote_voices import remote_voices
-from vivavoce_engine.request import SynthesisRequest, VoiceReference
+from vivavoce_engine.request import SynthesisRequest, UtteranceOptions, VoiceReference
 from vivavoce_engine.voices.store import VoiceStore
 
 
@@ -82,8 +82,8 @@ class EnginePool(SpeechEngine):
     def submit(self, request: SynthesisRequest) -> AudioStream:
         return self._soonest().submit(request)
 
-    def open(self, request: SynthesisRequest) -> LiveUtterance:
-        return self._soonest().open(request)
+    def open(self, options: UtteranceOptions) -> LiveUtterance:
+        return self._soonest().open(options)
 
     def waiting(self) -> Backlog:
         return Backlog.total(engine.waiting() for engine in self.engines)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vivavoce_engine.embeddings import check_embedding
 from vivavoce_engine.errors import Rejected
-from vivavoce_engine.request import check_embedding
 
 MAX_PARTS, MAX_CHARS = 16, 1024
 PART = re.compile(r"\s*([^+()]*[^+()\s])\s*(?:\(\s*([0-9]*\.?[0-9]+)\s*\))?\s*", re.ASCII)

@@ -18,8 +18,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vivavoce_engine.embeddings import check_embedding
 from vivavoce_engine.errors import Overloaded, Rejected
-from vivavoce_engine.request import ModelInfo, VoiceReference, check_embedding
+from vivavoce_engine.request import ModelInfo, VoiceReference
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of, parse_blend
 from vivavoce_engine.voices.lru import ByteLimitedCache
 from vivavoce_engine.voices.reference_reader import ReferenceReader
