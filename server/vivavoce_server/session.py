@@ -22,8 +22,9 @@ from enum import Enum, auto
 from functools import partial
 from typing import Protocol
 
-from vivavoce_engine import EndlessSpeech, EngineError, NotServing, SpeechEngine, SynthesisRequest
+from vivavoce_engine import EndlessSpeech, EngineError, NotServing, SpeechEngine
 from vivavoce_engine.front.live import LiveUtterance
+from vivavoce_engine.request import UtteranceOptions
 
 from vivavoce_server.access import Caller
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
@@ -73,11 +74,11 @@ def fault(message: str, code: str, param: str | None = None) -> ErrorDetail:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the next utterances are to sound. The request's text is not used."""
+    """How the next utterances are to sound."""
 
     model: str
     engine: SpeechEngine
-    request: SynthesisRequest
+    options: UtteranceOptions
     audio: AudioOptions
 
     def with_sample_rate(self, sample_rate: int) -> "Plan":
@@ -243,8 +244,8 @@ class LiveSession:
             with self.service.metrics.admission(plan.model):
                 leave.enter_context(self.caller.speaking())
                 leave.enter_context(self.service.count_speech())
-                request = replace(plan.request, client=self.caller.name, max_wait_s=self.max_wait_s)
-                live = plan.engine.open(request)
+                options = replace(plan.options, client=self.caller.name, max_wait_s=self.max_wait_s)
+                live = plan.engine.open(options)
         except (ApiError, EngineError) as error:
             leave.close()
             self.state = State.REFUSED

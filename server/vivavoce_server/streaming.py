@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,9 +15,10 @@ from vivavoce_engine import EngineError, Overloaded
 
 from vivavoce_server.access import Caller
 from vivavoce_server.framing import Framing
+from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.metrics import UNKNOWN_MODEL, Outcome, SpeechMeter, outcome_of
 from vivavoce_server.service import Service, get_service
-from vivavoce_server.speech import Speech, SpeechJob
+from vivavoce_server.speech import Speech
 
 log = logging.getLogger(__name__)
 
@@ -103,11 +104,9 @@ class SpeechResponse(SpokenResponse):
         job: SpeechJob,
         framing: Framing,
         whole: bool,
-        find_voice: Callable[[], Awaitable[SpeechJob]],
     ) -> None:
         super().__init__(service, caller, framing.media_type, job.model)
         self._job = job
-        self._find_voice = find_voice
         self._framing = framing
         self._whole = whole
 
@@ -116,8 +115,9 @@ class SpeechResponse(SpokenResponse):
         outcome: Outcome = "disconnected"  # if nothing below says otherwise, it was cancelled
         admitted = False
         try:
-            job = await self._find_voice()
-            with Speech(job, meter, self.caller.name) as speech:
+            # Fetching and encoding a reference count as speech, and end when the client leaves.
+            options = await self._job.find_voice()
+            with Speech(self._job, options, meter, self.caller.name) as speech:
                 admitted = True
                 outcome = await (
                     self._send_whole(speech, send) if self._whole else self._send_stream(speech, meter, send)

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
+from vivavoce_engine import Engine, EngineConfig
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, tone
 from vivavoce_server import ServerConfig
 from vivavoce_server.errors import ApiError
+from vivavoce_server.jobs import prepare
 from vivavoce_server.normalize import ALL_STEPS, Step, normalize
 from vivavoce_server.schemas import SpeechRequest
+from vivavoce_server.service import Service
 from vivavoce_server.text import Part, parts_of, split_long
 
 from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server, spoken_request
@@ -184,12 +186,9 @@ def test_a_part_begins_before_the_one_before_it_is_read() -> None:
 
 def test_a_model_says_no_more_in_one_go_than_it_can() -> None:
     engine = Engine(FakeRunner(replace(FAKE_INFO, max_utterance_chars=12)), EngineConfig())
-    job = SpeechRequest(input="One two three. Four five.", voice="heart").to_job("fake", engine, ServerConfig())
-    assert [part.text for part in job.parts if isinstance(part, SynthesisRequest)] == [
-        "One two",
-        " three.",
-        " Four five.",
-    ]
+    request = SpeechRequest(input="One two three. Four five.", voice="heart")
+    job = prepare(request, Service({"fake": engine}, ServerConfig()))
+    assert job.parts == ("One two", " three.", " Four five.")
 
 
 def test_leaving_in_a_later_part_frees_everything() -> None:
@@ -214,9 +213,7 @@ def test_leaving_in_a_later_part_frees_everything() -> None:
 )
 def test_normalize_is_the_requests_choice(wanted: bool | list[Step] | None, spoken: str) -> None:
     body = SpeechRequest(input="**5 km** \U0001f600", voice="heart", normalize=wanted)
-    job = body.to_job("fake", fake_engine(), ServerConfig())
-    (part,) = job.parts
-    assert part.text == spoken  # type: ignore[union-attr]
+    assert prepare(body, Service({"fake": fake_engine()}, ServerConfig())).parts == (spoken,)
 
 
 @pytest.mark.parametrize("fields", [{"normalize": ["numbers"]}, {"normalize": "yes"}, {"word_timestamps": True}])
