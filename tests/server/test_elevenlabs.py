@@ -13,7 +13,7 @@ import pytest
 import soundfile
 from pydantic import SecretStr
 from vivavoce_server import ServerConfig
-from vivavoce_server.elevenlabs import to_ulaw
+from vivavoce_server.live.elevenlabs import to_ulaw
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 

@@ -188,7 +188,7 @@ async def test_too_much_that_waits_its_turn_closes_with_1008() -> None:
 
 
 async def test_no_first_message_closes_with_1008(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivavoce_server.connection.FIRST_MESSAGE_S", 0.01)
+    monkeypatch.setattr("vivavoce_server.live.connection.FIRST_MESSAGE_S", 0.01)
     async with dial(server) as socket:
         assert (await socket.error())["code"] == "first_message_timeout"
         assert await socket.close_code() == 1008
@@ -342,7 +342,7 @@ async def test_a_bug_closes_with_1011(server: LiveServer, monkeypatch: pytest.Mo
 
     async with dial(server) as socket:
         await socket.configure()
-        monkeypatch.setattr("vivavoce_server.session.LiveSession.append", fail)
+        monkeypatch.setattr("vivavoce_server.live.session.LiveSession.append", fail)
         await socket.say("Hello")
         error = await socket.error()
         assert error["code"] == "bug"

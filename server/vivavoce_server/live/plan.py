@@ -1,9 +1,9 @@
 """The options of a live session → how its utterances are to be spoken. Shared by all protocols."""
 
 from vivavoce_server.jobs import prepare
+from vivavoce_server.live.session import Plan
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
-from vivavoce_server.session import Plan
 
 
 async def plan_of(options: SpeechOptions, service: Service) -> Plan:

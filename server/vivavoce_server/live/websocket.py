@@ -41,14 +41,14 @@ from sentencex import segment  # type: ignore[import-untyped]
 from vivavoce_server.access import bearer_key
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.connection import FIRST_MESSAGE_S, Connection
 from vivavoce_server.containers import FormatName
 from vivavoce_server.context import request_id
 from vivavoce_server.errors import ApiError, ErrorDetail, validation_detail
-from vivavoce_server.live_plan import plan_of
+from vivavoce_server.live.connection import FIRST_MESSAGE_S, Connection
+from vivavoce_server.live.plan import plan_of
+from vivavoce_server.live.session import Closing, Code, Heard, LiveSession, State, fault
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
-from vivavoce_server.session import Closing, Code, Heard, LiveSession, State, fault
 from vivavoce_server.text import LANGUAGE_CODES
 
 MAX_CONFIG_BYTES = 4 * 2**20

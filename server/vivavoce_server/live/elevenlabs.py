@@ -27,13 +27,13 @@ from pydantic_core import from_json
 
 from vivavoce_server.access import bearer_key
 from vivavoce_server.audio import AudioOptions
-from vivavoce_server.connection import Connection
 from vivavoce_server.containers import FormatName
 from vivavoce_server.errors import ApiError, ErrorDetail, invalid, validation_detail
-from vivavoce_server.live_plan import plan_of
+from vivavoce_server.live.connection import Connection
+from vivavoce_server.live.plan import plan_of
+from vivavoce_server.live.session import Closing, Code, Heard, LiveSession, State, fault
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
-from vivavoce_server.session import Closing, Code, Heard, LiveSession, State, fault
 from vivavoce_server.text import LANGUAGE_CODES
 
 router = APIRouter()

@@ -29,8 +29,8 @@ from vivavoce_engine.request import UtteranceOptions
 from vivavoce_server.access import Caller
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
 from vivavoce_server.errors import INVALID_REQUEST, ApiError, ErrorDetail, error_detail
+from vivavoce_server.live.outbox import Outbox, Outgoing, SlowReader
 from vivavoce_server.metrics import Outcome, SpeechMeter, outcome_of
-from vivavoce_server.outbox import Outbox, Outgoing, SlowReader
 from vivavoce_server.service import Service
 
 log = logging.getLogger(__name__)
