@@ -91,16 +91,12 @@ class Speech:
         Raises:
             EngineError: a text failed.
         """
-        encoder = self._encoder
         try:
-            async for pcm in self._samples():
-                if piece := await encoder.encode(pcm):
-                    yield piece
+            async for piece in self._encoder.pieces(self._samples()):
+                yield piece.content
         except EndlessSpeech:
             self._meter.count_endless()
             raise
-        if tail := encoder.flush():
-            yield tail
 
     async def whole(self) -> tuple[bytes, Usage]:
         """The join of the pieces, as a file that knows its length, and what it cost.

@@ -15,7 +15,7 @@ It knows no messages: `Wire` writes them, and a protocol's module (websocket.py,
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -28,6 +28,7 @@ from vivavoce_engine.request import UtteranceOptions
 
 from vivavoce_server.access import Caller
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
+from vivavoce_server.effects import Samples
 from vivavoce_server.errors import INVALID_REQUEST, ApiError, ErrorDetail, error_detail
 from vivavoce_server.live.outbox import Outbox, Outgoing, SlowReader
 from vivavoce_server.metrics import Outcome, SpeechMeter, outcome_of
@@ -116,12 +117,10 @@ class _Utterance:
     meter: SpeechMeter
     leave: ExitStack
     """Gives back the caller's slot and the engine's row."""
-    speed: float
     sample_rate: int
     chars: int = 0
     audio_bytes: int = 0
     audio_s: float = 0.0
-    held_s: float = 0.0
     speaking: asyncio.Task[None] | None = None
 
 
@@ -259,7 +258,6 @@ class LiveSession:
             encoder=SpeechEncoder(plan.audio, model_rate),
             meter=SpeechMeter(self.service.metrics, plan.model, paced_by_text=True),
             leave=leave,
-            speed=plan.audio.speed,
             sample_rate=model_rate,
         )
         self._next_index += 1
@@ -285,13 +283,11 @@ class LiveSession:
     async def _speak(self, utterance: _Utterance) -> None:
         """Sends the utterance to its end, on a task of its own so that the connection goes on reading."""
         try:
-            async for chunk in utterance.live.stream:
-                seconds = len(chunk.pcm) / utterance.sample_rate
-                utterance.meter.add_audio(seconds)
-                await self._send(utterance, utterance.encoder.feed(chunk.pcm), seconds / utterance.speed)
-            if finished := utterance.live.stream.finished:
-                utterance.meter.add_queue_wait(finished.queue_wait_s)
-            await self._send(utterance, utterance.encoder.flush(), 0.0)
+            async for piece in utterance.encoder.pieces(self._samples(utterance)):
+                item = Outgoing(self.wire.audio(piece.content), len(piece.content), piece.audio_s)
+                await self.outbox.put_audio(item)
+                utterance.audio_bytes += item.audio_bytes
+                utterance.audio_s += item.audio_s
             # Until all has left, it can be cancelled, and the next one has to wait.
             await self.outbox.flushed()
         except EngineError as error:
@@ -304,15 +300,13 @@ class LiveSession:
         else:
             self._leave(utterance, "completed", State.READY)
 
-    async def _send(self, utterance: _Utterance, piece: bytes, seconds: float) -> None:
-        utterance.held_s += seconds
-        if piece:
-            # An encoder may hold samples back: what leaves now is all that was held.
-            item = Outgoing(self.wire.audio(piece), len(piece), utterance.held_s)
-            await self.outbox.put_audio(item)
-            utterance.audio_bytes += item.audio_bytes
-            utterance.audio_s += item.audio_s
-            utterance.held_s = 0.0
+    @staticmethod
+    async def _samples(utterance: _Utterance) -> AsyncIterator[Samples]:
+        async for chunk in utterance.live.stream:
+            utterance.meter.add_audio(len(chunk.pcm) / utterance.sample_rate)
+            yield chunk.pcm
+        if finished := utterance.live.stream.finished:
+            utterance.meter.add_queue_wait(finished.queue_wait_s)
 
     def _break_off(self, utterance: _Utterance, error: EngineError) -> None:
         """The engine could not go on. Of an utterance that is still open, the rest of the text is passed over."""
