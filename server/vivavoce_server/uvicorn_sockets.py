@@ -13,6 +13,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from vivavoce_server.config import ServerConfig
+from vivavoce_server.limits import MAX_MESSAGE_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +23,6 @@ HEAD_S = 10.0
 """Seconds that a client has for a request's line and headers, from its first byte or from connecting."""
 BODY_S = 120.0
 """Seconds for the body after them: 16 MiB at 1.1 Mbit/s."""
-MAX_MESSAGE_BYTES = 4 * 2**20
-"""Largest message of a client: 30 s of reference audio in base64 fit."""
 PING_INTERVAL_S = 10.0
 PING_TIMEOUT_S = 20.0
 """A peer that answers no ping this long is gone: 30 s after its last sign of life at most."""

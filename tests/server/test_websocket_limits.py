@@ -9,6 +9,7 @@ from vivavoce_engine import Engine, EngineConfig
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FakeRunner
 from vivavoce_server import ServerConfig
+from vivavoce_server.uvicorn_sockets import connection_options
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Origin
 
@@ -141,7 +142,8 @@ class NoText(type(FakeRunner().text)):  # type: ignore[misc]
 
 async def test_too_large_messages_close_with_1009(server: LiveServer) -> None:
     async with dial(server) as socket:
-        await socket.configure()
+        limits = (await socket.configure())["limits"]
+        assert limits["max_config_bytes"] == connection_options(ServerConfig())["ws_max_size"] == 2**22
         await socket.say("x" * 2**17)
         assert (await socket.error())["code"] == "message_too_large"
         assert await socket.close_code() == 1009
