@@ -18,8 +18,10 @@ from vivavoce_server.access import Caller, Keyring
 from vivavoce_server.context import request_id
 from vivavoce_server.deadlines import max_wait_of
 from vivavoce_server.errors import ApiError, engine_error_detail
+from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.outbox import Outbox
-from vivavoce_server.live.session import BUG, Closing, Code, LiveSession, Wire, fault
+from vivavoce_server.live.session import LiveSession
+from vivavoce_server.live.utterance import Wire
 from vivavoce_server.service import Service
 
 log = logging.getLogger(__name__)

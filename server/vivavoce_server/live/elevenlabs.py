@@ -29,9 +29,11 @@ from vivavoce_server.access import bearer_key
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.containers import FormatName
 from vivavoce_server.errors import ApiError, ErrorDetail, invalid, validation_detail
+from vivavoce_server.live.closing import Closing, Code, fault
 from vivavoce_server.live.connection import Connection
 from vivavoce_server.live.plan import plan_of
-from vivavoce_server.live.session import Closing, Code, Heard, LiveSession, State, fault
+from vivavoce_server.live.session import LiveSession, State
+from vivavoce_server.live.utterance import Heard
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
 from vivavoce_server.text import LANGUAGE_CODES

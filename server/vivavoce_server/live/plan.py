@@ -1,9 +1,28 @@
 """The options of a live session → how its utterances are to be spoken. Shared by all protocols."""
 
+from dataclasses import dataclass, replace
+
+from vivavoce_engine import SpeechEngine
+from vivavoce_engine.request import UtteranceOptions
+
+from vivavoce_server.audio import AudioOptions
 from vivavoce_server.jobs import prepare
-from vivavoce_server.live.session import Plan
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the next utterances are to sound."""
+
+    model: str
+    engine: SpeechEngine
+    options: UtteranceOptions
+    audio: AudioOptions
+
+    def with_sample_rate(self, sample_rate: int) -> "Plan":
+        """Any rate, where HTTP offers a few."""
+        return replace(self, audio=replace(self.audio, sample_rate=sample_rate))
 
 
 async def plan_of(options: SpeechOptions, service: Service) -> Plan:

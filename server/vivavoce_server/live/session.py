@@ -14,30 +14,26 @@ It knows no messages: `Wire` writes them, and a protocol's module (websocket.py,
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
-from typing import Protocol
 
-from vivavoce_engine import EndlessSpeech, EngineError, NotServing, SpeechEngine
-from vivavoce_engine.front.live import LiveUtterance
-from vivavoce_engine.request import UtteranceOptions
+from vivavoce_engine import EndlessSpeech, EngineError, NotServing
 
 from vivavoce_server.access import Caller
-from vivavoce_server.audio import AudioOptions, SpeechEncoder
-from vivavoce_server.effects import Samples
-from vivavoce_server.errors import INVALID_REQUEST, ApiError, ErrorDetail, error_detail
-from vivavoce_server.live.outbox import Outbox, Outgoing, SlowReader
+from vivavoce_server.audio import SpeechEncoder
+from vivavoce_server.errors import ApiError, ErrorDetail, error_detail
+from vivavoce_server.live.closing import BUG, Closing, Code, fault
+from vivavoce_server.live.deferred import DeferredCommands
+from vivavoce_server.live.outbox import Outbox, SlowReader
+from vivavoce_server.live.plan import Plan
+from vivavoce_server.live.utterance import Utterance, Wire
 from vivavoce_server.metrics import Outcome, SpeechMeter, outcome_of
 from vivavoce_server.service import Service
 
 log = logging.getLogger(__name__)
-
-MESSAGE_COST_CHARS = 64
-"""What a message that waits its turn counts for, its text aside: many empty ones fill memory too."""
 
 
 class State(Enum):
@@ -46,82 +42,6 @@ class State(Enum):
     OPEN = auto()
     ENDING = auto()
     REFUSED = auto()
-
-
-class Code(int, Enum):
-    """Why a connection is closed, as WebSocket's close codes."""
-
-    NORMAL = 1000
-    PROTOCOL = 1002
-    POLICY = 1008
-    TOO_LARGE = 1009
-    FAILURE = 1011
-    TRY_AGAIN_LATER = 1013
-
-
-class Closing(Exception):
-    """The connection is to be closed; its client is told why. None where it knows."""
-
-    def __init__(self, code: Code, detail: ErrorDetail | None = None) -> None:
-        super().__init__(detail.message if detail else code.name)
-        self.code = code
-        self.detail = detail
-
-
-def fault(message: str, code: str, param: str | None = None) -> ErrorDetail:
-    """A client's fault, in OpenAI's four keys."""
-    return ErrorDetail(message=message, type=INVALID_REQUEST, param=param, code=code)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How the next utterances are to sound."""
-
-    model: str
-    engine: SpeechEngine
-    options: UtteranceOptions
-    audio: AudioOptions
-
-    def with_sample_rate(self, sample_rate: int) -> "Plan":
-        """Any rate, where HTTP offers a few."""
-        return replace(self, audio=replace(self.audio, sample_rate=sample_rate))
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """An utterance that is over: what of it was sent."""
-
-    index: int
-    audio_bytes: int
-    audio_s: float
-    cancelled: bool
-
-
-class Wire(Protocol):
-    """How a protocol writes. None where it has no word for it."""
-
-    def started(self, index: int, audio: AudioOptions, sample_rate: int) -> str | None: ...
-
-    def audio(self, piece: bytes) -> str | bytes: ...
-
-    def ended(self, heard: Heard) -> str | None: ...
-
-    def error(self, detail: ErrorDetail) -> str: ...
-
-
-@dataclass(slots=True)
-class _Utterance:
-    index: int
-    live: LiveUtterance
-    encoder: SpeechEncoder
-    meter: SpeechMeter
-    leave: ExitStack
-    """Gives back the caller's slot and the engine's row."""
-    sample_rate: int
-    chars: int = 0
-    audio_bytes: int = 0
-    audio_s: float = 0.0
-    speaking: asyncio.Task[None] | None = None
 
 
 @dataclass
@@ -139,11 +59,9 @@ class LiveSession:
     def __post_init__(self) -> None:
         self.state = State.UNCONFIGURED
         self._plan: Plan | None = None
-        self._utterance: _Utterance | None = None
+        self._utterance: Utterance | None = None
         self._next_index = 0
-        self._later: deque[Callable[[], None]] = deque()
-        self._later_chars = 0
-        self._resuming = False
+        self._deferred = DeferredCommands(self.service.config.live_max_chars)
 
     # ---- what a client asks for -------------------------------------------------------------------------------
 
@@ -155,7 +73,7 @@ class LiveSession:
             case State.OPEN:
                 self.report(fault("An utterance is open: end or cancel it first", "invalid_state"))
             case State.ENDING:
-                self._defer(0, partial(self.configure, plan))
+                self._defer(partial(self.configure, plan))
 
     def append(self, text: str) -> None:
         """More text to say; the first opens an utterance."""
@@ -168,7 +86,7 @@ class LiveSession:
             case State.OPEN:
                 self._feed(text)
             case State.ENDING:
-                self._defer(len(text), partial(self.append, text))
+                self._defer(partial(self.append, text), len(text))
             case State.REFUSED:
                 pass
 
@@ -185,14 +103,13 @@ class LiveSession:
                 except EngineError as error:
                     self._break_off(utterance, error)
             case State.ENDING:
-                self._defer(0, self.end)
+                self._defer(self.end)
             case State.REFUSED:
                 self.state = State.READY
 
     def cancel(self) -> None:
         """Stops at once: the row is free before the next frame, and no audio that has not left leaves."""
-        self._later.clear()
-        self._later_chars = 0
+        self._deferred.clear()
         if self._utterance is not None:
             self._leave(self._utterance, "cancelled", State.READY)
         elif self.state is State.REFUSED:
@@ -203,7 +120,7 @@ class LiveSession:
         if self.state is State.OPEN:
             self.end()
         if self.state is State.ENDING:
-            self._defer(0, self.finish)
+            self._defer(self.finish)
         else:
             self.close(Closing(Code.NORMAL))
 
@@ -225,13 +142,13 @@ class LiveSession:
 
     def abandon(self) -> None:
         """The listener is gone."""
-        self._later.clear()
+        self._deferred.clear()
         if self._utterance is not None:
             self._leave(self._utterance, "disconnected", State.READY)
 
     # ---- an utterance -----------------------------------------------------------------------------------------
 
-    def _current(self) -> _Utterance:
+    def _current(self) -> Utterance:
         assert self._utterance is not None, "OPEN and ENDING have an utterance"
         return self._utterance
 
@@ -252,7 +169,7 @@ class LiveSession:
             return
         leave.callback(live.stream.cancel)
         model_rate = plan.engine.info.sample_rate
-        utterance = _Utterance(
+        utterance = Utterance(
             index=self._next_index,
             live=live,
             encoder=SpeechEncoder(plan.audio, model_rate),
@@ -280,16 +197,10 @@ class LiveSession:
         except EngineError as error:
             self._break_off(utterance, error)
 
-    async def _speak(self, utterance: _Utterance) -> None:
+    async def _speak(self, utterance: Utterance) -> None:
         """Sends the utterance to its end, on a task of its own so that the connection goes on reading."""
         try:
-            async for piece in utterance.encoder.pieces(self._samples(utterance)):
-                item = Outgoing(self.wire.audio(piece.content), len(piece.content), piece.audio_s)
-                await self.outbox.put_audio(item)
-                utterance.audio_bytes += item.audio_bytes
-                utterance.audio_s += item.audio_s
-            # Until all has left, it can be cancelled, and the next one has to wait.
-            await self.outbox.flushed()
+            await utterance.send(self.wire, self.outbox)
         except EngineError as error:
             self._break_off(utterance, error)
         except SlowReader as error:
@@ -300,15 +211,7 @@ class LiveSession:
         else:
             self._leave(utterance, "completed", State.READY)
 
-    @staticmethod
-    async def _samples(utterance: _Utterance) -> AsyncIterator[Samples]:
-        async for chunk in utterance.live.stream:
-            utterance.meter.add_audio(len(chunk.pcm) / utterance.sample_rate)
-            yield chunk.pcm
-        if finished := utterance.live.stream.finished:
-            utterance.meter.add_queue_wait(finished.queue_wait_s)
-
-    def _break_off(self, utterance: _Utterance, error: EngineError) -> None:
+    def _break_off(self, utterance: Utterance, error: EngineError) -> None:
         """The engine could not go on. Of an utterance that is still open, the rest of the text is passed over."""
         log.warning("live speech broke off: %s", error)
         self._report_error(error)
@@ -317,26 +220,14 @@ class LiveSession:
         outcome = "cut_off" if utterance.meter.heard else outcome_of(error, admitted=True)
         self._leave(utterance, outcome, State.REFUSED if self.state is State.OPEN else State.READY)
 
-    def _leave(self, utterance: _Utterance, outcome: Outcome, next_state: State) -> None:
+    def _leave(self, utterance: Utterance, outcome: Outcome, next_state: State) -> None:
         """The utterance is over, whatever the reason."""
         if utterance is not self._utterance:
             return
         self._utterance = None
-        utterance.leave.close()
-        utterance.meter.end(outcome)
-        if utterance.speaking is not None and utterance.speaking is not asyncio.current_task():
-            utterance.speaking.cancel()
-        cancelled = outcome != "completed"
-        dropped = self.outbox.drop_audio() if cancelled else []
-        heard = Heard(
-            utterance.index,
-            utterance.audio_bytes - sum(item.audio_bytes for item in dropped),
-            max(0.0, utterance.audio_s - sum(item.audio_s for item in dropped)),
-            cancelled,
-        )
-        self._put(self.wire.ended(heard))
+        self._put(self.wire.ended(utterance.close(outcome, self.outbox)))
         self.state = next_state
-        self._resume()
+        self._deferred.run_while(lambda: self.state is not State.ENDING)
 
     def _report_error(self, error: ApiError | EngineError) -> None:
         detail = error_detail(error)[1]
@@ -349,31 +240,8 @@ class LiveSession:
         if payload is not None:
             self.outbox.put(payload)
 
-    # ---- what waits its turn ----------------------------------------------------------------------------------
-
-    def _defer(self, chars: int, command: Callable[[], None]) -> None:
-        self._later_chars += chars + MESSAGE_COST_CHARS
-        if self._later_chars > self.service.config.live_max_chars:
+    def _defer(self, command: Callable[[], None], chars: int = 0) -> None:
+        """Keeps a command, and the text in it, until the utterance that is ending is over."""
+        if not self._deferred.add(command, chars):
             message = "More text waits for its turn than this server takes"
             self.close(Closing(Code.POLICY, fault(message, "too_much_waiting")))
-            return
-        self._later.append(command)
-
-    def _resume(self) -> None:
-        """Takes up what arrived meanwhile, until an utterance is ending again."""
-        if self._resuming:  # called by what is being taken up
-            return
-        self._resuming = True
-        try:
-            while self._later and self.state is not State.ENDING:
-                self._later.popleft()()
-        finally:
-            self._resuming = False
-        if not self._later:
-            self._later_chars = 0
-
-
-BUG = Closing(
-    Code.FAILURE,
-    ErrorDetail(message="The server has a fault; see its log", type="server_error", param=None, code="bug"),
-)

@@ -45,9 +45,11 @@ from vivavoce_server.containers import FormatName
 from vivavoce_server.context import request_id
 from vivavoce_server.errors import ApiError, ErrorDetail, validation_detail
 from vivavoce_server.limits import MAX_MESSAGE_BYTES
+from vivavoce_server.live.closing import Closing, Code, fault
 from vivavoce_server.live.connection import FIRST_MESSAGE_S, Connection
 from vivavoce_server.live.plan import plan_of
-from vivavoce_server.live.session import Closing, Code, Heard, LiveSession, State, fault
+from vivavoce_server.live.session import LiveSession, State
+from vivavoce_server.live.utterance import Heard
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
 from vivavoce_server.text import LANGUAGE_CODES
