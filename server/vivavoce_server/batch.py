@@ -15,7 +15,7 @@ from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid
 from vivavoce_server.http import ERROR_RESPONSES, ServiceDep
 from vivavoce_server.jobs import prepare
-from vivavoce_server.metrics import Outcome, SpeechMeter, outcome_of
+from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.schemas import InputText, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.speech import Speech, Usage
@@ -114,7 +114,7 @@ class BatchResponse(SpokenResponse):
     async def _spoken(self, request: SpeechRequest, model: str) -> tuple[bytes, str, Usage]:
         """An item's file, what it is, and what it cost."""
         meter = SpeechMeter(self.service.metrics, model)
-        outcome: Outcome = "disconnected"
+        outcome: RequestOutcome = "disconnected"
         admitted = False
         try:
             job = prepare(request, self.service, self._max_wait_s)

@@ -16,7 +16,7 @@ from vivavoce_server.normalize import ALL_STEPS, normalize
 from vivavoce_server.references import References
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
-from vivavoce_server.text import parts_of
+from vivavoce_server.text_parts import parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +30,16 @@ class Silence:
 class SpeechJob:
     """Parts to be heard one after the other, as one file; there are none where the text arrives later.
 
-    `model` is the engine's name on this server. `unvoiced` are the options of every utterance but for its voice, which
-    `find_voice` adds. `seed_is_fixed` tells that the client chose the seed. The first text must have its turn by
-    `start_by_s` (time.monotonic), or the job is refused as Overloaded; what has begun waits as long as it takes.
+    `model` is the engine's name on this server. `options_without_voice` are those of every utterance; `find_voice` adds
+    the voice. `seed_is_fixed` tells that the client chose the seed. The first text must have its turn by `start_by_s`
+    (time.monotonic), or the job is refused as Overloaded; what has begun waits as long as it takes.
     """
 
     model: str
     engine: SpeechEngine
     parts: tuple[str | Silence, ...]
     audio: AudioOptions
-    unvoiced: UtteranceOptions
+    options_without_voice: UtteranceOptions
     request: SpeechOptions
     references: References
     seed_is_fixed: bool = False
@@ -62,7 +62,7 @@ class SpeechJob:
         if self.request.ref_audio is not None and self.max_wait_s is not None:
             self.engine.check_room(self.max_wait_s)
         speaker, reference = await self.references.voice_of(self.request, self.engine)
-        return replace(self.unvoiced, speaker=speaker, reference=reference)
+        return replace(self.options_without_voice, speaker=speaker, reference=reference)
 
 
 def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None = None) -> SpeechJob:
@@ -89,7 +89,7 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
         engine=engine,
         parts=parts,
         audio=AudioOptions(request.response_format, request.speed, request.sample_rate),
-        unvoiced=options,
+        options_without_voice=options,
         request=request,
         references=service.references,
         seed_is_fixed=request.seed is not None,

@@ -24,8 +24,8 @@ from vivavoce_engine.voices.store import MAX_TEXT_CHARS
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import ApiError, invalid, rejected_as
 from vivavoce_server.fetching import Fetcher, is_url
+from vivavoce_server.openai_voices import voice_aliases
 from vivavoce_server.schemas import SpeechOptions, WeightedEmbedding
-from vivavoce_server.voices import voice_aliases
 
 Chosen = tuple[str, VoiceReference | None]
 """`speaker` and `reference` of a SynthesisRequest."""

@@ -16,7 +16,7 @@ from vivavoce_engine import EngineError, Overloaded
 from vivavoce_server.access import Caller
 from vivavoce_server.framing import Framing
 from vivavoce_server.jobs import SpeechJob
-from vivavoce_server.metrics import UNKNOWN_MODEL, Outcome, SpeechMeter, outcome_of
+from vivavoce_server.metrics import UNKNOWN_MODEL, RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.service import Service, get_service
 from vivavoce_server.speech import Speech
 
@@ -112,7 +112,7 @@ class SpeechResponse(SpokenResponse):
 
     async def speak(self, send: Send) -> None:
         meter = SpeechMeter(self.service.metrics, self._job.model)
-        outcome: Outcome = "disconnected"  # if nothing below says otherwise, it was cancelled
+        outcome: RequestOutcome = "disconnected"  # if nothing below says otherwise, it was cancelled
         admitted = False
         try:
             # Fetching and encoding a reference count as speech, and end when the client leaves.
@@ -128,7 +128,7 @@ class SpeechResponse(SpokenResponse):
         finally:
             meter.end(outcome)
 
-    async def _send_whole(self, speech: Speech, send: Send) -> Outcome:
+    async def _send_whole(self, speech: Speech, send: Send) -> RequestOutcome:
         body, usage = await speech.whole()
         self.headers["Content-Length"] = str(len(body))
         self.headers["X-Usage-Input-Tokens"] = str(usage.input_tokens)
@@ -137,7 +137,7 @@ class SpeechResponse(SpokenResponse):
         await send({"type": "http.response.body", "body": body})
         return "completed"
 
-    async def _send_stream(self, speech: Speech, meter: SpeechMeter, send: Send) -> Outcome:
+    async def _send_stream(self, speech: Speech, meter: SpeechMeter, send: Send) -> RequestOutcome:
         pieces = _framed(speech.pieces(), self._framing)
         first = await anext(pieces, b"")
         await self.start(send)

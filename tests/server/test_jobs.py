@@ -43,16 +43,17 @@ async def test_options_mean_the_same_with_a_text_in_a_batch_and_live() -> None:
     assert live.parts == ()
     assert alone.parts == batched.parts == ("Hello",)
     assert live.audio == alone.audio == batched.audio
-    assert live.unvoiced == alone.unvoiced == batched.unvoiced
+    assert live.options_without_voice == alone.options_without_voice == batched.options_without_voice
     voiced = [await job.find_voice() for job in (live, alone, batched)]
-    assert voiced == [replace(live.unvoiced, speaker="heart")] * 3
+    assert voiced == [replace(live.options_without_voice, speaker="heart")] * 3
 
 
 def test_a_live_job_has_no_seed_for_all_its_utterances() -> None:
     service = service_of()
-    assert prepare(SpeechOptions(voice="heart"), service).unvoiced.seed is None
-    assert prepare(SpeechRequest(voice="heart", input="One."), service).unvoiced.seed is None
-    assert prepare(SpeechRequest(voice="heart", input="One.[pause:1s]Two."), service).unvoiced.seed is not None
+    live, sentence = SpeechOptions(voice="heart"), SpeechRequest(voice="heart", input="One.")
+    parts = SpeechRequest(voice="heart", input="One.[pause:1s]Two.")
+    seeds = [prepare(request, service).options_without_voice.seed for request in (live, sentence, parts)]
+    assert [seed is None for seed in seeds] == [True, True, False]
 
 
 @pytest.mark.parametrize("fields", [{"normalize": True}, {"non_streaming_mode": True}, {"word_timestamps": True}])

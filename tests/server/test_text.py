@@ -17,7 +17,7 @@ from vivavoce_server.jobs import prepare
 from vivavoce_server.normalize import ALL_STEPS, Step, normalize
 from vivavoce_server.schemas import SpeechRequest
 from vivavoce_server.service import Service
-from vivavoce_server.text import Part, parts_of, split_long
+from vivavoce_server.text_parts import Part, parts_of, split_long
 
 from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server, spoken_request
 from tests.support.waiting import wait_until

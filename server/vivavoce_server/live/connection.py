@@ -21,7 +21,7 @@ from vivavoce_server.errors import ApiError, engine_error_detail
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.outbox import Outbox
 from vivavoce_server.live.session import LiveSession
-from vivavoce_server.live.utterance import Wire
+from vivavoce_server.live.utterance import MessageWriter
 from vivavoce_server.service import Service
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ REASON_BYTES = 123
 """Longest reason that a close message holds (RFC 6455)."""
 
 
-class LiveProtocol(Wire, Protocol):
+class LiveProtocol(MessageWriter, Protocol):
     """What a protocol adds to a session: reading messages."""
 
     def connection_key(self, websocket: WebSocket) -> str | None:
@@ -208,7 +208,7 @@ class Connection:
                     return await self._receive()
             except TimeoutError:
                 if before is not None and session.progress == before:
-                    session.starve()
+                    session.time_out()
 
     async def _receive(self) -> str:
         message = await self._websocket.receive()

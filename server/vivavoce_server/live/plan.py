@@ -12,7 +12,7 @@ from vivavoce_server.service import Service
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LivePlan:
     """How the next utterances are to sound."""
 
     model: str
@@ -20,12 +20,12 @@ class Plan:
     options: UtteranceOptions
     audio: AudioOptions
 
-    def with_sample_rate(self, sample_rate: int) -> "Plan":
+    def with_sample_rate(self, sample_rate: int) -> "LivePlan":
         """Any rate, where HTTP offers a few."""
         return replace(self, audio=replace(self.audio, sample_rate=sample_rate))
 
 
-async def plan_of(options: SpeechOptions, service: Service) -> Plan:
+async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
     """What POST /v1/audio/speech would make of these options: one translation for both.
 
     Raises:
@@ -33,4 +33,4 @@ async def plan_of(options: SpeechOptions, service: Service) -> Plan:
         Overloaded: too many references are on their way.
     """
     job = prepare(options, service)
-    return Plan(job.model, job.engine, await job.find_voice(), job.audio)
+    return LivePlan(job.model, job.engine, await job.find_voice(), job.audio)

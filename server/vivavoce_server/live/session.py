@@ -1,7 +1,7 @@
 """One listener's live session: text goes in while speech comes out, one utterance after the other.
 
-It knows no messages: `Wire` writes them, and a protocol's module (websocket.py, elevenlabs.py) reads them and calls
-`configure`, `append`, `end`, `cancel` and `finish`. These never wait and never raise; what goes wrong is sent.
+It knows no messages: `MessageWriter` writes them, and a protocol's module (websocket.py, elevenlabs.py) reads them and
+calls `configure`, `append`, `end`, `cancel` and `finish`. These never wait and never raise; what goes wrong is sent.
 
                  configure               append               end
     UNCONFIGURED ─────────► READY ─────────────────► OPEN ──────────► ENDING ──► READY   (all has been sent)
@@ -28,9 +28,9 @@ from vivavoce_server.errors import ApiError, ErrorDetail, error_detail
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.deferred import DeferredCommands
 from vivavoce_server.live.outbox import Outbox, SlowReader
-from vivavoce_server.live.plan import Plan
-from vivavoce_server.live.utterance import Utterance, Wire
-from vivavoce_server.metrics import Outcome, SpeechMeter, outcome_of
+from vivavoce_server.live.plan import LivePlan
+from vivavoce_server.live.utterance import MessageWriter, Utterance
+from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.service import Service
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class LiveSession:
 
     service: Service
     caller: Caller
-    wire: Wire
+    writer: MessageWriter
     outbox: Outbox
     close: Callable[[Closing], None]
     max_wait_s: float
@@ -58,14 +58,14 @@ class LiveSession:
 
     def __post_init__(self) -> None:
         self.state = State.UNCONFIGURED
-        self._plan: Plan | None = None
+        self._plan: LivePlan | None = None
         self._utterance: Utterance | None = None
         self._next_index = 0
         self._deferred = DeferredCommands(self.service.config.live_max_chars)
 
     # ---- what a client asks for -------------------------------------------------------------------------------
 
-    def configure(self, plan: Plan) -> None:
+    def configure(self, plan: LivePlan) -> None:
         """How the utterances from now on are to sound."""
         match self.state:
             case State.UNCONFIGURED | State.READY | State.REFUSED:
@@ -127,14 +127,14 @@ class LiveSession:
     # ---- what a connection asks for ---------------------------------------------------------------------------
 
     def report(self, detail: ErrorDetail) -> None:
-        self.outbox.put(self.wire.error(detail))
+        self.outbox.put(self.writer.error(detail))
 
     @property
     def progress(self) -> int | None:
         """Changes while an open utterance speaks; None where none waits for text."""
         return self._utterance.audio_bytes if self._utterance is not None and self.state is State.OPEN else None
 
-    def starve(self) -> None:
+    def time_out(self) -> None:
         """The open utterance has said all it got, and waited too long for more: it holds no row any longer."""
         utterance = self._current()
         self.report(fault("The utterance waited too long for text", "idle_timeout"))
@@ -155,31 +155,31 @@ class LiveSession:
     def _open(self) -> None:
         plan = self._plan
         assert plan is not None, "READY has a plan"
-        leave = ExitStack()
+        held = ExitStack()
         try:
             with self.service.metrics.admission(plan.model):
-                leave.enter_context(self.caller.speaking())
-                leave.enter_context(self.service.count_speech())
+                held.enter_context(self.caller.speaking())
+                held.enter_context(self.service.count_speech())
                 options = replace(plan.options, client=self.caller.name, max_wait_s=self.max_wait_s)
                 live = plan.engine.open(options)
         except (ApiError, EngineError) as error:
-            leave.close()
+            held.close()
             self.state = State.REFUSED
             self._report_error(error)
             return
-        leave.callback(live.stream.cancel)
+        held.callback(live.stream.cancel)
         model_rate = plan.engine.info.sample_rate
         utterance = Utterance(
             index=self._next_index,
             live=live,
             encoder=SpeechEncoder(plan.audio, model_rate),
             meter=SpeechMeter(self.service.metrics, plan.model, paced_by_text=True),
-            leave=leave,
+            held=held,
             sample_rate=model_rate,
         )
         self._next_index += 1
         self._utterance, self.state = utterance, State.OPEN
-        self._put(self.wire.started(utterance.index, plan.audio, plan.audio.rate_for(model_rate)))
+        self._put(self.writer.started(utterance.index, plan.audio, plan.audio.rate_for(model_rate)))
         utterance.speaking = asyncio.create_task(self._speak(utterance))
 
     def _feed(self, text: str) -> None:
@@ -200,7 +200,7 @@ class LiveSession:
     async def _speak(self, utterance: Utterance) -> None:
         """Sends the utterance to its end, on a task of its own so that the connection goes on reading."""
         try:
-            await utterance.send(self.wire, self.outbox)
+            await utterance.send(self.writer, self.outbox)
         except EngineError as error:
             self._break_off(utterance, error)
         except SlowReader as error:
@@ -220,12 +220,12 @@ class LiveSession:
         outcome = "cut_off" if utterance.meter.heard else outcome_of(error, admitted=True)
         self._leave(utterance, outcome, State.REFUSED if self.state is State.OPEN else State.READY)
 
-    def _leave(self, utterance: Utterance, outcome: Outcome, next_state: State) -> None:
+    def _leave(self, utterance: Utterance, outcome: RequestOutcome, next_state: State) -> None:
         """The utterance is over, whatever the reason."""
         if utterance is not self._utterance:
             return
         self._utterance = None
-        self._put(self.wire.ended(utterance.close(outcome, self.outbox)))
+        self._put(self.writer.ended(utterance.close(outcome, self.outbox)))
         self.state = next_state
         self._deferred.run_while(lambda: self.state is not State.ENDING)
 

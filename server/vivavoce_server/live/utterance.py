@@ -12,11 +12,11 @@ from vivavoce_server.audio import AudioOptions, SpeechEncoder
 from vivavoce_server.effects import Samples
 from vivavoce_server.errors import ErrorDetail
 from vivavoce_server.live.outbox import Outbox, Outgoing
-from vivavoce_server.metrics import Outcome, SpeechMeter
+from vivavoce_server.metrics import RequestOutcome, SpeechMeter
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class UtteranceSummary:
     """An utterance that is over: what of it was sent."""
 
     index: int
@@ -25,14 +25,14 @@ class Heard:
     cancelled: bool
 
 
-class Wire(Protocol):
+class MessageWriter(Protocol):
     """How a protocol writes. None where it has no word for it."""
 
     def started(self, index: int, audio: AudioOptions, sample_rate: int) -> str | None: ...
 
     def audio(self, piece: bytes) -> str | bytes: ...
 
-    def ended(self, heard: Heard) -> str | None: ...
+    def ended(self, summary: UtteranceSummary) -> str | None: ...
 
     def error(self, detail: ErrorDetail) -> str: ...
 
@@ -45,7 +45,7 @@ class Utterance:
     live: LiveUtterance
     encoder: SpeechEncoder
     meter: SpeechMeter
-    leave: ExitStack
+    held: ExitStack
     """Gives back the caller's slot and the engine's row."""
     sample_rate: int
     chars: int = 0
@@ -54,7 +54,7 @@ class Utterance:
     audio_s: float = 0.0
     speaking: asyncio.Task[None] | None = None
 
-    async def send(self, wire: Wire, outbox: Outbox) -> None:
+    async def send(self, writer: MessageWriter, outbox: Outbox) -> None:
         """Puts all its audio into the outbox, and returns when that has left.
 
         Raises:
@@ -62,7 +62,7 @@ class Utterance:
             SlowReader: the listener took nothing for a while.
         """
         async for piece in self.encoder.pieces(self._samples()):
-            item = Outgoing(wire.audio(piece.content), len(piece.content), piece.audio_s)
+            item = Outgoing(writer.audio(piece.content), len(piece.content), piece.audio_s)
             await outbox.put_audio(item)
             self.audio_bytes += item.audio_bytes
             self.audio_s += item.audio_s
@@ -76,15 +76,15 @@ class Utterance:
         if finished := self.live.stream.finished:
             self.meter.add_queue_wait(finished.queue_wait_s)
 
-    def close(self, outcome: Outcome, outbox: Outbox) -> Heard:
+    def close(self, outcome: RequestOutcome, outbox: Outbox) -> UtteranceSummary:
         """Ends the utterance, whatever the reason, and takes back the audio of a cancelled one that has not left."""
-        self.leave.close()
+        self.held.close()
         self.meter.end(outcome)
         if self.speaking is not None and self.speaking is not asyncio.current_task():
             self.speaking.cancel()
         cancelled = outcome != "completed"
         dropped = outbox.drop_audio() if cancelled else []
-        return Heard(
+        return UtteranceSummary(
             self.index,
             self.audio_bytes - sum(item.audio_bytes for item in dropped),
             max(0.0, self.audio_s - sum(item.audio_s for item in dropped)),

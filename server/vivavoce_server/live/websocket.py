@@ -47,12 +47,12 @@ from vivavoce_server.errors import ApiError, ErrorDetail, validation_detail
 from vivavoce_server.limits import MAX_MESSAGE_BYTES
 from vivavoce_server.live.closing import Closing, Code, fault
 from vivavoce_server.live.connection import FIRST_MESSAGE_S, Connection
-from vivavoce_server.live.plan import plan_of
+from vivavoce_server.live.plan import plan_live
 from vivavoce_server.live.session import LiveSession, State
-from vivavoce_server.live.utterance import Heard
+from vivavoce_server.live.utterance import UtteranceSummary
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
-from vivavoce_server.text import LANGUAGE_CODES
+from vivavoce_server.text_parts import LANGUAGE_CODES
 
 MAX_TEXT_BYTES = 128 * 2**10
 """Largest message with text."""
@@ -184,7 +184,7 @@ class SpeechStream:
         return parsed
 
     async def _configure(self, config: SessionConfig, session: LiveSession) -> None:
-        plan = await plan_of(config, self._service)
+        plan = await plan_live(config, self._service)
         first = session.state is State.UNCONFIGURED
         # What is held of a sentence belongs to the utterance that it would have become.
         self._say_whole(self._take_held(), session)
@@ -212,13 +212,13 @@ class SpeechStream:
     def audio(self, piece: bytes) -> bytes:
         return piece
 
-    def ended(self, heard: Heard) -> str:
+    def ended(self, summary: UtteranceSummary) -> str:
         return _json(
             "audio.done",
-            utterance_index=heard.index,
-            duration_ms=round(heard.audio_s * 1000),
-            total_bytes=heard.audio_bytes,
-            cancelled=heard.cancelled,
+            utterance_index=summary.index,
+            duration_ms=round(summary.audio_s * 1000),
+            total_bytes=summary.audio_bytes,
+            cancelled=summary.cancelled,
         )
 
     def error(self, detail: ErrorDetail) -> str:
