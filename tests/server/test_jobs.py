@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from vivavoce_engine import Engine, EngineConfig, Overloaded
-from vivavoce_engine.batching.admission import Load
+from vivavoce_engine.batching.admission import Backlog
 from vivavoce_server import ServerConfig
 from vivavoce_server.batch import BatchRequest
 from vivavoce_server.errors import ApiError
@@ -68,7 +68,7 @@ async def test_no_reference_is_fetched_for_speech_that_would_be_refused(monkeypa
     engine = fake_engine(EngineConfig(max_queue=1))
     engine.start()
     try:
-        monkeypatch.setattr(engine, "waiting", lambda: Load(1, 1.0))
+        monkeypatch.setattr(engine, "waiting", lambda: Backlog(1, 1.0))
         request = SpeechRequest(input="Hello", ref_audio="no audio")
         with pytest.raises(Overloaded):
             await prepare(request, service_of(engine), max_wait_s=30.0).find_voice()
