@@ -1,4 +1,4 @@
-"""What callers see of an engine, wherever its loop runs: requests go in, streams come out. Torch-free."""
+"""The callers' side of an engine, wherever its loop runs: requests go in, streams come out. Torch-free."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ from vivavoce_engine.voices.registry import Voices
 
 
 class EngineFront(SpeechEngine):
-    """`submit` and `open` are called from asyncio code; the loop that serves them is somewhere else."""
+    """An engine whose loop runs on another thread or in another process. Subclasses say where."""
 
     def __init__(self, info: ModelInfo, text: PromptBuilder, config: EngineConfig, voices: Voices) -> None:
         super().__init__(info, config, voices)
@@ -34,16 +34,16 @@ class EngineFront(SpeechEngine):
         self._ids = itertools.count(1)
         self._accepting = False
         self._gate = threading.Lock()
-        """Held while a request is sent and when the loop ends: none is sent to a loop that has ended."""
+        """Held while a request is sent and while the loop ends, so that no request goes to a loop that has ended."""
         self._accepted = Backlog()
-        """All requests so far."""
+        """All requests accepted so far."""
 
-    # ---- whoever runs the loop --------------------------------------------------------------------------------
+    # ---- for subclasses ---------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def step_s(self) -> float:
-        """See EngineStats."""
+        """Duration of the present step, as in EngineStats."""
 
     @abstractmethod
     def _loop_state(self) -> LoopState: ...
@@ -54,7 +54,7 @@ class EngineFront(SpeechEngine):
 
     @abstractmethod
     def _on_read(self, stream: AudioStream) -> None:
-        """A reader has taken a piece: its row may have rested because of what was unread."""
+        """Called when a reader takes a piece. Its row may have rested because of unread audio."""
 
     # ---- callers ----------------------------------------------------------------------------------------------
 
@@ -91,23 +91,27 @@ class EngineFront(SpeechEngine):
         return LiveUtterance(self, self.text, replace(options, streaming_text=True, end_after_text=True))
 
     def new_stream(self) -> AudioStream:
-        """For an utterance that is not queued yet."""
+        """A stream for an utterance that is not queued yet."""
         return AudioStream(next(self._ids), asyncio.get_running_loop(), self._cancel, self._on_read)
 
     def enqueue(
         self, options: UtteranceOptions, prompt: Prompt, stream: AudioStream, complete: bool = True
     ) -> AudioStream:
-        """Queues an utterance; more text may follow by `append_text` unless `complete`. Raises as `submit`."""
+        """Queues an utterance; more text may follow by `append_text` unless it is `complete`. Raises as `submit`."""
         max_frames = self._frame_limit(options, prompt)
         frames = self._admission.estimate_frames(prompt.text_tokens, max_frames)
         if options.context is None:
             self._check(frames, options.max_wait_s)
         queued_s = time.monotonic()
         deadline_s = math.inf if options.max_wait_s is None else queued_s + options.max_wait_s
-        trailing = TrailingText(prompt.trailing_ids, complete, prompt.text_tokens)
-        seed = draw_seed() if options.seed is None else options.seed
         pending = Pending(
-            *(stream.utterance_id, options, prompt, seed, max_frames, stream, trailing),
+            utterance_id=stream.utterance_id,
+            request=options,
+            prompt=prompt,
+            seed=draw_seed() if options.seed is None else options.seed,
+            max_frames=max_frames,
+            stream=stream,
+            trailing=TrailingText(prompt.trailing_ids, complete, prompt.text_tokens),
             frames=frames,
             deadline_s=deadline_s,
             queued_s=queued_s,
@@ -117,7 +121,7 @@ class EngineFront(SpeechEngine):
         return stream
 
     def _accept(self, pending: Pending) -> None:
-        """With the gate held."""
+        """Sends an utterance to the loop. Call it with the gate held."""
         if not self._accepting:
             raise NotServing("the engine has stopped")
         self._accepted = self._accepted.plus(pending.frames)
@@ -127,11 +131,14 @@ class EngineFront(SpeechEngine):
         return waiting(self._accepted, self._loop_state(), self.config.max_streams)
 
     def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
-        """More text of a live utterance that has been queued."""
+        """Sends more text of a live utterance that has been queued."""
         self._send(AppendText(utterance_id, ids, complete))
 
     def _prompt(self, request: SynthesisRequest) -> Prompt:
-        """With the context, if the model can go on from it and half of the positions stay free."""
+        """The prompt of a request.
+
+        It includes the request's context if the model can go on from it and half of the positions stay free.
+        """
         prompt = self.text.prompt(request)
         positions = prompt.prefill_tokens + len(prompt.trailing_ids)
         goes_on = self.info.max_utterance_chars is None and 2 * positions <= self.config.max_context

@@ -1,7 +1,8 @@
 """An open utterance: text goes in while its speech comes out, in one acoustic context.
 
-The text that has arrived is spoken one token a frame. When it runs dry before its end is known, the row waits: no
-frame, no random number, no counter moves; so the speech does not depend on when, or in which fragments, text came.
+The text that has arrived is spoken at one token a frame. When it runs dry before its end is known, the row waits: no
+frame, no random number and no counter moves. So the speech depends neither on the time of the fragments nor on how the
+text was cut.
 """
 
 from typing import Protocol
@@ -36,11 +37,11 @@ class LiveQueue(Protocol):
 
 
 class LiveUtterance:
-    """Made by `EngineFront.open`. `stream` gives the speech; leave early by `stream.cancel()`.
+    """An utterance with open text, made by `SpeechEngine.open`. `stream` gives the speech; `stream.cancel()` ends it early.
 
     Both methods raise:
         Overloaded: the queue is full, when there is enough text to start with.
-        Rejected: the text does not fit into the context, or is no Unicode.
+        Rejected: the text does not fit into the context, or is not valid Unicode.
     """
 
     def __init__(self, engine: LiveQueue, text: PromptBuilder, options: UtteranceOptions) -> None:
@@ -51,20 +52,20 @@ class LiveUtterance:
         self._committer = text.live_text()
         self._tokens_to_start = text.tokens_to_start(options)
         self._ids: list[int] = []
-        """Final text ids that are not queued yet: until there are enough to start with."""
+        """Final text ids that are not sent yet."""
         self._tokens = 0
         self._started = False
         self._complete = False
-        text.build(options, [text.end_of_text_id], complete=True)  # for its errors: before the first text, not at it
+        text.build(options, [text.end_of_text_id], complete=True)  # for its errors, before the first text arrives
 
     def append(self, text: str) -> None:
-        """More text. Words are committed when what follows can no longer change their tokens."""
+        """Adds text. Its words are spoken once later text can no longer change their tokens."""
         assert not self._complete, "the text has been ended"
         check_characters("text", text)
         self._commit(self._committer.append(text))
 
     def end(self) -> None:
-        """No text follows. Raises Rejected if there was none at all."""
+        """Ends the text. Raises Rejected if there was none at all."""
         assert not self._complete, "the text has been ended"
         self._complete = True
         self._commit(self._committer.close())
