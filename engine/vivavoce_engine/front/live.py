@@ -37,7 +37,7 @@ class LiveQueue(Protocol):
 
 
 class LiveUtterance:
-    """An utterance with open text, made by `SpeechEngine.open`. `stream` gives the speech; `stream.cancel()` ends it early.
+    """An utterance with open text, made by `SpeechEngine.open`. `stream` gives its speech; `stream.cancel()` ends it.
 
     Both methods raise:
         Overloaded: the queue is full, when there is enough text to start with.
