@@ -1,0 +1,335 @@
+"""Watcher: starts an engine's process, watches over it, and starts it again when it breaks. Torch-free.
+
+    AWAY ────► SERVING ────► AWAY           loaded; broke down, and is started again after a pause
+    ASLEEP ──► WAKING ──► SERVING ──► ASLEEP   on demand: asked for; loaded; nobody used it for a while
+
+Messages are refused by `require` while the process is AWAY; those for one that is WAKING wait in the backlog.
+
+One thread, with an event loop of its own, does all the work: whatever has no other note is its alone. Callers on other
+threads hand it work by `_call`. The gate is the one lock between the two: phase and generation change with it held.
+"""
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from enum import Enum, auto
+from typing import Protocol
+
+from vivavoce_engine.batching.faults import as_engine_error
+from vivavoce_engine.batching.messages import AppendText, Cancel, Shutdown, Submit
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.errors import EngineError, NotServing
+from vivavoce_engine.model import Model
+from vivavoce_engine.process.child import STOP_LIMIT_S, Child, Fault
+from vivavoce_engine.process.wire import Answer, Ask, Broken, Loaded, Logged, Order, Ping, Read, Report
+
+log = logging.getLogger(__name__)
+
+TICK_S = 1.0
+LOAD_TIMEOUT_S = 900.0
+"""A process that has not loaded its model by then hangs."""
+ANSWER_TIMEOUT_S = 120.0
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.5, 60.0
+"""Pause before the process is started again; doubled after each process that did not last."""
+STABLE_AFTER_S = 60.0
+"""A process that has served for this long sets the count of failures back to 0."""
+MAX_FAILURES = 5
+"""After this many failures in a row the engine counts as failed. It is still started again."""
+HANG = Fault("hang", NotServing("the engine does not go on"))
+
+OwnerMessage = Submit | AppendText | Cancel | Read | Ask
+
+
+class Phase(Enum):
+    AWAY = auto()
+    ASLEEP = auto()
+    WAKING = auto()
+    SERVING = auto()
+
+
+class Owner(Protocol):
+    """Whoever a Watcher works for. All methods are called on the watching thread, and none may wait."""
+
+    def on_report(self, report: Report) -> None: ...
+
+    def on_answer(self, answer: Answer) -> None: ...
+
+    def on_loading(self, now_s: float) -> None:
+        """The model is still being loaded; called once a tick."""
+
+    def last_needed_s(self) -> float:
+        """Time (time.monotonic) at which the process was last needed; infinite while something waits for it. With the
+        gate held."""
+        ...
+
+    def on_gone(self, error: EngineError) -> None:
+        """Nothing that was sent will be answered any more; what still waits fails with `error`. With the gate held."""
+
+
+class Watcher:
+    """See above. `on_demand_s` None starts the process at once and keeps it; otherwise it is started by the first
+    `require`, and ended when it has been idle for that long."""
+
+    def __init__(
+        self, model: Model, config: EngineConfig, on_demand_s: float | None, gate: threading.Lock, owner: Owner
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._on_demand_s = on_demand_s
+        self._gate = gate
+        self._owner = owner
+        self._phase = Phase.AWAY
+        self._generation = 0
+        """Number of the process that serves or is to be started: what was sent to an earlier one is dropped."""
+        self._failures = 0
+        """Processes in a row that did not last."""
+        self._restarts: Counter[str] = Counter()
+        self._child: Child | None = None
+        self._backlog: deque[OwnerMessage] = deque()
+        self._wake = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._first_start: Future[None] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._watch, name="vivavoce-process", daemon=True)
+
+    # ---- from any thread --------------------------------------------------------------------------------------
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def failed(self) -> bool:
+        return self._failures >= MAX_FAILURES and self._phase is Phase.AWAY and self._on_demand_s is None
+
+    @property
+    def restarts(self) -> Counter[str]:
+        """Reason → how often the process broke down."""
+        return Counter(self._restarts)
+
+    @property
+    def silent_s(self) -> float:
+        """How long the process has not answered a Ping, 0 where it has answered all."""
+        child = self._child
+        return 0.0 if child is None else max(0.0, time.monotonic() - child.asked_s)
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while there is one."""
+        child = self._child
+        return None if child is None else child.process.pid
+
+    def start(self) -> None:
+        """Starts the thread, without waiting for the process."""
+        self._loop = asyncio.new_event_loop()
+        self._thread.start()
+
+    def wait_until_started(self) -> None:
+        """Raises EngineError if the model cannot be loaded."""
+        self._first_start.result()
+
+    def stop(self) -> None:
+        """Ends the process, and then the thread."""
+        if self._thread.is_alive():
+            self._call(self._stopping.set)
+            self._thread.join()
+
+    def require(self) -> None:
+        """With the gate held: somebody is about to send. Wakes a process that is ASLEEP. Raises NotServing."""
+        if self._phase is Phase.AWAY:
+            raise NotServing("the engine is not serving")
+        if self._phase is Phase.ASLEEP:
+            self._phase = Phase.WAKING
+            self._call(self._wake.set)
+
+    def send(self, message: OwnerMessage) -> None:
+        """Sends to the process of this moment, without waiting; dropped if that one is gone by then."""
+        self._call(self._forward, self._generation, message)
+
+    def report_timeout(self) -> None:
+        """A question had no answer within ANSWER_TIMEOUT_S: the process hangs, unless it was loaded after that."""
+        self._call(self._kill_if_hung)
+
+    def _call(self, function: Callable[..., object], *args: object) -> None:
+        """Runs a function on the watching thread, soon; never once that thread has ended."""
+        assert self._loop is not None, "it was started"
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
+
+    # ---- watching thread --------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        loop = self._loop
+        assert loop is not None, "it was started"
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(self._run_processes())
+
+    async def _run_processes(self) -> None:
+        """Runs one process after the other, until `stop`."""
+        self._enter(Phase.AWAY if self._on_demand_s is None else Phase.ASLEEP)
+        if self._on_demand_s is not None:
+            self._first_start.set_result(None)
+        while not self._stopping.is_set():
+            if self._phase is Phase.ASLEEP:
+                await self._wait_for_wake_or_stop()
+                continue
+            fault = await self._run_process()
+            if not self._first_start.done():
+                self._first_start.set_exception(fault.error if fault else NotServing("the engine was stopped"))
+                return
+            if fault is not None and not self._stopping.is_set():
+                await self._back_off(fault)
+        self._end_generation(Phase.AWAY, NotServing("the engine was stopped"))
+
+    async def _run_process(self) -> Fault | None:
+        """Runs one process to its end. Returns why it broke, None if it was told to end."""
+        try:
+            child = self._child = await Child.start()
+        except OSError as error:
+            return Fault("load", NotServing(f"no process can be started: {error}"))
+        ticking = asyncio.create_task(self._tick(child))
+        broken: Broken | None = None
+        try:
+            child.send(Order(self._model.load, self._config, logging.getLogger().getEffectiveLevel()))
+            while broken is None:
+                broken = self._on_message(child, await child.receive())
+        except EOFError:
+            pass
+        except Exception as error:
+            log.exception("a bug")
+            child.kill(Fault("error", as_engine_error(error)))
+        ticking.cancel()
+        if not child.sent_away:
+            self._enter(Phase.AWAY)
+        status = await child.end()
+        self._child = None
+        if time.monotonic() - child.loaded_s > STABLE_AFTER_S:
+            self._failures = 0
+        return None if child.sent_away else child.fault(broken, status)
+
+    def _on_message(self, child: Child, message: object) -> Broken | None:
+        match message:
+            case Report() if not child.sent_away:
+                child.asked_s = math.inf
+                self._owner.on_report(message)
+            case Answer():
+                self._owner.on_answer(message)
+            case Logged(record=record):
+                logging.getLogger(record.name).handle(record)
+            case Loaded():
+                self._on_loaded(child)
+            case Broken():
+                return message
+        return None
+
+    def _on_loaded(self, child: Child) -> None:
+        child.loaded_s = time.monotonic()
+        log.info("%s is ready after %.1f s", self._model.info.name, child.loaded_s - child.started_s)
+        self._enter(Phase.SERVING)
+        while self._backlog:
+            child.send(self._backlog.popleft())
+        if not self._first_start.done():
+            self._first_start.set_result(None)
+
+    def _forward(self, generation: int, message: OwnerMessage) -> None:
+        if generation != self._generation:
+            return
+        if self._phase is Phase.SERVING and self._child is not None:
+            self._child.send(message)
+        else:
+            self._backlog.append(message)
+
+    async def _tick(self, child: Child) -> None:
+        """Looks after a process: ends it when it is not needed, kills it when it hangs, and asks for signs of life."""
+        limit_s = self._config.max_step_s
+        while not child.sent_away:
+            now_s = time.monotonic()
+            if self._stopping.is_set() or self._fall_asleep_if_idle(now_s):
+                self._send_away(child)
+            elif math.isinf(child.loaded_s):
+                self._owner.on_loading(now_s)
+                if now_s - child.started_s > LOAD_TIMEOUT_S:
+                    child.kill(HANG)
+            elif math.isinf(child.asked_s):
+                child.asked_s = now_s
+                child.send(Ping())
+            elif now_s - child.asked_s > limit_s:
+                child.kill(HANG)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), min(TICK_S, limit_s / 4))
+
+    def _kill_if_hung(self) -> None:
+        if self._child is not None and time.monotonic() - self._child.loaded_s > ANSWER_TIMEOUT_S:
+            self._child.kill(HANG)
+
+    def _send_away(self, child: Child) -> None:
+        child.sent_away = True
+        if math.isinf(child.loaded_s):
+            child.process.kill()  # it reads no message while it loads
+        child.send(Shutdown())
+        asyncio.get_running_loop().call_later(STOP_LIMIT_S, child.process.kill)
+
+    def _fall_asleep_if_idle(self, now_s: float) -> bool:
+        """Whether the process may end. From then on the next caller starts another."""
+        with self._gate:
+            if self._phase is not Phase.SERVING or self._on_demand_s is None:
+                return False
+            if now_s - self._owner.last_needed_s() < self._on_demand_s:
+                return False
+            log.info("%s is unloaded: nobody used it for %g s", self._model.info.name, self._on_demand_s)
+            self._reset(Phase.ASLEEP, NotServing("the model was unloaded"))
+            return True
+
+    async def _back_off(self, fault: Fault) -> None:
+        """After a fault: tells the owner, and pauses."""
+        self._failures += 1
+        self._restarts[fault.reason] += 1
+        pause_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._failures - 1))
+        log.error(
+            "the engine of %s broke down (%s): %s; number %d of late; the next start is in %g s",
+            self._model.info.name,
+            fault.reason,
+            fault.error,
+            self._failures,
+            pause_s,
+        )
+        self._end_generation(Phase.AWAY, _as_told(fault))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), pause_s)
+        if self._on_demand_s is not None:
+            self._enter(Phase.ASLEEP)
+
+    def _enter(self, phase: Phase) -> None:
+        with self._gate:
+            self._phase = phase
+
+    def _end_generation(self, phase: Phase, error: EngineError) -> None:
+        with self._gate:
+            self._reset(phase, error)
+
+    def _reset(self, phase: Phase, error: EngineError) -> None:
+        """With the gate held: nothing is left of the process that was."""
+        self._phase = phase
+        self._generation += 1
+        self._backlog.clear()
+        self._owner.on_gone(error)
+
+    async def _wait_for_wake_or_stop(self) -> None:
+        waiting = [asyncio.ensure_future(event.wait()) for event in (self._wake, self._stopping)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for waiter in waiting:
+            waiter.cancel()
+        self._wake.clear()
+
+
+def _as_told(fault: Fault) -> EngineError:
+    """The error that callers get. The fault's own error is for the log."""
+    if fault.reason == "load":
+        return NotServing(f"the model could not be loaded: {fault.error}")
+    return NotServing("the engine broke down and is started anew")
