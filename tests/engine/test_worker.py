@@ -3,16 +3,15 @@
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from vivavoce_engine.batching.admission import Admission
-from vivavoce_engine.batching.messages import AudioChunk, Finished, Shutdown, Submit
+from vivavoce_engine.batching.messages import AudioChunk, Finished, Shutdown
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
 from vivavoce_engine.ipc.pipe import Pipe
 from vivavoce_engine.model import Parts
-from vivavoce_engine.process.wire import Ping, RemoteListener, Report
+from vivavoce_engine.process.wire import Ping, RemoteSubmit, Report
 from vivavoce_engine.process.worker import Worker
 
 from tests.support.utterances import pending
@@ -44,7 +43,7 @@ def next_report(server: Pipe) -> Report:
 
 def test_steps_that_give_nobody_a_piece_are_not_reported(server: Pipe) -> None:
     """How long the pieces after the first are depends on how busy the machine is."""
-    server.send(Submit(replace(pending(1, first_chunk_frames=4), stream=RemoteListener(1))))
+    server.send(RemoteSubmit.of(pending(1, first_chunk_frames=4)))
     pieces: list[int] = []
     reports: list[Report] = []
     while not reports or not any(isinstance(event, Finished) for _, event in reports[-1].events):

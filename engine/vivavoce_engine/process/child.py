@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from vivavoce_engine.errors import EngineError, NotServing
 from vivavoce_engine.ipc.pipe import COUNT, lengths_size, pack, unpack, unpack_lengths
 from vivavoce_engine.ipc.spawn import spawn
-from vivavoce_engine.process.wire import Broken, Reason
+from vivavoce_engine.process.wire import Broken, Reason, ToServer, ToWorker
 
 READ_BUFFER_BYTES = 4 * 2**20
 STOP_LIMIT_S = 5.0
@@ -45,18 +45,20 @@ class Child:
         reader, writer = await asyncio.open_connection(sock=here, limit=READ_BUFFER_BYTES)
         return cls(process, reader, writer)
 
-    def send(self, message: object) -> None:
+    def send(self, message: ToWorker) -> None:
         """Never waits: what the process does not take yet is kept."""
         self.writer.writelines(pack(message))
 
-    async def receive(self) -> object:
+    async def receive(self) -> ToServer:
         """Raises EOFError when the process is gone."""
         read = self.reader.readexactly
         try:
             lengths = unpack_lengths(await read(lengths_size(await read(COUNT.size))))
-            return unpack([await read(length) for length in lengths])
+            message = unpack([await read(length) for length in lengths])
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise EOFError("the process is gone") from error
+        assert isinstance(message, ToServer), f"no message to a server: {type(message).__name__}"
+        return message
 
     def kill(self, fault: Fault) -> None:
         self.killed_for = self.killed_for or fault

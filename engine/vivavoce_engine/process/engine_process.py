@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from vivavoce_engine.front.stream import AudioStream, deliver
 from vivavoce_engine.model import Model
 from vivavoce_engine.process.remote_voices import remote_voices
 from vivavoce_engine.process.watcher import ANSWER_TIMEOUT_S, Phase, Watcher
-from vivavoce_engine.process.wire import Answer, AnswerValue, Ask, Encode, GetPresets, Read, RemoteListener, Report
+from vivavoce_engine.process.wire import Answer, AnswerValue, Ask, Encode, GetPresets, Read, RemoteSubmit, Report
 from vivavoce_engine.request import VoiceReference
 from vivavoce_engine.voices.store import VoiceStore
 
@@ -171,9 +170,7 @@ class EngineProcess(EngineFront):
 
     def _send(self, command: Command) -> None:
         assert not isinstance(command, Shutdown), "the watcher ends the process"
-        if isinstance(command, Submit):  # its stream stays here
-            command = Submit(replace(command.pending, stream=RemoteListener(command.pending.utterance_id)))
-        self._watcher.send(command)
+        self._watcher.send(RemoteSubmit.of(command.pending) if isinstance(command, Submit) else command)
 
     def _forget(self, utterance_id: int) -> None:
         self._used_s = time.monotonic()

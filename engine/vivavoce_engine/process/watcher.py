@@ -22,12 +22,12 @@ from enum import Enum, auto
 from typing import Protocol
 
 from vivavoce_engine.batching.faults import as_engine_error
-from vivavoce_engine.batching.messages import AppendText, Cancel, Shutdown, Submit
+from vivavoce_engine.batching.messages import Shutdown
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EngineError, NotServing
 from vivavoce_engine.model import Model
 from vivavoce_engine.process.child import STOP_LIMIT_S, Child, Fault
-from vivavoce_engine.process.wire import Answer, Ask, Broken, Loaded, Logged, Order, Ping, Read, Report
+from vivavoce_engine.process.wire import Answer, Broken, Loaded, Logged, Order, Ping, Report, ToServer, ToWorker
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +42,6 @@ STABLE_AFTER_S = 60.0
 MAX_FAILURES = 5
 """After this many failures in a row the engine counts as failed. It is still started again."""
 HANG = Fault("hang", NotServing("the engine does not go on"))
-
-OwnerMessage = Submit | AppendText | Cancel | Read | Ask
 
 
 class Phase(Enum):
@@ -91,7 +89,7 @@ class Watcher:
         """Processes in a row that did not last."""
         self._restarts: Counter[str] = Counter()
         self._child: Child | None = None
-        self._backlog: deque[OwnerMessage] = deque()
+        self._backlog: deque[ToWorker] = deque()
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._first_start: Future[None] = Future()
@@ -148,7 +146,7 @@ class Watcher:
             self._phase = Phase.WAKING
             self._call(self._wake.set)
 
-    def send(self, message: OwnerMessage) -> None:
+    def send(self, message: ToWorker) -> None:
         """Sends to the process of this moment, without waiting; dropped if that one is gone by then."""
         self._call(self._forward, self._generation, message)
 
@@ -213,7 +211,7 @@ class Watcher:
             self._failures = 0
         return None if child.sent_away else child.fault(broken, status)
 
-    def _on_message(self, child: Child, message: object) -> Broken | None:
+    def _on_message(self, child: Child, message: ToServer) -> Broken | None:
         match message:
             case Report() if not child.sent_away:
                 child.asked_s = math.inf
@@ -237,7 +235,7 @@ class Watcher:
         if not self._first_start.done():
             self._first_start.set_result(None)
 
-    def _forward(self, generation: int, message: OwnerMessage) -> None:
+    def _forward(self, generation: int, message: ToWorker) -> None:
         if generation != self._generation:
             return
         if self._phase is Phase.SERVING and self._child is not None:

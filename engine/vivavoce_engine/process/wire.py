@@ -1,7 +1,10 @@
 """What crosses between a server and the process of one of its engines (pipe.py has how).
 
-Server → worker: Order first; then the loop's commands (messages.py), and Read, Ask, Ping.
+Server → worker: Order first; then RemoteSubmit, the loop's other commands (messages.py), Read, Ask and Ping.
 Worker → server: Loaded or Broken; then Report, Answer, Logged; Broken last, if it can still say so.
+
+Every message is a frozen dataclass, and pickled: the two sides share no object. Some hold an object that is
+not frozen: Order a function, pickled by its name; Logged a LogRecord; Answer, Failed and Broken an exception.
 """
 
 import logging
@@ -12,12 +15,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from vivavoce_engine.batching.listener import Listener
 from vivavoce_engine.batching.loop import LoopState
-from vivavoce_engine.batching.messages import StreamEvent
+from vivavoce_engine.batching.messages import AppendText, Cancel, Shutdown, StreamEvent
+from vivavoce_engine.batching.pending import Pending, TrailingText
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EngineError
 from vivavoce_engine.model import Parts
-from vivavoce_engine.request import VoiceReference
+from vivavoce_engine.request import SynthesisRequest, VoiceReference
+from vivavoce_engine.text.prompt import Prompt
 
 Reason = Literal["error", "out_of_memory", "device", "hang", "killed", "load"]
 """Why a worker is no more: an exception; memory; a lost CUDA context; a step without end; a signal; or it never was."""
@@ -30,6 +36,54 @@ class Order:
     load: Callable[[], Parts]
     config: EngineConfig
     log_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSubmit:
+    """Submit as it crosses: a Pending without its listener and its growing text, which each side has for itself.
+
+    The text of a Pending that has just been accepted is its prompt's; `complete` says that no AppendText follows.
+    """
+
+    utterance_id: int
+    request: SynthesisRequest
+    prompt: Prompt
+    seed: int
+    max_frames: int
+    complete: bool
+    frames: float
+    deadline_s: float
+    queued_s: float
+
+    @classmethod
+    def of(cls, pending: Pending) -> "RemoteSubmit":
+        assert tuple(pending.trailing.ids) == pending.prompt.trailing_ids, "no text has been appended yet"
+        return cls(
+            utterance_id=pending.utterance_id,
+            request=pending.request,
+            prompt=pending.prompt,
+            seed=pending.seed,
+            max_frames=pending.max_frames,
+            complete=pending.trailing.complete,
+            frames=pending.frames,
+            deadline_s=pending.deadline_s,
+            queued_s=pending.queued_s,
+        )
+
+    def pending(self, listener: Listener) -> Pending:
+        assert listener.utterance_id == self.utterance_id
+        return Pending(
+            utterance_id=self.utterance_id,
+            request=self.request,
+            prompt=self.prompt,
+            seed=self.seed,
+            max_frames=self.max_frames,
+            stream=listener,
+            trailing=TrailingText(self.prompt.trailing_ids, self.complete, self.prompt.text_tokens),
+            frames=self.frames,
+            deadline_s=self.deadline_s,
+            queued_s=self.queued_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +156,5 @@ class Broken:
     error: EngineError
 
 
-class RemoteListener:
-    """Stands for a stream of the server's: knows how much of it has been sent, and how much was read."""
-
-    def __init__(self, utterance_id: int) -> None:
-        self.utterance_id = utterance_id
-        self.frames_read = 0
-        self._frames_sent = 0
-
-    @property
-    def unread_frames(self) -> int:
-        return self._frames_sent - self.frames_read
-
-    def count_sent(self, frames: int) -> None:
-        self._frames_sent += frames
+ToWorker = Order | RemoteSubmit | AppendText | Cancel | Shutdown | Read | Ask | Ping
+ToServer = Loaded | Report | Answer | Logged | Broken

@@ -20,7 +20,6 @@ import numpy as np
 
 from vivavoce_engine.batching.admission import Admission
 from vivavoce_engine.batching.faults import as_engine_error, reason_of
-from vivavoce_engine.batching.listener import Listener
 from vivavoce_engine.batching.loop import EngineLoop
 from vivavoce_engine.batching.messages import (
     AppendText,
@@ -50,8 +49,9 @@ from vivavoce_engine.process.wire import (
     Order,
     Ping,
     Read,
-    RemoteListener,
+    RemoteSubmit,
     Report,
+    ToWorker,
 )
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, VoiceReference
 from vivavoce_engine.voices.registry import step_back
@@ -64,6 +64,22 @@ WARM_UP_TEXT = "This warms the engine up."
 WARM_UP_FRAMES = 24
 
 
+class RemoteListener:
+    """Stands for a stream of the server's: knows how much of it has been sent, and how much was read."""
+
+    def __init__(self, utterance_id: int) -> None:
+        self.utterance_id = utterance_id
+        self.frames_read = 0
+        self._frames_sent = 0
+
+    @property
+    def unread_frames(self) -> int:
+        return self._frames_sent - self.frames_read
+
+    def count_sent(self, frames: int) -> None:
+        self._frames_sent += frames
+
+
 class Worker:
     """A loop whose commands come out of a pipe, and whose reports go into it."""
 
@@ -71,7 +87,7 @@ class Worker:
         self._pipe = pipe
         self._parts = parts
         self._loop = EngineLoop(parts.runner, config, admission, self._deliver)
-        self._listeners: dict[int, Listener] = {}
+        self._listeners: dict[int, RemoteListener] = {}
         self._heard = False
         """Whether something has arrived that no report has followed yet."""
         self._told_left_queue = 0
@@ -84,19 +100,19 @@ class Worker:
         """For the loop: commands, while all else is seen to here."""
         while self._pipe.has_message(0):
             message = self._pipe.receive()
+            assert isinstance(message, ToWorker), f"no message to a worker: {type(message).__name__}"
             self._heard = True
             match message:
                 case Read(utterance_id=utterance_id, frames=frames):
-                    listener = self._listeners.get(utterance_id)
-                    if isinstance(listener, RemoteListener):
-                        listener.frames_read = frames
+                    if utterance_id in self._listeners:  # it has not ended meanwhile
+                        self._listeners[utterance_id].frames_read = frames
                 case Ask():
                     self._answering.submit(self._answer, message)
                 case Ping():
                     pass
-                case Submit(pending=pending):
-                    self._listeners[pending.utterance_id] = pending.stream
-                    yield message
+                case RemoteSubmit(utterance_id=utterance_id):
+                    listener = self._listeners[utterance_id] = RemoteListener(utterance_id)
+                    yield Submit(message.pending(listener))
                 case Cancel(utterance_id=utterance_id):
                     self._listeners.pop(utterance_id, None)
                     yield message
