@@ -13,7 +13,7 @@ from vivavoce_engine.ipc.spawn import spawn
 from vivavoce_engine.process.wire import Broken, Reason, ToServer, ToWorker
 
 READ_BUFFER_BYTES = 4 * 2**20
-STOP_LIMIT_S = 5.0
+EXIT_TIMEOUT_S = 5.0
 """For a process that was told to go."""
 
 
@@ -27,14 +27,14 @@ class Fault:
 
 @dataclass
 class Child:
-    """A process and the server's end of its pipe. One thread uses it; `asked_s` may be read by any."""
+    """A process and the server's end of its pipe. One thread uses it; `pinged_s` may be read by any."""
 
     process: "subprocess.Popen[bytes]"
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    killed_for: Fault | None = None
-    sent_away: bool = False
-    asked_s: float = math.inf
+    kill_fault: Fault | None = None
+    ending: bool = False
+    pinged_s: float = math.inf
     """When the oldest question about its life went out that nothing has answered."""
     loaded_s: float = math.inf
     started_s: float = field(default_factory=time.monotonic)
@@ -61,22 +61,22 @@ class Child:
         return message
 
     def kill(self, fault: Fault) -> None:
-        self.killed_for = self.killed_for or fault
+        self.kill_fault = self.kill_fault or fault
         self.process.kill()
 
-    def fault(self, broken: Broken | None, status: int) -> Fault:
+    def exit_fault(self, broken: Broken | None, status: int) -> Fault:
         """Why it ended, after it has."""
-        if self.killed_for is not None:
-            return self.killed_for
+        if self.kill_fault is not None:
+            return self.kill_fault
         if broken is not None:
             return Fault(broken.reason, broken.error)
         end = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         return Fault("killed", NotServing(f"the engine's process {end}"))
 
-    async def end(self) -> int:
+    async def ensure_gone(self) -> int:
         """Makes sure that it is gone. Returns its exit status."""
         self.writer.close()
         with suppress(subprocess.TimeoutExpired):
-            return await asyncio.to_thread(self.process.wait, STOP_LIMIT_S if self.sent_away else 0.2)
+            return await asyncio.to_thread(self.process.wait, EXIT_TIMEOUT_S if self.ending else 0.2)
         self.process.kill()
         return await asyncio.to_thread(self.process.wait)

@@ -25,7 +25,16 @@ from vivavoce_engine.front.stream import AudioStream, deliver
 from vivavoce_engine.model import Model
 from vivavoce_engine.process.remote_voices import remote_voices
 from vivavoce_engine.process.watcher import ANSWER_TIMEOUT_S, Phase, Watcher
-from vivavoce_engine.process.wire import Answer, AnswerValue, Ask, Encode, GetPresets, Read, RemoteSubmit, Report
+from vivavoce_engine.process.wire import (
+    Answer,
+    AnswerValue,
+    Ask,
+    Encode,
+    GetPresets,
+    ReadProgress,
+    RemoteSubmit,
+    Report,
+)
 from vivavoce_engine.request import VoiceReference
 from vivavoce_engine.voices.store import VoiceStore
 
@@ -43,15 +52,15 @@ class EngineProcess(EngineFront):
     ) -> None:
         super().__init__(model.info, model.text, config, remote_voices(model, self, store))
         self._on_demand_s = on_demand_s
-        self._unread_ahead = int(config.max_unread_s / model.info.frame_s) // 4
+        self._read_report_frames = int(config.max_unread_s / model.info.frame_s) // 4
         """Frames that a reader takes before the process hears of it."""
         self._state = LoopState(self._admission.rates)
         self._pending: dict[int, Pending] = {}
         """Utterances that have not ended."""
-        self._told_read: dict[int, int] = {}
+        self._reported_read_frames: dict[int, int] = {}
         self._questions: dict[int, Future[AnswerValue]] = {}
         self._presets: Mapping[str, NDArray[np.float32]] | None = None
-        self._used_s = time.monotonic()
+        self._last_used_s = time.monotonic()
         self._watcher = Watcher(model, config, on_demand_s, self._gate, self)
 
     # ---- callers ----------------------------------------------------------------------------------------------
@@ -138,7 +147,7 @@ class EngineProcess(EngineFront):
             self._watcher.report_timeout()
             raise NotServing("the engine does not answer") from error
         finally:
-            self._used_s = time.monotonic()
+            self._last_used_s = time.monotonic()
             self._questions.pop(number, None)
 
     def _accept(self, pending: Pending) -> None:
@@ -151,7 +160,7 @@ class EngineProcess(EngineFront):
         if not self._accepting:
             raise NotServing("the engine is not serving")
         self._watcher.require()
-        self._used_s = time.monotonic()
+        self._last_used_s = time.monotonic()
 
     def _cancel(self, utterance_id: int) -> None:
         if utterance_id in self._pending:
@@ -160,10 +169,10 @@ class EngineProcess(EngineFront):
 
     def _on_read(self, stream: AudioStream) -> None:
         # Not each piece: the loop would wake for all of them, and only wants to know who is far behind.
-        told = self._told_read.get(stream.utterance_id, 0)
-        if stream.frames_read - told > self._unread_ahead and stream.utterance_id in self._pending:
-            self._told_read[stream.utterance_id] = stream.frames_read
-            self._watcher.send(Read(stream.utterance_id, stream.frames_read))
+        told = self._reported_read_frames.get(stream.utterance_id, 0)
+        if stream.frames_read - told > self._read_report_frames and stream.utterance_id in self._pending:
+            self._reported_read_frames[stream.utterance_id] = stream.frames_read
+            self._watcher.send(ReadProgress(stream.utterance_id, stream.frames_read))
 
     def _loop_state(self) -> LoopState:
         return self._state
@@ -173,9 +182,9 @@ class EngineProcess(EngineFront):
         self._watcher.send(RemoteSubmit.of(command.pending) if isinstance(command, Submit) else command)
 
     def _forget(self, utterance_id: int) -> None:
-        self._used_s = time.monotonic()
+        self._last_used_s = time.monotonic()
         self._pending.pop(utterance_id, None)
-        self._told_read.pop(utterance_id, None)
+        self._reported_read_frames.pop(utterance_id, None)
 
     # ---- watching thread: see Owner ---------------------------------------------------------------------------
 
@@ -210,12 +219,12 @@ class EngineProcess(EngineFront):
         deliver([(pending.stream, refusal) for pending in late])
 
     def last_needed_s(self) -> float:
-        return math.inf if self._pending or self._questions else self._used_s
+        return math.inf if self._pending or self._questions else self._last_used_s
 
     def on_gone(self, error: EngineError) -> None:
         lost, questions = list(self._pending.values()), list(self._questions.values())
         self._pending.clear()
-        self._told_read.clear()
+        self._reported_read_frames.clear()
         self._accepted, self._accepted_frames = 0, 0.0
         self._state = LoopState(self._admission.rates)
         deliver([(pending.stream, Failed(error)) for pending in lost])

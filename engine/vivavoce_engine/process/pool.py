@@ -77,13 +77,13 @@ class EnginePool(SpeechEngine):
         )
 
     def check_room(self, max_wait_s: float | None) -> None:
-        self._soonest().check_room(max_wait_s)
+        self._next_engine().check_room(max_wait_s)
 
     def submit(self, request: SynthesisRequest) -> AudioStream:
-        return self._soonest().submit(request)
+        return self._next_engine().submit(request)
 
     def open(self, request: SynthesisRequest) -> LiveUtterance:
-        return self._soonest().open(request)
+        return self._next_engine().open(request)
 
     def waiting(self) -> Load:
         return Load.total(engine.waiting() for engine in self.engines)
@@ -94,13 +94,13 @@ class EnginePool(SpeechEngine):
 
     def encode(self, audio: NDArray[np.float32]) -> VoiceReference:
         """For Voices."""
-        return self._soonest().encode(audio)
+        return self._next_engine().encode(audio)
 
     def presets(self) -> Mapping[str, NDArray[np.float32]]:
         """For Voices."""
-        return self._soonest().presets()
+        return self._next_engine().presets()
 
-    def _soonest(self) -> EngineProcess:
+    def _next_engine(self) -> EngineProcess:
         """Where the next utterance begins first; of several, one that is loaded, and has most rows free."""
         ready = [engine for engine in self.engines if engine.ready]
         if not ready:

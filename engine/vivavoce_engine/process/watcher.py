@@ -26,8 +26,8 @@ from vivavoce_engine.batching.messages import Shutdown
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EngineError, NotServing
 from vivavoce_engine.model import Model
-from vivavoce_engine.process.child import STOP_LIMIT_S, Child, Fault
-from vivavoce_engine.process.wire import Answer, Broken, Loaded, Logged, Order, Ping, Report, ToServer, ToWorker
+from vivavoce_engine.process.child import EXIT_TIMEOUT_S, Child, Fault
+from vivavoce_engine.process.wire import Answer, Broken, LoadCommand, Loaded, Logged, Ping, Report, ToServer, ToWorker
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ STABLE_AFTER_S = 60.0
 """A process that has served for this long sets the count of failures back to 0."""
 MAX_FAILURES = 5
 """After this many failures in a row the engine counts as failed. It is still started again."""
-HANG = Fault("hang", NotServing("the engine does not go on"))
+HANG_FAULT = Fault("hang", NotServing("the engine does not go on"))
 
 
 class Phase(Enum):
@@ -115,7 +115,7 @@ class Watcher:
     def silent_s(self) -> float:
         """How long the process has not answered a Ping, 0 where it has answered all."""
         child = self._child
-        return 0.0 if child is None else max(0.0, time.monotonic() - child.asked_s)
+        return 0.0 if child is None else max(0.0, time.monotonic() - child.pinged_s)
 
     @property
     def pid(self) -> int | None:
@@ -183,7 +183,7 @@ class Watcher:
                 return
             if fault is not None and not self._stopping.is_set():
                 await self._back_off(fault)
-        self._end_generation(Phase.AWAY, NotServing("the engine was stopped"))
+        self._fail_generation(Phase.AWAY, NotServing("the engine was stopped"))
 
     async def _run_process(self) -> Fault | None:
         """Runs one process to its end. Returns why it broke, None if it was told to end."""
@@ -194,7 +194,7 @@ class Watcher:
         ticking = asyncio.create_task(self._tick(child))
         broken: Broken | None = None
         try:
-            child.send(Order(self._model.load, self._config, logging.getLogger().getEffectiveLevel()))
+            child.send(LoadCommand(self._model.load, self._config, logging.getLogger().getEffectiveLevel()))
             while broken is None:
                 broken = self._on_message(child, await child.receive())
         except EOFError:
@@ -203,18 +203,18 @@ class Watcher:
             log.exception("a bug")
             child.kill(Fault("error", as_engine_error(error)))
         ticking.cancel()
-        if not child.sent_away:
+        if not child.ending:
             self._enter(Phase.AWAY)
-        status = await child.end()
+        status = await child.ensure_gone()
         self._child = None
         if time.monotonic() - child.loaded_s > STABLE_AFTER_S:
             self._failures = 0
-        return None if child.sent_away else child.fault(broken, status)
+        return None if child.ending else child.exit_fault(broken, status)
 
     def _on_message(self, child: Child, message: ToServer) -> Broken | None:
         match message:
-            case Report() if not child.sent_away:
-                child.asked_s = math.inf
+            case Report() if not child.ending:
+                child.pinged_s = math.inf
                 self._owner.on_report(message)
             case Answer():
                 self._owner.on_answer(message)
@@ -246,32 +246,32 @@ class Watcher:
     async def _tick(self, child: Child) -> None:
         """Looks after a process: ends it when it is not needed, kills it when it hangs, and asks for signs of life."""
         limit_s = self._config.max_step_s
-        while not child.sent_away:
+        while not child.ending:
             now_s = time.monotonic()
             if self._stopping.is_set() or self._fall_asleep_if_idle(now_s):
-                self._send_away(child)
+                self._end(child)
             elif math.isinf(child.loaded_s):
                 self._owner.on_loading(now_s)
                 if now_s - child.started_s > LOAD_TIMEOUT_S:
-                    child.kill(HANG)
-            elif math.isinf(child.asked_s):
-                child.asked_s = now_s
+                    child.kill(HANG_FAULT)
+            elif math.isinf(child.pinged_s):
+                child.pinged_s = now_s
                 child.send(Ping())
-            elif now_s - child.asked_s > limit_s:
-                child.kill(HANG)
+            elif now_s - child.pinged_s > limit_s:
+                child.kill(HANG_FAULT)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), min(TICK_S, limit_s / 4))
 
     def _kill_if_hung(self) -> None:
         if self._child is not None and time.monotonic() - self._child.loaded_s > ANSWER_TIMEOUT_S:
-            self._child.kill(HANG)
+            self._child.kill(HANG_FAULT)
 
-    def _send_away(self, child: Child) -> None:
-        child.sent_away = True
+    def _end(self, child: Child) -> None:
+        child.ending = True
         if math.isinf(child.loaded_s):
             child.process.kill()  # it reads no message while it loads
         child.send(Shutdown())
-        asyncio.get_running_loop().call_later(STOP_LIMIT_S, child.process.kill)
+        asyncio.get_running_loop().call_later(EXIT_TIMEOUT_S, child.process.kill)
 
     def _fall_asleep_if_idle(self, now_s: float) -> bool:
         """Whether the process may end. From then on the next caller starts another."""
@@ -297,7 +297,7 @@ class Watcher:
             self._failures,
             pause_s,
         )
-        self._end_generation(Phase.AWAY, _as_told(fault))
+        self._fail_generation(Phase.AWAY, _error_for_callers(fault))
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), pause_s)
         if self._on_demand_s is not None:
@@ -307,7 +307,7 @@ class Watcher:
         with self._gate:
             self._phase = phase
 
-    def _end_generation(self, phase: Phase, error: EngineError) -> None:
+    def _fail_generation(self, phase: Phase, error: EngineError) -> None:
         with self._gate:
             self._reset(phase, error)
 
@@ -326,7 +326,7 @@ class Watcher:
         self._wake.clear()
 
 
-def _as_told(fault: Fault) -> EngineError:
+def _error_for_callers(fault: Fault) -> EngineError:
     """The error that callers get. The fault's own error is for the log."""
     if fault.reason == "load":
         return NotServing(f"the model could not be loaded: {fault.error}")

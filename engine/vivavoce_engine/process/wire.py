@@ -1,10 +1,10 @@
 """What crosses between a server and the process of one of its engines (pipe.py has how).
 
-Server → worker: Order first; then RemoteSubmit, the loop's other commands (messages.py), Read, Ask and Ping.
+Server → worker: LoadCommand first; then RemoteSubmit, other commands (messages.py), ReadProgress, Ask and Ping.
 Worker → server: Loaded or Broken; then Report, Answer, Logged; Broken last, if it can still say so.
 
 Every message is a frozen dataclass, and pickled: the two sides share no object. Some hold an object that is
-not frozen: Order a function, pickled by its name; Logged a LogRecord; Answer, Failed and Broken an exception.
+not frozen: LoadCommand a function, pickled by its name; Logged a LogRecord; Answer, Failed and Broken an exception.
 """
 
 import logging
@@ -30,7 +30,7 @@ Reason = Literal["error", "out_of_memory", "device", "hang", "killed", "load"]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class LoadCommand:
     """What a worker is to be."""
 
     load: Callable[[], Parts]
@@ -87,7 +87,7 @@ class RemoteSubmit:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadProgress:
     """A listener has taken so many frames of an utterance, all in all."""
 
     utterance_id: int
@@ -156,5 +156,5 @@ class Broken:
     error: EngineError
 
 
-ToWorker = Order | RemoteSubmit | AppendText | Cancel | Shutdown | Read | Ask | Ping
+ToWorker = LoadCommand | RemoteSubmit | AppendText | Cancel | Shutdown | ReadProgress | Ask | Ping
 ToServer = Loaded | Report | Answer | Logged | Broken

@@ -44,11 +44,11 @@ from vivavoce_engine.process.wire import (
     Ask,
     Broken,
     Encode,
+    LoadCommand,
     Loaded,
     Logged,
-    Order,
     Ping,
-    Read,
+    ReadProgress,
     RemoteSubmit,
     Report,
     ToWorker,
@@ -88,10 +88,10 @@ class Worker:
         self._parts = parts
         self._loop = EngineLoop(parts.runner, config, admission, self._deliver)
         self._listeners: dict[int, RemoteListener] = {}
-        self._heard = False
+        self._report_due = False
         """Whether something has arrived that no report has followed yet."""
-        self._told_left_queue = 0
-        self._answering = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=step_back)
+        self._reported_left_queue = 0
+        self._answer_thread = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=step_back)
 
     def run(self) -> None:
         self._loop.run(self)
@@ -101,13 +101,13 @@ class Worker:
         while self._pipe.has_message(0):
             message = self._pipe.receive()
             assert isinstance(message, ToWorker), f"no message to a worker: {type(message).__name__}"
-            self._heard = True
+            self._report_due = True
             match message:
-                case Read(utterance_id=utterance_id, frames=frames):
+                case ReadProgress(utterance_id=utterance_id, frames=frames):
                     if utterance_id in self._listeners:  # it has not ended meanwhile
                         self._listeners[utterance_id].frames_read = frames
                 case Ask():
-                    self._answering.submit(self._answer, message)
+                    self._answer_thread.submit(self._answer, message)
                 case Ping():
                     pass
                 case RemoteSubmit(utterance_id=utterance_id):
@@ -121,7 +121,7 @@ class Worker:
 
     def wait(self, timeout_s: float | None) -> None:
         """For the loop."""
-        if self._heard:
+        if self._report_due:
             self._report(())
         self._pipe.has_message(timeout_s)
 
@@ -132,12 +132,12 @@ class Worker:
             else:
                 self._listeners.pop(listener.utterance_id, None)
         # Most steps give nobody a piece: the server need not wake for those that change nothing it decides by.
-        if deliveries or self._heard or self._loop.state().left_queue != self._told_left_queue:
+        if deliveries or self._report_due or self._loop.state().left_queue != self._reported_left_queue:
             self._report(tuple((listener.utterance_id, event) for listener, event in deliveries))
 
     def _report(self, events: tuple[tuple[int, StreamEvent], ...]) -> None:
         state = self._loop.state()
-        self._heard, self._told_left_queue = False, state.left_queue
+        self._report_due, self._reported_left_queue = False, state.left_queue
         self._pipe.send(Report(state, events))
 
     def _answer(self, ask: Ask) -> None:
@@ -206,16 +206,16 @@ def serve(pipe: Pipe) -> int:
     logging.basicConfig(handlers=[_PipeHandler(pipe)], force=True)
     loaded = False
     try:
-        order = pipe.receive()
-        assert isinstance(order, Order)
-        logging.getLogger().setLevel(order.log_level)
-        parts = order.load()
-        admission = Admission(order.config, parts.runner.info.frame_s)
-        warm_up(parts.runner, order.config, admission)
+        command = pipe.receive()
+        assert isinstance(command, LoadCommand)
+        logging.getLogger().setLevel(command.log_level)
+        parts = command.load()
+        admission = Admission(command.config, parts.runner.info.frame_s)
+        warm_up(parts.runner, command.config, admission)
         leave_out_what_stays()
         loaded = True
         pipe.send(Loaded())
-        Worker(pipe, parts, order.config, admission).run()
+        Worker(pipe, parts, command.config, admission).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return 1  # the server is gone: nobody is left to tell
     except Exception as error:
