@@ -190,7 +190,7 @@ async def test_nothing_that_was_loaded_is_collected_again(caplog: pytest.LogCapt
         with pytest.raises(NotServing):
             await soon(collect(engine.submit(SynthesisRequest(LEAVE, "heart"))))
         await until(lambda: engine.ready)
-    records = [record for record in caplog.records if record.name == "vivavoce_engine.process.collector"]
+    records = [record for record in caplog.records if record.name == "vivavoce_engine.runtime"]
     counts = [int(record.getMessage().split()[0]) for record in records]
     assert len(counts) == 2
     assert min(counts) > 10_000

@@ -8,7 +8,6 @@ fault of one utterance: then only a fresh process helps.
 import faulthandler
 import logging
 import logging.handlers
-import os
 import signal
 import socket
 import sys
@@ -38,7 +37,6 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EngineError
 from vivavoce_engine.ipc.pipe import Pipe
 from vivavoce_engine.model import Parts
-from vivavoce_engine.process.collector import leave_out_what_stays
 from vivavoce_engine.process.wire import (
     Answer,
     Ask,
@@ -54,12 +52,10 @@ from vivavoce_engine.process.wire import (
     ToWorker,
 )
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, VoiceReference
-from vivavoce_engine.voices.registry import step_back
+from vivavoce_engine.runtime import freeze_gc, lower_thread_priority, use_expandable_segments
 
 log = logging.getLogger("vivavoce_engine.process.worker")  # not __main__, which it is
 
-ALLOCATOR_VARIABLES = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
-"""The second is the first's old name."""
 WARM_UP_TEXT = "This warms the engine up."
 WARM_UP_FRAMES = 24
 
@@ -91,7 +87,7 @@ class Worker:
         self._report_due = False
         """Whether something has arrived that no report has followed yet."""
         self._reported_left_queue = 0
-        self._answer_thread = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=step_back)
+        self._answer_thread = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=lower_thread_priority)
 
     def run(self) -> None:
         self._loop.run(self)
@@ -212,7 +208,7 @@ def serve(pipe: Pipe) -> int:
         parts = command.load()
         admission = Admission(command.config, parts.runner.info.frame_s)
         warm_up(parts.runner, command.config, admission)
-        leave_out_what_stays()
+        freeze_gc()
         loaded = True
         pipe.send(Loaded())
         Worker(pipe, parts, command.config, admission).run()
@@ -231,15 +227,8 @@ def main() -> int:
     # Whoever stops a server may signal its whole group; running speech is for the server to finish.
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, signal.SIG_IGN)
-    settle_allocator()
+    use_expandable_segments()
     return serve(Pipe(socket.socket(fileno=int(sys.argv[1]))))
-
-
-def settle_allocator() -> None:
-    """Has PyTorch give a GPU's memory back that loading a model left between what stays, unless the user has set its
-    allocator up. To be called before torch is imported."""
-    if not ALLOCATOR_VARIABLES & os.environ.keys():
-        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 
 
 if __name__ == "__main__":

@@ -5,13 +5,10 @@ asyncio code calls them through `asyncio.to_thread`.
 """
 
 import hashlib
-import os
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from vivavoce_engine.errors import Overloaded, Rejected
 from vivavoce_engine.request import ModelInfo, VoiceReference
+from vivavoce_engine.runtime import lower_thread_priority
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of, parse_blend
 from vivavoce_engine.voices.lru import ByteLimitedCache
 from vivavoce_engine.voices.reference_reader import ReferenceReader
@@ -29,8 +27,6 @@ CACHE_BYTES = 64 * 2**20
 MAX_WAITING = 16
 """Recordings that may wait to be encoded; the next one is refused as Overloaded."""
 RETRY_AFTER_S = 2.0
-NICENESS = 10
-"""Of the encoding thread, where the system has it by thread: running streams come first."""
 NAMED_IN_ERROR = 24
 NO_NAMES: Mapping[str, str] = {}
 
@@ -59,7 +55,7 @@ class Voices:
         self._encoder = encoder
         self._reader = ReferenceReader()
         self._encoded: ByteLimitedCache[bytes, VoiceReference] = ByteLimitedCache(CACHE_BYTES)
-        self._worker = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=step_back)
+        self._worker = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=lower_thread_priority)
         self._waiting = 0
         self._lock = threading.Lock()
 
@@ -222,10 +218,3 @@ class Voices:
             takes = f"takes {size} values" if size else "takes none"
             raise Rejected("reference", f"a speaker embedding of this model {takes}, not {values.size}")
         return VoiceReference(values)
-
-
-def step_back() -> None:
-    """Lets the engine's thread go first. Only Linux counts niceness by thread."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
