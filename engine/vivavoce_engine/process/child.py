@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from vivavoce_engine.errors import EngineError, NotServing
 from vivavoce_engine.ipc.pipe import COUNT, lengths_size, pack, unpack, unpack_lengths
-from vivavoce_engine.ipc.spawn import spawn
+from vivavoce_engine.ipc.spawn import spawn_module
 from vivavoce_engine.process.wire import Broken, Reason, ToServer, ToWorker
 
 READ_BUFFER_BYTES = 4 * 2**20
@@ -41,7 +41,7 @@ class Child:
 
     @classmethod
     async def start(cls) -> "Child":
-        process, here = spawn("vivavoce_engine.process.worker")
+        process, here = spawn_module("vivavoce_engine.process.worker")
         reader, writer = await asyncio.open_connection(sock=here, limit=READ_BUFFER_BYTES)
         return cls(process, reader, writer)
 

@@ -5,11 +5,8 @@ Its main thread is the engine's loop, which reads the pipe between two steps; a 
 fault of one utterance: then only a fresh process helps.
 """
 
-import faulthandler
 import logging
 import logging.handlers
-import signal
-import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +33,7 @@ from vivavoce_engine.batching.runner import Runner
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EngineError
 from vivavoce_engine.ipc.pipe import Pipe
+from vivavoce_engine.ipc.spawn import pipe_to_parent
 from vivavoce_engine.model import Parts
 from vivavoce_engine.process.wire import (
     Answer,
@@ -223,12 +221,9 @@ def serve(pipe: Pipe) -> int:
 
 def main() -> int:
     """Entry point of the process."""
-    faulthandler.enable()
-    # Whoever stops a server may signal its whole group; running speech is for the server to finish.
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_IGN)
+    pipe = pipe_to_parent()
     use_expandable_segments()
-    return serve(Pipe(socket.socket(fileno=int(sys.argv[1]))))
+    return serve(pipe)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 
 from vivavoce_engine.errors import Rejected
 from vivavoce_engine.ipc.pipe import Pipe
-from vivavoce_engine.ipc.spawn import spawn
+from vivavoce_engine.ipc.spawn import spawn_module
 from vivavoce_engine.voices.reference_audio import Samples, refusal
 
 READ_S = 30.0
@@ -51,7 +51,7 @@ class ReferenceReader:
         return answer
 
     def _start(self) -> Pipe:
-        process, end = spawn("vivavoce_engine.voices.reference_process")
+        process, end = spawn_module("vivavoce_engine.voices.reference_process")
         self._pipe, self.pid = Pipe(end), process.pid
         self._end = weakref.finalize(self, end_process, process, self._pipe)  # with its reader, or with the program
         return self._pipe
