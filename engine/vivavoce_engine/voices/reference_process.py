@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from vivavoce_engine.errors import Rejected
 from vivavoce_engine.ipc.spawn import pipe_to_parent
-from vivavoce_engine.voices.reference_audio import Samples, read_reference, refusal
+from vivavoce_engine.voices.reference_audio import Samples, read_reference, rejected_audio
 
 
 def main() -> int:
@@ -20,7 +20,7 @@ def main() -> int:
             except Rejected as error:
                 answer = error
             except Exception as error:  # whatever FFmpeg raises that nobody foresaw
-                answer = refusal(f"cannot be read: {type(error).__name__}")
+                answer = rejected_audio(f"cannot be read: {type(error).__name__}")
             pipe.send(answer)
     return 0
 

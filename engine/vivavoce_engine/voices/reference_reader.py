@@ -13,17 +13,17 @@ import numpy as np
 from vivavoce_engine.errors import Rejected
 from vivavoce_engine.ipc.pipe import Pipe
 from vivavoce_engine.ipc.spawn import spawn_module
-from vivavoce_engine.voices.reference_audio import Samples, refusal
+from vivavoce_engine.voices.reference_audio import Samples, rejected_audio
 
-READ_S = 30.0
+READ_TIMEOUT_S = 30.0
 """Longest time for a file, of which at most half a minute is decoded; the process' start is in it."""
 
 
 class ReferenceReader:
     """The process, started when it is first needed and again after a file that broke it. For one thread."""
 
-    def __init__(self, read_s: float = READ_S) -> None:
-        self._read_s = read_s
+    def __init__(self, timeout_s: float = READ_TIMEOUT_S) -> None:
+        self.timeout_s = timeout_s
         self._pipe: Pipe | None = None
         self._end: Callable[[], object] = lambda: None
         self.pid: int | None = None
@@ -38,13 +38,13 @@ class ReferenceReader:
         pipe = self._pipe or self._start()
         try:
             pipe.send(data)
-            if not pipe.has_message(self._read_s):
+            if not pipe.has_message(self.timeout_s):
                 raise TimeoutError
             answer = pipe.receive()
         except (EOFError, OSError) as error:
             self.close()
             what = "takes too long to read" if isinstance(error, TimeoutError) else "is no audio file that can be read"
-            raise refusal(what) from error
+            raise rejected_audio(what) from error
         if isinstance(answer, Rejected):
             raise answer
         assert isinstance(answer, np.ndarray)
@@ -53,7 +53,7 @@ class ReferenceReader:
     def _start(self) -> Pipe:
         process, end = spawn_module("vivavoce_engine.voices.reference_process")
         self._pipe, self.pid = Pipe(end), process.pid
-        self._end = weakref.finalize(self, end_process, process, self._pipe)  # with its reader, or with the program
+        self._end = weakref.finalize(self, close_and_kill, process, self._pipe)  # with its reader, or with the program
         return self._pipe
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class ReferenceReader:
         self._pipe = self.pid = None
 
 
-def end_process(process: "subprocess.Popen[bytes]", pipe: Pipe) -> None:
+def close_and_kill(process: "subprocess.Popen[bytes]", pipe: Pipe) -> None:
     pipe.close()
     process.kill()
     process.wait()

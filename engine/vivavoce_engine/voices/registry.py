@@ -27,8 +27,8 @@ CACHE_BYTES = 64 * 2**20
 MAX_WAITING = 16
 """Recordings that may wait to be encoded; the next one is refused as Overloaded."""
 RETRY_AFTER_S = 2.0
-NAMED_IN_ERROR = 24
-NO_NAMES: Mapping[str, str] = {}
+MAX_NAMES_IN_ERROR = 24
+NO_ALIASES: Mapping[str, str] = {}
 
 
 class AudioEncoder(Protocol):
@@ -55,8 +55,8 @@ class Voices:
         self._encoder = encoder
         self._reader = ReferenceReader()
         self._encoded: ByteLimitedCache[bytes, VoiceReference] = ByteLimitedCache(CACHE_BYTES)
-        self._worker = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=lower_thread_priority)
-        self._waiting = 0
+        self._encoder_thread = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=lower_thread_priority)
+        self._waiting_recordings = 0
         self._lock = threading.Lock()
 
     # ---- by name ----------------------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ class Voices:
         return self._names.get(name.casefold())
 
     def resolve(
-        self, voice: str, aliases: Mapping[str, str] = NO_NAMES, x_vector_only: bool = False
+        self, voice: str, aliases: Mapping[str, str] = NO_ALIASES, x_vector_only: bool = False
     ) -> tuple[str, VoiceReference | None]:
         """What a client calls a voice → `speaker` and `reference` of a SynthesisRequest.
 
@@ -86,7 +86,7 @@ class Voices:
             return preset, None
         stored = self._stored(voice)
         if stored is not None:
-            return "", self._usable(stored, x_vector_only)
+            return "", self._reference_for_model(stored, x_vector_only)
         alias = aliases.get(voice.casefold())
         if alias is not None:
             return self.resolve(alias, x_vector_only=x_vector_only) if alias else ("", None)
@@ -95,7 +95,7 @@ class Voices:
             return self.resolve(parts[0][0], aliases, x_vector_only)
         return "", VoiceReference(self.blend(voice, aliases))
 
-    def blend(self, mix: str, aliases: Mapping[str, str] = NO_NAMES) -> NDArray[np.float32]:
+    def blend(self, mix: str, aliases: Mapping[str, str] = NO_ALIASES) -> NDArray[np.float32]:
         """[hidden] of `a(2)+b(1)`, the weighted mean of its voices; `a` alone is that voice's embedding.
 
         Raises:
@@ -105,7 +105,7 @@ class Voices:
         embeddings = [self.embedding(name, aliases) for name, _ in parts]
         return blend_embeddings(embeddings, [weight for _, weight in parts])
 
-    def embedding(self, name: str, aliases: Mapping[str, str] = NO_NAMES) -> NDArray[np.float32]:
+    def embedding(self, name: str, aliases: Mapping[str, str] = NO_ALIASES) -> NDArray[np.float32]:
         """[hidden] of one preset speaker or stored voice, in any letter case.
 
         Raises:
@@ -118,7 +118,7 @@ class Voices:
             return self._presets[preset]
         stored = self._stored(name)
         if stored is not None:
-            return self._usable(stored, x_vector_only=True).embedding
+            return self._reference_for_model(stored, x_vector_only=True).embedding
         if name.casefold() in aliases:
             return self.embedding(aliases[name.casefold()])
         raise self._unknown(name)
@@ -126,7 +126,7 @@ class Voices:
     def _stored(self, name: str) -> StoredVoice | None:
         return None if self.store is None else self.store.get(name)
 
-    def _usable(self, stored: StoredVoice, x_vector_only: bool) -> VoiceReference:
+    def _reference_for_model(self, stored: StoredVoice, x_vector_only: bool) -> VoiceReference:
         """The stored voice as this model can use it: only one that clones goes on from a recording."""
         reference = stored.reference
         if reference.embedding.size != self._info.embedding_size:
@@ -140,8 +140,8 @@ class Voices:
 
     def _unknown(self, name: str) -> Rejected:
         names = self.names()
-        more = f" and {len(names) - NAMED_IN_ERROR} more" if len(names) > NAMED_IN_ERROR else ""
-        known = f"there are {', '.join(names[:NAMED_IN_ERROR])}{more}" if names else "there are none"
+        more = f" and {len(names) - MAX_NAMES_IN_ERROR} more" if len(names) > MAX_NAMES_IN_ERROR else ""
+        known = f"there are {', '.join(names[:MAX_NAMES_IN_ERROR])}{more}" if names else "there are none"
         return Rejected("speaker", f"there is no voice {name!r}; {known}")
 
     # ---- from a recording -------------------------------------------------------------------------------------
@@ -157,19 +157,19 @@ class Voices:
         if self._encoder is None:
             raise Rejected("reference", "this model does not clone voices from audio; a Base model does")
         key = hashlib.sha256(audio).digest()
-        encoded = self._encoded.get(key) or self._encode_in_turn(key, audio)
+        encoded = self._encoded.get(key) or self._encode_queued(key, audio)
         return replace(encoded, text=text) if text.strip() else VoiceReference(encoded.embedding)
 
-    def _encode_in_turn(self, key: bytes, audio: bytes) -> VoiceReference:
+    def _encode_queued(self, key: bytes, audio: bytes) -> VoiceReference:
         with self._lock:
-            if self._waiting >= MAX_WAITING:
+            if self._waiting_recordings >= MAX_WAITING:
                 raise Overloaded(f"{MAX_WAITING} recordings are waiting to be encoded", RETRY_AFTER_S)
-            self._waiting += 1
+            self._waiting_recordings += 1
         try:
-            return self._worker.submit(self._encode, key, audio).result()
+            return self._encoder_thread.submit(self._encode, key, audio).result()
         finally:
             with self._lock:
-                self._waiting -= 1
+                self._waiting_recordings -= 1
 
     def _encode(self, key: bytes, audio: bytes) -> VoiceReference:
         """On the worker: one recording at a time, alone, since padding a batch would change the shorter ones."""

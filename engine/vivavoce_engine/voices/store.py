@@ -120,7 +120,7 @@ class VoiceStore:
             self._remove_stale()
             if len(self.names()) >= self._max_voices:
                 raise StoreFull(f"{self._max_voices} voices are stored, which is the most; delete one first")
-            write_synced(partial, to_bytes(voice))
+            write_synced(partial, serialize_voice(voice))
             os.link(partial, path)  # unlike a rename, it never replaces what another server has just stored
         except FileExistsError:
             raise Rejected("name", f"there is a voice {voice.name!r} already") from None
@@ -182,7 +182,7 @@ def version_of(path: Path) -> Version:
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-def to_bytes(voice: StoredVoice) -> bytes:
+def serialize_voice(voice: StoredVoice) -> bytes:
     """A whole voice file."""
     reference = voice.reference
     # safetensors writes an array's memory as it lies, whatever its strides say
@@ -211,22 +211,22 @@ def read_voice(path: Path) -> StoredVoice | None:
     """A voice file, or None where it has just been deleted.
 
     Raises:
-        Rejected: it is not what `to_bytes` makes.
+        Rejected: it is not what `serialize_voice` makes.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError("it is too large")
         with safe_open(path, framework="np") as file:
-            facts = file.metadata() or {}
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         embedding, codes = tensors["embedding"], tensors.get("codes")
-        if facts["format"] != FORMAT or embedding.dtype != np.float32 or embedding.ndim != 1:
+        if metadata["format"] != FORMAT or embedding.dtype != np.float32 or embedding.ndim != 1:
             raise ValueError("it is no voice file")
         if codes is not None and (codes.dtype != np.int16 or codes.ndim != 2):
             raise ValueError("its codes are no frames")
-        reference = VoiceReference(embedding, codes, facts["ref_text"])
+        reference = VoiceReference(embedding, codes, metadata["ref_text"])
         name = path.name.removesuffix(SUFFIX)
-        return StoredVoice(name, int(facts["created_at_s"]), facts["consent"], reference)
+        return StoredVoice(name, int(metadata["created_at_s"]), metadata["consent"], reference)
     except FileNotFoundError:
         return None
     except (SafetensorError, ValueError, KeyError, OSError) as error:
