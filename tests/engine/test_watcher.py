@@ -96,6 +96,12 @@ def test_a_message_to_a_process_that_broke_does_not_reach_the_next(
     assert 2 not in [answer.number for answer in owner.answers]
 
 
+def test_require_takes_the_gate(watcher: Watcher) -> None:
+    with pytest.raises(AssertionError):
+        watcher.require()
+    assert watcher.phase is Phase.ASLEEP
+
+
 def test_nothing_is_accepted_after_the_end(watcher: Watcher, owner: Owner, gate: threading.Lock) -> None:
     watcher.stop()
     assert [str(error) for error in owner.lost] == ["the engine was stopped"]

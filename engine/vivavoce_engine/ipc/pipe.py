@@ -35,11 +35,13 @@ def pack(message: object) -> list[bytes | memoryview]:
 def lengths_size(count: bytes | bytearray) -> int:
     """The first COUNT.size bytes of a message → how many bytes of lengths follow."""
     (lengths,) = COUNT.unpack(count)
+    assert lengths >= 1, "a message has a pickle"
     return 8 * int(lengths)
 
 
 def unpack_lengths(lengths: bytes | bytearray) -> tuple[int, ...]:
     """How many bytes the parts have that follow."""
+    assert len(lengths) % 8 == 0
     return struct.unpack(f">{len(lengths) // 8}Q", lengths)
 
 

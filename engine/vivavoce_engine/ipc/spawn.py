@@ -12,6 +12,7 @@ from vivavoce_engine.ipc.pipe import Pipe
 
 def spawn_module(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
     """Runs `python -m module FD`, and gives this end of the socket whose other end is FD there."""
+    assert module.startswith("vivavoce_engine.")
     here, there = socket.socketpair()
     # Modules are found where this process finds them, and nowhere else.
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)

@@ -151,6 +151,7 @@ class EngineProcess(EngineFront):
             self._questions.pop(number, None)
 
     def _accept(self, pending: Pending) -> None:
+        assert pending.utterance_id not in self._pending
         self._require_process()
         self._pending[pending.utterance_id] = pending
         super()._accept(pending)
@@ -219,9 +220,11 @@ class EngineProcess(EngineFront):
         deliver([(pending.stream, refusal) for pending in late])
 
     def last_needed_s(self) -> float:
+        assert self._gate.locked()
         return math.inf if self._pending or self._questions else self._last_used_s
 
     def on_gone(self, error: EngineError) -> None:
+        assert self._gate.locked()
         lost, questions = list(self._pending.values()), list(self._questions.values())
         self._pending.clear()
         self._reported_read_frames.clear()

@@ -31,6 +31,7 @@ class EnginePool(SpeechEngine):
         store: VoiceStore | None = None,
         on_demand_s: float | None = None,
     ) -> None:
+        assert workers >= 1
         rows = replace(config, max_streams=config.max_streams * workers)
         super().__init__(model.info, rows, remote_voices(model, self, store))
         self.engines = [EngineProcess(model, config, None, on_demand_s) for _ in range(workers)]

@@ -51,6 +51,14 @@ class Phase(Enum):
     SERVING = auto()
 
 
+NEXT_PHASES = {
+    Phase.AWAY: {Phase.AWAY, Phase.ASLEEP, Phase.SERVING},
+    Phase.ASLEEP: {Phase.WAKING, Phase.AWAY},
+    Phase.WAKING: {Phase.SERVING, Phase.AWAY},
+    Phase.SERVING: {Phase.ASLEEP, Phase.AWAY},
+}
+
+
 class Owner(Protocol):
     """Whoever a Watcher works for. All methods are called on the watching thread, and none may wait."""
 
@@ -77,6 +85,7 @@ class Watcher:
     def __init__(
         self, model: Model, config: EngineConfig, on_demand_s: float | None, gate: threading.Lock, owner: Owner
     ) -> None:
+        assert on_demand_s is None or on_demand_s >= 0
         self._model = model
         self._config = config
         self._on_demand_s = on_demand_s
@@ -140,10 +149,11 @@ class Watcher:
 
     def require(self) -> None:
         """With the gate held: somebody is about to send. Wakes a process that is ASLEEP. Raises NotServing."""
+        assert self._gate.locked()
         if self._phase is Phase.AWAY:
             raise NotServing("the engine is not serving")
         if self._phase is Phase.ASLEEP:
-            self._phase = Phase.WAKING
+            self._set_phase(Phase.WAKING)
             self._call(self._wake.set)
 
     def send(self, message: ToWorker) -> None:
@@ -183,7 +193,7 @@ class Watcher:
                 return
             if fault is not None and not self._stopping.is_set():
                 await self._back_off(fault)
-        self._fail_generation(Phase.AWAY, NotServing("the engine was stopped"))
+        self._fail_generation(NotServing("the engine was stopped"))
 
     async def _run_process(self) -> Fault | None:
         """Runs one process to its end. Returns why it broke, None if it was told to end."""
@@ -227,6 +237,7 @@ class Watcher:
         return None
 
     def _on_loaded(self, child: Child) -> None:
+        assert math.isinf(child.loaded_s), "a process loads one model, once"
         child.loaded_s = time.monotonic()
         log.info("%s is ready after %.1f s", self._model.info.name, child.loaded_s - child.started_s)
         self._enter(Phase.SERVING)
@@ -236,6 +247,7 @@ class Watcher:
             self._first_start.set_result(None)
 
     def _forward(self, generation: int, message: ToWorker) -> None:
+        assert generation <= self._generation
         if generation != self._generation:
             return
         if self._phase is Phase.SERVING and self._child is not None:
@@ -297,7 +309,7 @@ class Watcher:
             self._failures,
             pause_s,
         )
-        self._fail_generation(Phase.AWAY, _error_for_callers(fault))
+        self._fail_generation(_error_for_callers(fault))
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), pause_s)
         if self._on_demand_s is not None:
@@ -305,18 +317,23 @@ class Watcher:
 
     def _enter(self, phase: Phase) -> None:
         with self._gate:
-            self._phase = phase
+            self._set_phase(phase)
 
-    def _fail_generation(self, phase: Phase, error: EngineError) -> None:
+    def _fail_generation(self, error: EngineError) -> None:
         with self._gate:
-            self._reset(phase, error)
+            self._reset(Phase.AWAY, error)
 
     def _reset(self, phase: Phase, error: EngineError) -> None:
         """With the gate held: nothing is left of the process that was."""
-        self._phase = phase
+        self._set_phase(phase)
         self._generation += 1
         self._backlog.clear()
         self._owner.on_gone(error)
+
+    def _set_phase(self, phase: Phase) -> None:
+        assert self._gate.locked()
+        assert phase in NEXT_PHASES[self._phase], f"{self._phase.name} → {phase.name}"
+        self._phase = phase
 
     async def _wait_for_wake_or_stop(self) -> None:
         waiting = [asyncio.ensure_future(event.wait()) for event in (self._wake, self._stopping)]

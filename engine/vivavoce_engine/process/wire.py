@@ -100,6 +100,10 @@ class Encode:
 
     audio: NDArray[np.float32]
 
+    def __post_init__(self) -> None:
+        assert self.audio.dtype == np.float32
+        assert self.audio.ndim == 1
+
 
 @dataclass(frozen=True, slots=True)
 class GetPresets:

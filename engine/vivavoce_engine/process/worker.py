@@ -73,6 +73,11 @@ class RemoteListener:
     def count_sent(self, frames: int) -> None:
         self._frames_sent += frames
 
+    def read_to(self, frames: int) -> None:
+        """The reader has taken this many frames, all in all."""
+        assert self.frames_read <= frames <= self._frames_sent
+        self.frames_read = frames
+
 
 class Worker:
     """A loop whose commands come out of a pipe, and whose reports go into it."""
@@ -99,12 +104,13 @@ class Worker:
             match message:
                 case ReadProgress(utterance_id=utterance_id, frames=frames):
                     if utterance_id in self._listeners:  # it has not ended meanwhile
-                        self._listeners[utterance_id].frames_read = frames
+                        self._listeners[utterance_id].read_to(frames)
                 case Ask():
                     self._answer_thread.submit(self._answer, message)
                 case Ping():
                     pass
                 case RemoteSubmit(utterance_id=utterance_id):
+                    assert utterance_id not in self._listeners
                     listener = self._listeners[utterance_id] = RemoteListener(utterance_id)
                     yield Submit(message.pending(listener))
                 case Cancel(utterance_id=utterance_id):

@@ -50,6 +50,7 @@ def blend_embeddings(embeddings: Sequence[ArrayLike], weights: Sequence[float]) 
     total = math.fsum(weights)
     shares = np.array([weight / total for weight in weights])
     mean: NDArray[np.float64] = shares @ np.stack(arrays).astype(np.float64)
+    assert mean.shape == arrays[0].shape
     return mean.astype(np.float32)
 
 

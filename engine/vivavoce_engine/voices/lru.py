@@ -22,6 +22,7 @@ class ByteLimitedCache(Generic[KeyT, ValueT]):
     """
 
     def __init__(self, max_bytes: int) -> None:
+        assert max_bytes >= 0
         self.max_bytes = max_bytes
         self.nbytes = 0
         self._values: OrderedDict[KeyT, ValueT] = OrderedDict()
@@ -44,6 +45,7 @@ class ByteLimitedCache(Generic[KeyT, ValueT]):
             self.nbytes += value.nbytes
             while self.nbytes > self.max_bytes:
                 self._forget(next(iter(self._values)))
+            assert self.nbytes >= 0
 
     def forget(self, key: KeyT) -> None:
         with self._lock:

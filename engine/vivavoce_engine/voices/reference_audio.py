@@ -81,6 +81,7 @@ def decode(data: bytes) -> tuple[Samples, int]:
     if not count:
         raise rejected_audio("holds no sound")
     samples = np.concatenate(pieces)
+    assert len(samples) == count
     if not np.abs(samples).max() <= PEAK_MAX:  # false for NaN too
         raise rejected_audio("holds values far outside -1..1")
     return samples, rate
@@ -107,6 +108,8 @@ def decode_frames(container: av.container.InputContainer) -> Iterator[av.AudioFr
 
 def resample(samples: Samples, rate: int) -> Samples:
     """To 24 kHz, in as many samples as librosa gives (its rounding included)."""
+    assert samples.ndim == 1
+    assert rate in SAMPLE_RATES_HZ
     if rate == REFERENCE_SAMPLE_RATE:
         return samples
     count = math.ceil(len(samples) * (REFERENCE_SAMPLE_RATE / rate))
@@ -116,6 +119,8 @@ def resample(samples: Samples, rate: int) -> Samples:
 
 def trim(samples: Samples) -> Samples:
     """Without the silence at both ends, but for a breath."""
+    assert samples.ndim == 1
+    assert len(samples) >= BLOCK_SAMPLES
     blocks = samples[: len(samples) // BLOCK_SAMPLES * BLOCK_SAMPLES].reshape(-1, BLOCK_SAMPLES).std(axis=1)
     if blocks.max() < SILENCE_STD:
         raise rejected_audio("is silent")

@@ -115,7 +115,9 @@ class Voices:
         if preset is not None:
             if preset not in self._presets:
                 raise Rejected("speaker", "the voices of this model cannot be mixed")
-            return self._presets[preset]
+            embedding = self._presets[preset]
+            assert embedding.shape == (self._info.embedding_size,)
+            return embedding
         stored = self._stored(name)
         if stored is not None:
             return self._reference_for_model(stored, x_vector_only=True).embedding
@@ -170,6 +172,7 @@ class Voices:
         finally:
             with self._lock:
                 self._waiting_recordings -= 1
+                assert self._waiting_recordings >= 0
 
     def _encode(self, key: bytes, audio: bytes) -> VoiceReference:
         """On the worker: one recording at a time, alone, since padding a batch would change the shorter ones."""
@@ -177,6 +180,9 @@ class Voices:
         encoded = self._encoded.get(key)  # whoever waited before may have brought the same
         if encoded is None:
             encoded = self._encoder.encode(self._reader.read(audio))
+            assert encoded.embedding.shape == (self._info.embedding_size,)
+            assert encoded.codes is not None, "an encoder gives the recording too"
+            assert not encoded.text, "only the caller knows it"
             self._encoded.put(key, encoded)
         return encoded
 

@@ -57,6 +57,7 @@ class VoiceStore:
     """The voices in one folder. Every method may be called from any thread, and reads the disk."""
 
     def __init__(self, folder: Path, max_voices: int = 1000, cache_bytes: int = 64 * 2**20) -> None:
+        assert max_voices >= 0
         self._folder = folder
         self._max_voices = max_voices
         self._cache: ByteLimitedCache[tuple[str, Version], StoredVoice] = ByteLimitedCache(cache_bytes)
@@ -185,6 +186,9 @@ def version_of(path: Path) -> Version:
 def serialize_voice(voice: StoredVoice) -> bytes:
     """A whole voice file."""
     reference = voice.reference
+    assert reference.embedding.dtype == np.float32
+    assert reference.embedding.ndim == 1
+    assert reference.codes is None or (reference.codes.dtype == np.int16 and reference.codes.ndim == 2)
     # safetensors writes an array's memory as it lies, whatever its strides say
     tensors: dict[str, NDArray[Any]] = {"embedding": np.ascontiguousarray(reference.embedding)}
     if reference.codes is not None:
