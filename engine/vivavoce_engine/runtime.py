@@ -1,4 +1,4 @@
-"""Settings of Python, PyTorch and the system for one process or thread. Imports no torch."""
+"""Settings of Python, PyTorch and the operating system for the current process or thread. Torch-free."""
 
 import gc
 import logging
@@ -10,17 +10,16 @@ from contextlib import suppress
 log = logging.getLogger(__name__)
 
 NICENESS = 10
-"""Of a thread whose work may wait."""
+"""Niceness of a thread whose work may wait."""
 ALLOCATOR_VARIABLES = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
-"""The second is the first's old name."""
+"""The setting's name, and its name in older versions of PyTorch."""
 
 
 def freeze_gc() -> None:
-    """Has later collections look at nothing that lives now: modules, models, routes. To be called once a process has
-    loaded what it serves.
+    """Excludes all objects that exist now from garbage collection. Call it once a process has loaded all it serves.
 
-    A full collection of a process that has imported torch walks some hundred thousand objects, which takes 55 to 80 ms
-    and holds up every listener; without these it takes 1 ms.
+    A full collection in a process that has imported torch visits several hundred thousand objects (modules, models,
+    routes). That takes 55 to 80 ms, during which no listener gets audio. Without those objects it takes 1 ms.
     """
     gc.collect()
     gc.freeze()
@@ -28,14 +27,16 @@ def freeze_gc() -> None:
 
 
 def lower_thread_priority() -> None:
-    """Lets the engine's thread go first. Only Linux counts niceness by thread."""
+    """Lowers the current thread's priority below the engine's. Only Linux has a niceness per thread."""
     if sys.platform == "linux":
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def use_expandable_segments() -> None:
-    """Has PyTorch give a GPU's memory back that loading a model left between what stays, unless the user has set its
-    allocator up. To be called before torch is imported."""
+    """Lets PyTorch return the GPU memory that loading a model leaves unused between the tensors that stay.
+
+    A setting of the user's is kept. Call this before torch is imported.
+    """
     if not ALLOCATOR_VARIABLES & os.environ.keys():
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"

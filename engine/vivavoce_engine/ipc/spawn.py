@@ -1,4 +1,4 @@
-"""Child processes that run one module of this package each, with a socket to their parent."""
+"""Child processes. Each runs one module of this package and has a socket to its parent."""
 
 import faulthandler
 import os
@@ -11,10 +11,10 @@ from vivavoce_engine.ipc.pipe import Pipe
 
 
 def spawn_module(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
-    """Runs `python -m module FD`, and gives this end of the socket whose other end is FD there."""
+    """Runs `python -m module FD`. FD is the child's end of a socket, of which the other end is returned."""
     assert module.startswith("vivavoce_engine.")
     here, there = socket.socketpair()
-    # Modules are found where this process finds them, and nowhere else.
+    # The child finds modules where this process does, and nowhere else.
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
     with there:
         process = subprocess.Popen(
@@ -27,10 +27,10 @@ def spawn_module(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]"
 
 
 def pipe_to_parent() -> Pipe:
-    """The child's end of the socket, for the `main` of a module that `spawn_module` runs. Call it first.
+    """The child's end of the socket. A module that `spawn_module` runs calls this first in its `main`.
 
-    SIGINT and SIGTERM are ignored from then on: whoever stops a server may signal its whole process group, and the
-    parent decides how its children end. A crash prints each thread's stack.
+    SIGINT and SIGTERM are ignored from then on: a service manager may signal the whole process group, but the parent
+    decides when its children end. A crash prints the stack of each thread.
     """
     assert len(sys.argv) == 2, "spawn_module gives the file descriptor and nothing else"
     faulthandler.enable()

@@ -1,4 +1,4 @@
-"""An engine's process as the server holds it: started, spoken to, and made sure to be gone (worker.py is inside it)."""
+"""Child: one engine process and the server's end of its pipe. `worker.py` runs at the other end."""
 
 import asyncio
 import math
@@ -14,12 +14,12 @@ from vivavoce_engine.process.wire import Broken, Reason, ToServer, ToWorker
 
 READ_BUFFER_BYTES = 4 * 2**20
 EXIT_TIMEOUT_S = 5.0
-"""For a process that was told to go."""
+"""A process that was told to end is killed after this long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a process is no more."""
+    """The reason for which a process ended, and the error for the log."""
 
     reason: Reason
     error: EngineError
@@ -27,15 +27,20 @@ class Fault:
 
 @dataclass
 class Child:
-    """A process and the server's end of its pipe. One thread uses it; `pinged_s` may be read by any."""
+    """A process and the server's end of its pipe.
+
+    The watching thread uses it; other threads may read `pinged_s` and the process id. Times are of
+    time.monotonic, infinite while they are not known.
+    """
 
     process: "subprocess.Popen[bytes]"
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     kill_fault: Fault | None = None
     ending: bool = False
+    """The process was told to end."""
     pinged_s: float = math.inf
-    """When the oldest question about its life went out that nothing has answered."""
+    """Time of the Ping that has no answer yet."""
     loaded_s: float = math.inf
     started_s: float = field(default_factory=time.monotonic)
 
@@ -46,11 +51,11 @@ class Child:
         return cls(process, reader, writer)
 
     def send(self, message: ToWorker) -> None:
-        """Never waits: what the process does not take yet is kept."""
+        """Never waits: the writer buffers bytes that the process has not read yet."""
         self.writer.writelines(pack(message))
 
     async def receive(self) -> ToServer:
-        """Raises EOFError when the process is gone."""
+        """The next message. Raises EOFError when the process has ended."""
         read = self.reader.readexactly
         try:
             lengths = unpack_lengths(await read(lengths_size(await read(COUNT.size))))
@@ -61,11 +66,12 @@ class Child:
         return message
 
     def kill(self, fault: Fault) -> None:
+        """Kills the process. The first fault stays."""
         self.kill_fault = self.kill_fault or fault
         self.process.kill()
 
     def exit_fault(self, broken: Broken | None, status: int) -> Fault:
-        """Why it ended, after it has."""
+        """The fault of a process that has ended, from its last message and its exit status."""
         if self.kill_fault is not None:
             return self.kill_fault
         if broken is not None:
@@ -74,7 +80,7 @@ class Child:
         return Fault("killed", NotServing(f"the engine's process {end}"))
 
     async def ensure_gone(self) -> int:
-        """Makes sure that it is gone. Returns its exit status."""
+        """Waits for the process to end, kills it if it does not, and returns its exit status."""
         self.writer.close()
         with suppress(subprocess.TimeoutExpired):
             return await asyncio.to_thread(self.process.wait, EXIT_TIMEOUT_S if self.ending else 0.2)

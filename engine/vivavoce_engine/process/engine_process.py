@@ -1,8 +1,10 @@
 """EngineProcess: an engine whose loop is a process of its own. Torch-free.
 
-A CUDA context that is lost, a step that never ends, or a process killed for its memory take no server with them. This
-is the callers' half: it knows the utterances and questions that wait for the process. The process itself belongs to a
-`Watcher`, whose thread calls `on_report` and the other methods of `Owner`.
+A lost CUDA context, a step that never ends, or a process killed for its memory leaves the server running. This is the
+callers' half: it holds the utterances and questions that wait for the process. The process itself belongs to a
+`Watcher`, whose thread calls the methods of `watcher.Owner` here.
+
+Requests are added with the gate held, on any thread. Either side may remove them.
 """
 
 import math
@@ -40,8 +42,11 @@ from vivavoce_engine.voices.store import VoiceStore
 
 
 class EngineProcess(EngineFront):
-    """See above. `on_demand_s` None loads the model at the start, for good; otherwise at the first request, until
-    nobody has used it for that many seconds."""
+    """An engine in a process of its own, which is restarted when it breaks.
+
+    `on_demand_s` None loads the model at the start and keeps it. Otherwise the first request loads it, and it is
+    unloaded when nobody has used it for that many seconds.
+    """
 
     def __init__(
         self,
@@ -53,10 +58,10 @@ class EngineProcess(EngineFront):
         super().__init__(model.info, model.text, config, remote_voices(model, self, store))
         self._on_demand_s = on_demand_s
         self._read_report_frames = int(config.max_unread_s / model.info.frame_s) // 4
-        """Frames that a reader takes before the process hears of it."""
+        """Frames that a reader takes between two ReadProgress messages."""
         self._state = LoopState(self._admission.rates)
         self._pending: dict[int, Pending] = {}
-        """Utterances that have not ended."""
+        """Accepted utterances that have not ended, by id."""
         self._reported_read_frames: dict[int, int] = {}
         self._questions: dict[int, Future[AnswerValue]] = {}
         self._presets: Mapping[str, NDArray[np.float32]] | None = None
@@ -87,12 +92,12 @@ class EngineProcess(EngineFront):
 
     @property
     def outstanding(self) -> int:
-        """Utterances that have been accepted and have not ended."""
+        """Number of accepted utterances that have not ended."""
         return len(self._pending)
 
     @property
     def expected_wait_s(self) -> float:
-        """Until a row is free for the next utterance."""
+        """Seconds until a row is free for the next utterance, by the rate measured so far."""
         return self.waiting().frames / self._admission.rates.frames_per_s
 
     @property
@@ -101,7 +106,7 @@ class EngineProcess(EngineFront):
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Process id, None while there is no process."""
         return self._watcher.pid
 
     def start(self) -> None:
@@ -109,11 +114,11 @@ class EngineProcess(EngineFront):
         self.wait_until_started()
 
     def begin(self) -> None:
-        """The first half of `start`, without waiting."""
+        """First half of `start`: does not wait."""
         self._watcher.start()
 
     def wait_until_started(self) -> None:
-        """The second half of `start`. Raises EngineError if the model cannot be loaded."""
+        """Second half of `start`. Raises EngineError if the model cannot be loaded."""
         self._watcher.wait_until_started()
         self._accepting = True
 
@@ -122,13 +127,21 @@ class EngineProcess(EngineFront):
         self._watcher.stop()
 
     def encode(self, audio: NDArray[np.float32]) -> VoiceReference:
-        """For Voices, on its own thread: waits for the process to do it. Raises EngineError if it cannot."""
+        """Encodes a recording, [samples] float32 mono at 24 kHz. Called on Voices' thread; waits for the process.
+
+        Raises:
+            EngineError: the process cannot encode it, or ended first.
+        """
         reference = self._ask(Encode(audio))
         assert isinstance(reference, VoiceReference)
         return reference
 
     def presets(self) -> Mapping[str, NDArray[np.float32]]:
-        """The speakers' embeddings; waits for the process the first time. Raises EngineError if it is not there."""
+        """The preset speakers' embeddings, [hidden] float32 each. The first call waits for the process.
+
+        Raises:
+            EngineError: there is no process to ask, or it ended first.
+        """
         if self._presets is None:
             presets = self._ask(GetPresets())
             assert isinstance(presets, Mapping)
@@ -157,7 +170,7 @@ class EngineProcess(EngineFront):
         super()._accept(pending)
 
     def _require_process(self) -> None:
-        """With the gate held: raises NotServing if there is no process to send to, now or soon."""
+        """Checks, with the gate held, that a process serves or is waking. Raises NotServing otherwise."""
         if not self._accepting:
             raise NotServing("the engine is not serving")
         self._watcher.require()
@@ -169,7 +182,7 @@ class EngineProcess(EngineFront):
             super()._cancel(utterance_id)
 
     def _on_read(self, stream: AudioStream) -> None:
-        # Not each piece: the loop would wake for all of them, and only wants to know who is far behind.
+        # Not at each piece: a message wakes the loop, which only has to know which readers are far behind.
         told = self._reported_read_frames.get(stream.utterance_id, 0)
         if stream.frames_read - told > self._read_report_frames and stream.utterance_id in self._pending:
             self._reported_read_frames[stream.utterance_id] = stream.frames_read
@@ -195,7 +208,7 @@ class EngineProcess(EngineFront):
         deliveries = []
         for utterance_id, event in report.events:
             pending = self._pending.get(utterance_id)
-            if pending is None:  # it was cancelled meanwhile
+            if pending is None:  # cancelled while its event was on the way
                 continue
             if not isinstance(event, AudioChunk):
                 self._forget(utterance_id)
@@ -204,7 +217,7 @@ class EngineProcess(EngineFront):
 
     def on_answer(self, answer: Answer) -> None:
         waiting = self._questions.get(answer.number)
-        if waiting is None:  # nobody waits for it any more
+        if waiting is None:  # its caller has timed out
             return
         if isinstance(answer.value, EngineError):
             waiting.set_exception(answer.value)
@@ -212,7 +225,7 @@ class EngineProcess(EngineFront):
             waiting.set_result(answer.value)
 
     def on_loading(self, now_s: float) -> None:
-        """Refuses the utterances whose time to wait passes while the model loads."""
+        """Refuses the utterances whose deadline passes while the model loads."""
         late = [pending for pending in list(self._pending.values()) if pending.deadline_s <= now_s]
         refusal = Failed(self._admission.overloaded("the request's time to wait has passed"))
         for pending in late:
@@ -232,5 +245,5 @@ class EngineProcess(EngineFront):
         self._state = LoopState(self._admission.rates)
         deliver([(pending.stream, Failed(error)) for pending in lost])
         for question in questions:
-            with suppress(InvalidStateError):  # it was answered at the last moment
+            with suppress(InvalidStateError):  # already answered
                 question.set_exception(error)

@@ -1,4 +1,4 @@
-"""EnginePool: several processes of one model, one a few CPU cores, behind one name."""
+"""EnginePool: several processes of one model behind one engine, so that a CPU's cores are shared out among them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,10 @@ from vivavoce_engine.voices.store import VoiceStore
 
 
 class EnginePool(SpeechEngine):
-    """Each utterance goes where it is heard first. One process that breaks down leaves the others alone."""
+    """Sends each utterance to the process that can start it first. A process that breaks does not affect the others.
+
+    `config` is for each of the `workers` processes: the pool has `workers` times as many rows.
+    """
 
     def __init__(
         self,
@@ -94,15 +97,15 @@ class EnginePool(SpeechEngine):
             engine.share_queue(engines)
 
     def encode(self, audio: NDArray[np.float32]) -> VoiceReference:
-        """For Voices."""
+        """Encodes a recording for Voices, as EngineProcess.encode."""
         return self._next_engine().encode(audio)
 
     def presets(self) -> Mapping[str, NDArray[np.float32]]:
-        """For Voices."""
+        """The preset speakers' embeddings for Voices, as EngineProcess.presets."""
         return self._next_engine().presets()
 
     def _next_engine(self) -> EngineProcess:
-        """Where the next utterance begins first; of several, one that is loaded, and has most rows free."""
+        """The process with the shortest wait. Among equals, a loaded one; then the one with the fewest utterances."""
         ready = [engine for engine in self.engines if engine.ready]
         if not ready:
             raise NotServing("the engine is not serving")

@@ -1,12 +1,16 @@
 """Watcher: starts an engine's process, watches over it, and starts it again when it breaks. Torch-free.
 
-    AWAY ────► SERVING ────► AWAY           loaded; broke down, and is started again after a pause
-    ASLEEP ──► WAKING ──► SERVING ──► ASLEEP   on demand: asked for; loaded; nobody used it for a while
+                   loaded           broke down                              loaded at the start
+    always:     AWAY ────► SERVING ────► AWAY ─ ─ (after a pause)
+                   require       loaded          idle
+    on demand:  ASLEEP ────► WAKING ────► SERVING ────► ASLEEP              loaded when it is needed
 
-Messages are refused by `require` while the process is AWAY; those for one that is WAKING wait in the backlog.
+An on-demand process that breaks is AWAY for the pause, and then ASLEEP. `require` refuses callers while the process is
+AWAY. Messages for a process that is WAKING wait in the backlog.
 
-One thread, with an event loop of its own, does all the work: whatever has no other note is its alone. Callers on other
-threads hand it work by `_call`. The gate is the one lock between the two: phase and generation change with it held.
+The watching thread runs an event loop. It alone writes the fields, except that `require` may change the phase on a
+caller's thread. Callers reach it through `_call`. The gate is the only lock: phase and generation change with it held,
+so a caller who holds it can check the phase and send in one step.
 """
 
 import asyncio
@@ -33,18 +37,20 @@ log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 LOAD_TIMEOUT_S = 900.0
-"""A process that has not loaded its model by then hangs."""
+"""A process that takes longer to load its model is killed as hung."""
 ANSWER_TIMEOUT_S = 120.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.5, 60.0
-"""Pause before the process is started again; doubled after each process that did not last."""
+"""Pause before a restart. It doubles with each failure in a row."""
 STABLE_AFTER_S = 60.0
-"""A process that has served for this long sets the count of failures back to 0."""
+"""A process that has served for this long resets the count of failures."""
 MAX_FAILURES = 5
-"""After this many failures in a row the engine counts as failed. It is still started again."""
+"""Failures in a row after which the engine counts as failed. Restarts go on all the same."""
 HANG_FAULT = Fault("hang", NotServing("the engine does not go on"))
 
 
 class Phase(Enum):
+    """Phase of a Watcher: see the diagram above."""
+
     AWAY = auto()
     ASLEEP = auto()
     WAKING = auto()
@@ -60,27 +66,29 @@ NEXT_PHASES = {
 
 
 class Owner(Protocol):
-    """Whoever a Watcher works for. All methods are called on the watching thread, and none may wait."""
+    """The callers' half, for which a Watcher works. Its methods are called on the watching thread and must not wait."""
 
     def on_report(self, report: Report) -> None: ...
 
     def on_answer(self, answer: Answer) -> None: ...
 
     def on_loading(self, now_s: float) -> None:
-        """The model is still being loaded; called once a tick."""
+        """Called at each tick while the model is being loaded."""
 
     def last_needed_s(self) -> float:
-        """Time (time.monotonic) at which the process was last needed; infinite while something waits for it. With the
-        gate held."""
+        """Time (time.monotonic) of the last use, infinite while a request waits for the process. With the gate held."""
         ...
 
     def on_gone(self, error: EngineError) -> None:
-        """Nothing that was sent will be answered any more; what still waits fails with `error`. With the gate held."""
+        """The process has ended. All requests that wait for it fail with `error`. With the gate held."""
 
 
 class Watcher:
-    """See above. `on_demand_s` None starts the process at once and keeps it; otherwise it is started by the first
-    `require`, and ended when it has been idle for that long."""
+    """Keeps one engine process running, one after the other if they break.
+
+    `on_demand_s` None starts the process at once and keeps it. Otherwise the first `require` starts it, and it ends
+    when it has been idle for that long. `gate` is the owner's lock, which both use.
+    """
 
     def __init__(
         self, model: Model, config: EngineConfig, on_demand_s: float | None, gate: threading.Lock, owner: Owner
@@ -93,9 +101,9 @@ class Watcher:
         self._owner = owner
         self._phase = Phase.AWAY
         self._generation = 0
-        """Number of the process that serves or is to be started: what was sent to an earlier one is dropped."""
+        """Number of the process that serves or starts next. Messages to an earlier one are dropped."""
         self._failures = 0
-        """Processes in a row that did not last."""
+        """Processes in a row that broke before STABLE_AFTER_S."""
         self._restarts: Counter[str] = Counter()
         self._child: Child | None = None
         self._backlog: deque[ToWorker] = deque()
@@ -122,33 +130,33 @@ class Watcher:
 
     @property
     def silent_s(self) -> float:
-        """How long the process has not answered a Ping, 0 where it has answered all."""
+        """Seconds since the Ping that has no answer yet, 0 without one."""
         child = self._child
         return 0.0 if child is None else max(0.0, time.monotonic() - child.pinged_s)
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Process id, None while there is no process."""
         child = self._child
         return None if child is None else child.process.pid
 
     def start(self) -> None:
-        """Starts the thread, without waiting for the process."""
+        """Starts the watching thread, and does not wait for the process."""
         self._loop = asyncio.new_event_loop()
         self._thread.start()
 
     def wait_until_started(self) -> None:
-        """Raises EngineError if the model cannot be loaded."""
+        """Returns when the first model is loaded, at once if on demand. Raises EngineError if it cannot be loaded."""
         self._first_start.result()
 
     def stop(self) -> None:
-        """Ends the process, and then the thread."""
+        """Ends the process, then the thread. All that waits fails with NotServing."""
         if self._thread.is_alive():
             self._call(self._stopping.set)
             self._thread.join()
 
     def require(self) -> None:
-        """With the gate held: somebody is about to send. Wakes a process that is ASLEEP. Raises NotServing."""
+        """Prepares for `send`, with the gate held: wakes a process that is ASLEEP. Raises NotServing if it is AWAY."""
         assert self._gate.locked()
         if self._phase is Phase.AWAY:
             raise NotServing("the engine is not serving")
@@ -157,15 +165,15 @@ class Watcher:
             self._call(self._wake.set)
 
     def send(self, message: ToWorker) -> None:
-        """Sends to the process of this moment, without waiting; dropped if that one is gone by then."""
+        """Sends a message to the current process, without waiting. Dropped if that process ends first."""
         self._call(self._forward, self._generation, message)
 
     def report_timeout(self) -> None:
-        """A question had no answer within ANSWER_TIMEOUT_S: the process hangs, unless it was loaded after that."""
+        """Reports that a question had no answer in ANSWER_TIMEOUT_S. Kills a process loaded for longer than that."""
         self._call(self._kill_if_hung)
 
     def _call(self, function: Callable[..., object], *args: object) -> None:
-        """Runs a function on the watching thread, soon; never once that thread has ended."""
+        """Runs a function on the watching thread soon. Once that thread has ended, does nothing."""
         assert self._loop is not None, "it was started"
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
@@ -179,7 +187,7 @@ class Watcher:
             runner.run(self._run_processes())
 
     async def _run_processes(self) -> None:
-        """Runs one process after the other, until `stop`."""
+        """Runs one process after another until `stop`."""
         self._enter(Phase.AWAY if self._on_demand_s is None else Phase.ASLEEP)
         if self._on_demand_s is not None:
             self._first_start.set_result(None)
@@ -196,7 +204,7 @@ class Watcher:
         self._fail_generation(NotServing("the engine was stopped"))
 
     async def _run_process(self) -> Fault | None:
-        """Runs one process to its end. Returns why it broke, None if it was told to end."""
+        """Runs one process to its end. Returns its fault, None if it was told to end."""
         try:
             child = self._child = await Child.start()
         except OSError as error:
@@ -256,7 +264,7 @@ class Watcher:
             self._backlog.append(message)
 
     async def _tick(self, child: Child) -> None:
-        """Looks after a process: ends it when it is not needed, kills it when it hangs, and asks for signs of life."""
+        """Ends a process that is not needed, kills one that hangs, and pings the others."""
         limit_s = self._config.max_step_s
         while not child.ending:
             now_s = time.monotonic()
@@ -281,12 +289,12 @@ class Watcher:
     def _end(self, child: Child) -> None:
         child.ending = True
         if math.isinf(child.loaded_s):
-            child.process.kill()  # it reads no message while it loads
+            child.process.kill()  # a process that is loading reads no messages
         child.send(Shutdown())
         asyncio.get_running_loop().call_later(EXIT_TIMEOUT_S, child.process.kill)
 
     def _fall_asleep_if_idle(self, now_s: float) -> bool:
-        """Whether the process may end. From then on the next caller starts another."""
+        """True if the process has been idle long enough to end. The next caller then starts another one."""
         with self._gate:
             if self._phase is not Phase.SERVING or self._on_demand_s is None:
                 return False
@@ -297,7 +305,7 @@ class Watcher:
             return True
 
     async def _back_off(self, fault: Fault) -> None:
-        """After a fault: tells the owner, and pauses."""
+        """Counts and logs a fault, fails all requests, and pauses."""
         self._failures += 1
         self._restarts[fault.reason] += 1
         pause_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._failures - 1))
@@ -324,7 +332,7 @@ class Watcher:
             self._reset(Phase.AWAY, error)
 
     def _reset(self, phase: Phase, error: EngineError) -> None:
-        """With the gate held: nothing is left of the process that was."""
+        """Ends a generation, with the gate held: drops its messages and fails its requests."""
         self._set_phase(phase)
         self._generation += 1
         self._backlog.clear()
@@ -344,7 +352,7 @@ class Watcher:
 
 
 def _error_for_callers(fault: Fault) -> EngineError:
-    """The error that callers get. The fault's own error is for the log."""
+    """The error for callers. The fault's own error is for the log."""
     if fault.reason == "load":
         return NotServing(f"the model could not be loaded: {fault.error}")
     return NotServing("the engine broke down and is started anew")

@@ -1,10 +1,12 @@
-"""What crosses between a server and the process of one of its engines (pipe.py has how).
+"""Messages between a server and an engine process. `ipc/pipe.py` turns them into bytes.
 
 Server → worker: LoadCommand first; then RemoteSubmit, other commands (messages.py), ReadProgress, Ask and Ping.
-Worker → server: Loaded or Broken; then Report, Answer, Logged; Broken last, if it can still say so.
+Worker → server: Loaded or Broken first; then Report and Answer; Broken last, if the worker can still send it; Logged at
+any time.
 
-Every message is a frozen dataclass, and pickled: the two sides share no object. Some hold an object that is
-not frozen: LoadCommand a function, pickled by its name; Logged a LogRecord; Answer, Failed and Broken an exception.
+Every message is a frozen dataclass and is pickled, so the two sides share no object. Some contents are not frozen
+themselves: arrays, which nobody changes; the exceptions of Answer, Failed and Broken; Answer's dict of embeddings;
+Logged's LogRecord; and LoadCommand's function, which is pickled by its name.
 """
 
 import logging
@@ -26,12 +28,13 @@ from vivavoce_engine.request import SynthesisRequest, VoiceReference
 from vivavoce_engine.text.prompt import Prompt
 
 Reason = Literal["error", "out_of_memory", "device", "hang", "killed", "load"]
-"""Why a worker is no more: an exception; memory; a lost CUDA context; a step without end; a signal; or it never was."""
+"""Cause of a worker's end: an exception, memory, a lost CUDA context, a step without end, a signal or an unexpected
+exit (`killed`), or a model that could not be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadCommand:
-    """What a worker is to be."""
+    """The first message: loads a model. `load` is pickled by its name; `log_level` is as in `logging`."""
 
     load: Callable[[], Parts]
     config: EngineConfig
@@ -40,9 +43,9 @@ class LoadCommand:
 
 @dataclass(frozen=True, slots=True)
 class RemoteSubmit:
-    """Submit as it crosses: a Pending without its listener and its growing text, which each side has for itself.
+    """Submit in its frozen form: a Pending without its listener and its growing text, of which each side has its own.
 
-    The text of a Pending that has just been accepted is its prompt's; `complete` says that no AppendText follows.
+    The text of a Pending that has just been accepted is its prompt's. `complete` says that no AppendText follows.
     """
 
     utterance_id: int
@@ -71,6 +74,7 @@ class RemoteSubmit:
         )
 
     def pending(self, listener: Listener) -> Pending:
+        """The utterance for the worker's loop, with the worker's own listener."""
         assert listener.utterance_id == self.utterance_id
         return Pending(
             utterance_id=self.utterance_id,
@@ -88,7 +92,7 @@ class RemoteSubmit:
 
 @dataclass(frozen=True, slots=True)
 class ReadProgress:
-    """A listener has taken so many frames of an utterance, all in all."""
+    """Frames of an utterance that its reader has taken since the beginning."""
 
     utterance_id: int
     frames: int
@@ -96,7 +100,7 @@ class ReadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """audio [samples] float32 mono at 24 kHz → VoiceReference."""
+    """A recording to encode: `audio` [samples] float32 mono at 24 kHz. Answered by a VoiceReference."""
 
     audio: NDArray[np.float32]
 
@@ -107,12 +111,12 @@ class Encode:
 
 @dataclass(frozen=True, slots=True)
 class GetPresets:
-    """→ the speakers' embeddings."""
+    """Asks for the preset speakers' embeddings, [hidden] float32 each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question, answered beside the loop, one after the other."""
+    """A question. The worker answers one after the other, on a thread beside the loop."""
 
     number: int
     question: Encode | GetPresets
@@ -120,17 +124,17 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Asks for a Report between two steps, as a sign of life."""
+    """Asks for a Report after the current step, as a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The model is there and warm."""
+    """The model is loaded and warm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of a step, or of commands; each of `events` with the id of its utterance."""
+    """Results of a step or of commands. Each of `events` comes with its utterance's id."""
 
     state: LoopState
     events: tuple[tuple[int, StreamEvent], ...]
@@ -141,20 +145,22 @@ AnswerValue = VoiceReference | Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """The answer to the Ask of the same number: a value, or the error that prevented it."""
+
     number: int
     value: AnswerValue | EngineError
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A line for the server's log."""
+    """A record for the server's log."""
 
     record: logging.LogRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The worker cannot go on."""
+    """The worker ends because of this error."""
 
     reason: Reason
     error: EngineError

@@ -1,8 +1,8 @@
-"""The process of one engine: `python -m vivavoce_engine.process.worker SOCKET`, started by process.py.
+"""An engine process: `python -m vivavoce_engine.process.worker FD`, started by child.py.
 
-Its main thread is the engine's loop, which reads the pipe between two steps; a second thread answers questions
-(recordings to encode). It ends when it is told to, when the server is gone, or when something breaks that is not the
-fault of one utterance: then only a fresh process helps.
+The main thread runs the engine's loop, which reads the pipe between two steps. A second thread answers questions, such
+as recordings to encode. The process ends when it is told to, when the server has ended, or at an error that concerns
+more than one utterance, after which only a new process is safe.
 """
 
 import logging
@@ -52,14 +52,14 @@ from vivavoce_engine.process.wire import (
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, VoiceReference
 from vivavoce_engine.runtime import freeze_gc, lower_thread_priority, use_expandable_segments
 
-log = logging.getLogger("vivavoce_engine.process.worker")  # not __main__, which it is
+log = logging.getLogger("vivavoce_engine.process.worker")  # __name__ is "__main__" here
 
 WARM_UP_TEXT = "This warms the engine up."
 WARM_UP_FRAMES = 24
 
 
 class RemoteListener:
-    """Stands for a stream of the server's: knows how much of it has been sent, and how much was read."""
+    """Counts, for the loop, the frames sent to a stream in the server and the frames its reader has taken."""
 
     def __init__(self, utterance_id: int) -> None:
         self.utterance_id = utterance_id
@@ -74,13 +74,13 @@ class RemoteListener:
         self._frames_sent += frames
 
     def read_to(self, frames: int) -> None:
-        """The reader has taken this many frames, all in all."""
+        """Notes that the reader has taken this many frames since the beginning."""
         assert self.frames_read <= frames <= self._frames_sent
         self.frames_read = frames
 
 
 class Worker:
-    """A loop whose commands come out of a pipe, and whose reports go into it."""
+    """Runs a loop whose commands come from a pipe, and sends its reports back. It is the loop's Inbox."""
 
     def __init__(self, pipe: Pipe, parts: Parts, config: EngineConfig, admission: Admission) -> None:
         self._pipe = pipe
@@ -88,22 +88,23 @@ class Worker:
         self._loop = EngineLoop(parts.runner, config, admission, self._deliver)
         self._listeners: dict[int, RemoteListener] = {}
         self._report_due = False
-        """Whether something has arrived that no report has followed yet."""
+        """True if a message has arrived since the last report."""
         self._reported_left_queue = 0
+        """`left_queue` in the last report."""
         self._answer_thread = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=lower_thread_priority)
 
     def run(self) -> None:
         self._loop.run(self)
 
     def take(self) -> Iterator[Command]:
-        """For the loop: commands, while all else is seen to here."""
+        """Yields the loop's commands that have arrived, and handles all other messages."""
         while self._pipe.has_message(0):
             message = self._pipe.receive()
             assert isinstance(message, ToWorker), f"no message to a worker: {type(message).__name__}"
             self._report_due = True
             match message:
                 case ReadProgress(utterance_id=utterance_id, frames=frames):
-                    if utterance_id in self._listeners:  # it has not ended meanwhile
+                    if utterance_id in self._listeners:  # its utterance may have ended
                         self._listeners[utterance_id].read_to(frames)
                 case Ask():
                     self._answer_thread.submit(self._answer, message)
@@ -120,7 +121,7 @@ class Worker:
                     yield message
 
     def wait(self, timeout_s: float | None) -> None:
-        """For the loop."""
+        """Reports if a report is due, then waits for the next message."""
         if self._report_due:
             self._report(())
         self._pipe.has_message(timeout_s)
@@ -131,7 +132,7 @@ class Worker:
                 listener.count_sent(event.frames)
             else:
                 self._listeners.pop(listener.utterance_id, None)
-        # Most steps give nobody a piece: the server need not wake for those that change nothing it decides by.
+        # Most steps give no listener a piece. A report that changes nothing would wake the server for nothing.
         if deliveries or self._report_due or self._loop.state().left_queue != self._reported_left_queue:
             self._report(tuple((listener.utterance_id, event) for listener, event in deliveries))
 
@@ -154,10 +155,10 @@ class Worker:
 
 
 def warm_up(runner: Runner, config: EngineConfig, admission: Admission) -> None:
-    """Speaks one short utterance, so that the first listener does not pay for what happens only once.
+    """Speaks one short utterance, so that work which happens only once is done before the first listener waits.
 
     Raises:
-        EngineError: it failed.
+        EngineError: the utterance failed.
     """
     heard: list[Delivery] = []
     loop = EngineLoop(runner, config, admission, heard.extend)
@@ -177,8 +178,8 @@ def warm_up(runner: Runner, config: EngineConfig, admission: Admission) -> None:
 
 
 def warm_up_request(info: ModelInfo) -> SynthesisRequest:
-    """What any model of this kind can say."""
-    # A model without speakers of its own clones: any embedding is a voice to it.
+    """A short request that every model of this kind can speak."""
+    # A model without preset speakers clones, and any embedding is a voice to it.
     clones = not info.speakers and info.embedding_size > 0
     return SynthesisRequest(
         WARM_UP_TEXT,
@@ -189,11 +190,11 @@ def warm_up_request(info: ModelInfo) -> SynthesisRequest:
 
 
 class _PipeHandler(logging.handlers.QueueHandler):
-    """Sends log records to the server, which knows how they are to look and where they go."""
+    """Sends log records to the server, which formats and writes them."""
 
     def __init__(self, pipe: Pipe) -> None:
         super().__init__(None)  # type: ignore[arg-type]
-        self.setFormatter(logging.Formatter())  # the message alone
+        self.setFormatter(logging.Formatter())  # only the message
         self._pipe = pipe
 
     def enqueue(self, record: logging.LogRecord) -> None:
@@ -202,7 +203,7 @@ class _PipeHandler(logging.handlers.QueueHandler):
 
 
 def serve(pipe: Pipe) -> int:
-    """Loads, warms up, and runs to the end. Returns the exit status."""
+    """Loads the model, warms it up, and runs the loop until it ends. Returns the exit status."""
     logging.basicConfig(handlers=[_PipeHandler(pipe)], force=True)
     loaded = False
     try:
@@ -217,7 +218,7 @@ def serve(pipe: Pipe) -> int:
         pipe.send(Loaded())
         Worker(pipe, parts, command.config, admission).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return 1  # the server is gone: nobody is left to tell
+        return 1  # the server has ended
     except Exception as error:
         log.exception("the engine broke down")
         pipe.send(Broken(reason_of(error) if loaded else "load", as_engine_error(error)))

@@ -1,4 +1,4 @@
-"""A cache that is bounded in bytes."""
+"""A cache with a limit in bytes."""
 
 import threading
 from collections import OrderedDict
@@ -16,7 +16,7 @@ ValueT = TypeVar("ValueT", bound=Sized)
 
 
 class ByteLimitedCache(Generic[KeyT, ValueT]):
-    """Forgets what was not used for longest once its values hold more than `max_bytes`. Safe to use from any thread.
+    """Drops the least recently used values while all values together hold more than `max_bytes`. Thread-safe.
 
     A value that is larger than the limit by itself is not kept.
     """

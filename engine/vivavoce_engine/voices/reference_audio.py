@@ -1,8 +1,8 @@
-"""Any audio file → the mono 24 kHz samples that voices are cloned from. Torch-free.
+"""Decodes audio files into the mono 24 kHz samples that voices are cloned from. Torch-free.
 
-Channels are averaged and the rate converted as the reference does it (librosa 0.11: soxr's high quality). The level
-stays as it is. Files are untrusted: only containers of audio and video are opened, none that refers to other files,
-and decoding stops soon after the longest length that is taken, whatever a header promises.
+Channels are averaged and the rate is converted as in qwen-tts (librosa 0.11: soxr's high quality). The level is kept.
+Files are untrusted. Only containers of audio and video are opened, and none that can refer to other files. Decoding
+stops soon after the maximum length, whatever length the header states.
 """
 
 import io
@@ -22,19 +22,19 @@ Samples = NDArray[np.float32]
 MAX_BYTES = 10 * 2**20
 MIN_S, MAX_S = 1.0, 30.0
 ENCODER_PADDING_S = 0.1
-"""Lossy codecs decode to a little more than what was encoded."""
+"""Tolerance for lossy codecs, which decode to slightly more audio than was encoded."""
 SAMPLE_RATES_HZ = range(4000, 192_001)  # Hz
 PEAK_MAX = 4.0
-"""A file of floats beyond this is not scaled to -1..1."""
+"""Largest sample of a plausible file. Float samples are on a scale of -1 to 1."""
 MAX_DAMAGED_SHARE = 0.05
-"""Share of packets that may be undecodable, such as tags at the end of an mp3."""
+"""Share of packets that may fail to decode, such as tags at the end of an mp3."""
 BLOCK_SAMPLES = REFERENCE_SAMPLE_RATE // 50
 SILENCE_STD = 1e-3
-"""Deviation within a block, -60 dB: a file that never exceeds it is silent."""
+"""Standard deviation within a block, -60 dB. A file in which no block reaches it is silent."""
 TRIM_RATIO = 10 ** (-50 / 20)
-"""What is this much quieter than the loudest block is trimmed at both ends,"""
+"""Blocks below the loudest block times this, -50 dB, are trimmed at both ends."""
 TRIM_MARGIN_SAMPLES = REFERENCE_SAMPLE_RATE // 5
-"""but for this many samples."""
+"""Silence that is kept at both ends."""
 FORMATS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,flac,flv,loas,matroska,webm,mov,mp4,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
 
 
@@ -42,7 +42,7 @@ def read_reference(data: bytes) -> Samples:
     """An audio file's bytes → mono samples [n] float32 at 24 kHz, silence at both ends trimmed, 1 to 30 s long.
 
     Raises:
-        Rejected: not audio, too short, too long, or silent; says which.
+        Rejected: the file is not audio, or is too short, too long, or silent. The message says which.
     """
     if len(data) > MAX_BYTES:
         raise rejected_audio(f"is larger than {MAX_BYTES // 2**20} MiB")
@@ -55,18 +55,19 @@ def read_reference(data: bytes) -> Samples:
 
 
 def rejected_audio(what: str) -> Rejected:
+    """The error for a reference recording; `what` completes "the reference audio ..."."""
     return Rejected("reference", f"the reference audio {what}")
 
 
 def decode(data: bytes) -> tuple[Samples, int]:
-    """Mono samples at the file's own rate, and that rate in Hz; of a long file a little more than MAX_S."""
+    """Mono samples at the file's own rate, and that rate in Hz. Decoding stops a little after MAX_S."""
     pieces: list[Samples] = []
     count = rate = 0
     try:
         with av.open(io.BytesIO(data), options={"format_whitelist": FORMATS}, metadata_errors="ignore") as container:
             assert isinstance(container, av.container.InputContainer)
             for frame in decode_frames(container):
-                with np.errstate(invalid="ignore", over="ignore"):  # of infinite samples, which are refused below
+                with np.errstate(invalid="ignore", over="ignore"):  # infinite samples are rejected below
                     pieces.append(frame.to_ndarray().mean(axis=0, dtype=np.float32))
                 rate = rate or frame.sample_rate
                 count += frame.samples
@@ -76,7 +77,7 @@ def decode(data: bytes) -> tuple[Samples, int]:
                     break
     except av.FFmpegError as error:
         raise rejected_audio("is no audio file that can be read") from error
-    except ValueError as error:  # of AudioResampler
+    except ValueError as error:  # from AudioResampler
         raise rejected_audio("changes its format midway") from error
     if not count:
         raise rejected_audio("holds no sound")
@@ -88,7 +89,7 @@ def decode(data: bytes) -> tuple[Samples, int]:
 
 
 def decode_frames(container: av.container.InputContainer) -> Iterator[av.AudioFrame]:
-    """Frames of the first audio stream as float32 [channels, samples]."""
+    """Decodes the first audio stream into frames of float32 [channels, samples]."""
     if not container.streams.audio or container.streams.audio[0].codec_context is None:
         raise rejected_audio("holds no audio that can be decoded")
     to_float = av.AudioResampler(format="fltp")
@@ -107,7 +108,7 @@ def decode_frames(container: av.container.InputContainer) -> Iterator[av.AudioFr
 
 
 def resample(samples: Samples, rate: int) -> Samples:
-    """To 24 kHz, in as many samples as librosa gives (its rounding included)."""
+    """Converts samples [n] to 24 kHz. The result has as many samples as librosa gives, its rounding included."""
     assert samples.ndim == 1
     assert rate in SAMPLE_RATES_HZ
     if rate == REFERENCE_SAMPLE_RATE:
@@ -118,7 +119,7 @@ def resample(samples: Samples, rate: int) -> Samples:
 
 
 def trim(samples: Samples) -> Samples:
-    """Without the silence at both ends, but for a breath."""
+    """Removes the silence at both ends, except TRIM_MARGIN_SAMPLES."""
     assert samples.ndim == 1
     assert len(samples) >= BLOCK_SAMPLES
     blocks = samples[: len(samples) // BLOCK_SAMPLES * BLOCK_SAMPLES].reshape(-1, BLOCK_SAMPLES).std(axis=1)

@@ -1,4 +1,4 @@
-"""The process of reference_reader.py: `python -m vivavoce_engine.voices.reference_process SOCKET`."""
+"""Decoder process of reference_reader.py: `python -m vivavoce_engine.voices.reference_process FD`."""
 
 import sys
 from contextlib import suppress
@@ -9,7 +9,7 @@ from vivavoce_engine.voices.reference_audio import Samples, read_reference, reje
 
 
 def main() -> int:
-    """Entry point of the process; ends when the other end of the socket is closed."""
+    """Entry point of the process. It ends when the other end of the socket is closed."""
     pipe = pipe_to_parent()
     with suppress(EOFError, OSError):
         while True:
@@ -19,7 +19,7 @@ def main() -> int:
                 answer: Samples | Rejected = read_reference(data)
             except Rejected as error:
                 answer = error
-            except Exception as error:  # whatever FFmpeg raises that nobody foresaw
+            except Exception as error:  # FFmpeg's wrappers raise many types
                 answer = rejected_audio(f"cannot be read: {type(error).__name__}")
             pipe.send(answer)
     return 0

@@ -1,7 +1,7 @@
-"""Every voice that an engine can speak with: preset speakers, stored voices, mixes of both, and clones. Torch-free.
+"""Voices: all that an engine can speak with, which are preset speakers, stored voices, mixes and clones. Torch-free.
 
-All methods may be called from any thread but the engine's; those that read files or encode audio take a while, so
-asyncio code calls them through `asyncio.to_thread`.
+Methods may be called from any thread except the engine's. Those that read files or encode audio block, so asyncio code
+calls them through `asyncio.to_thread`.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from vivavoce_engine.voices.store import StoredVoice, VoiceStore, check_voice
 
 CACHE_BYTES = 64 * 2**20
 MAX_WAITING = 16
-"""Recordings that may wait to be encoded; the next one is refused as Overloaded."""
+"""Recordings that may wait to be encoded, including the one at work. The next one is refused as Overloaded."""
 RETRY_AFTER_S = 2.0
 MAX_NAMES_IN_ERROR = 24
 NO_ALIASES: Mapping[str, str] = {}
@@ -38,8 +38,11 @@ class AudioEncoder(Protocol):
 
 
 class Voices:
-    """The voices of one engine. `presets` are the speakers' embeddings, [hidden] each; a server may give one store to
-    several engines."""
+    """The voices of one engine.
+
+    `presets` are the preset speakers' embeddings, [hidden] float32 each. `encoder` is for a model that clones. Several
+    engines may share a `store`.
+    """
 
     def __init__(
         self,
@@ -62,24 +65,24 @@ class Voices:
     # ---- by name ----------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Preset speakers, then the stored voices."""
+        """Names of the preset speakers, then of the stored voices."""
         return [*self._info.speakers, *(self.store.names() if self.store else ())]
 
     def speaker(self, name: str) -> str | None:
-        """The preset speaker of that name in any letter case. Reads no file, so asyncio code may call it as it is."""
+        """The preset speaker of that name in any letter case, or None. Reads no file, so asyncio code may call it."""
         return self._names.get(name.casefold())
 
     def resolve(
         self, voice: str, aliases: Mapping[str, str] = NO_ALIASES, x_vector_only: bool = False
     ) -> tuple[str, VoiceReference | None]:
-        """What a client calls a voice → `speaker` and `reference` of a SynthesisRequest.
+        """Finds a client's voice, and returns `speaker` and `reference` of a SynthesisRequest.
 
-        A name, in any letter case, or a mix `a(2)+b(1)`. `aliases` maps more names, in lower case, to speakers, or to
-        "" for the voice that the instructions design; a voice that has such a name itself comes first.
-        `x_vector_only` leaves a stored voice's recording aside.
+        `voice` is a name, in any letter case, or a mix `a(2)+b(1)`. `aliases` maps further names, in lower case, to
+        speakers, or to "" for the voice that the instructions design. A voice of the same name comes before an alias.
+        `x_vector_only` uses a stored voice's embedding without its recording.
 
         Raises:
-            Rejected: there is no such voice, or this model cannot speak with it.
+            Rejected: the voice does not exist, or this model cannot speak with it.
         """
         preset = self.speaker(voice)
         if preset is not None:
@@ -96,20 +99,20 @@ class Voices:
         return "", VoiceReference(self.blend(voice, aliases))
 
     def blend(self, mix: str, aliases: Mapping[str, str] = NO_ALIASES) -> NDArray[np.float32]:
-        """[hidden] of `a(2)+b(1)`, the weighted mean of its voices; `a` alone is that voice's embedding.
+        """The embedding of a mix `a(2)+b(1)`, [hidden] float32: the weighted mean of its voices.
 
         Raises:
-            Rejected: as `resolve`.
+            Rejected: as by `resolve`.
         """
         parts = parse_blend(mix)
         embeddings = [self.embedding(name, aliases) for name, _ in parts]
         return blend_embeddings(embeddings, [weight for _, weight in parts])
 
     def embedding(self, name: str, aliases: Mapping[str, str] = NO_ALIASES) -> NDArray[np.float32]:
-        """[hidden] of one preset speaker or stored voice, in any letter case.
+        """The embedding, [hidden] float32, of one preset speaker or stored voice, its name in any letter case.
 
         Raises:
-            Rejected: there is no such voice.
+            Rejected: the voice does not exist, or cannot be mixed.
         """
         preset = self.speaker(name)
         if preset is not None:
@@ -129,7 +132,7 @@ class Voices:
         return None if self.store is None else self.store.get(name)
 
     def _reference_for_model(self, stored: StoredVoice, x_vector_only: bool) -> VoiceReference:
-        """The stored voice as this model can use it: only one that clones goes on from a recording."""
+        """The reference of a stored voice for this model. Its recording is left out if the model does not clone."""
         reference = stored.reference
         if reference.embedding.size != self._info.embedding_size:
             raise Rejected(
@@ -149,12 +152,14 @@ class Voices:
     # ---- from a recording -------------------------------------------------------------------------------------
 
     def clone(self, audio: bytes, text: str = "") -> VoiceReference:
-        """An audio file's bytes → the voice in it. `text`, what is said in it, is for going on from the recording;
-        without it the speaker embedding alone is used. The same bytes are encoded once.
+        """Clones the voice in an audio file. The same bytes are encoded once.
+
+        With `text`, the words of the recording, the model continues the recording. Without it, the model uses only the
+        speaker embedding.
 
         Raises:
-            Rejected: this model does not clone, or the file is no fit reference.
-            Overloaded: too many recordings wait already.
+            Rejected: this model does not clone, or the file cannot serve as a reference.
+            Overloaded: too many recordings are waiting.
         """
         if self._encoder is None:
             raise Rejected("reference", "this model does not clone voices from audio; a Base model does")
@@ -175,9 +180,9 @@ class Voices:
                 assert self._waiting_recordings >= 0
 
     def _encode(self, key: bytes, audio: bytes) -> VoiceReference:
-        """On the worker: one recording at a time, alone, since padding a batch would change the shorter ones."""
+        """Encodes one recording on the encoder's thread. In a batch, padding would change the shorter ones."""
         assert self._encoder is not None
-        encoded = self._encoded.get(key)  # whoever waited before may have brought the same
+        encoded = self._encoded.get(key)  # an earlier request in the queue may have had the same bytes
         if encoded is None:
             encoded = self._encoder.encode(self._reader.read(audio))
             assert encoded.embedding.shape == (self._info.embedding_size,)
@@ -186,15 +191,15 @@ class Voices:
             self._encoded.put(key, encoded)
         return encoded
 
-    # ---- to keep ----------------------------------------------------------------------------------------------
+    # ---- to store ---------------------------------------------------------------------------------------------
 
     def add(self, name: str, consent: str, voice: bytes | str | ArrayLike, text: str = "") -> StoredVoice:
-        """Stores a voice: an audio file's bytes (with what is said in it, or without), a mix `a(2)+b(1)` of other
-        voices, or an embedding.
+        """Stores a voice: an audio file's bytes (`text` holds its words, if known), a mix `a(2)+b(1)`, or an embedding.
 
         Raises:
-            Rejected: names the argument at fault: name, consent, ref_text or reference.
+            Rejected: `param` is the argument at fault: name, consent, ref_text, speaker or reference.
             StoreFull, Overloaded: try again when there is room.
+            StoreFailed: the disk cannot be written to.
         """
         name = name.strip().casefold()
         if self.store is None:
@@ -202,7 +207,7 @@ class Voices:
         if name in self._names:
             raise Rejected("name", f"there is a voice {name!r} already")
         blank = VoiceReference(np.zeros(0, np.float32), None, text)
-        check_voice(StoredVoice(name, 0, consent, blank))  # before the work of encoding
+        check_voice(StoredVoice(name, 0, consent, blank))  # before the recording is encoded
         if self.store.get(name) is not None:
             raise Rejected("name", f"there is a voice {name!r} already")
         if isinstance(voice, bytes):
@@ -212,10 +217,10 @@ class Voices:
         return self.store.add(StoredVoice(name, int(time.time()), consent, reference))
 
     def direct(self, embedding: ArrayLike, text: str = "") -> VoiceReference:
-        """A voice from a client's own speaker embedding.
+        """A voice from a client's own speaker embedding, [hidden] numbers.
 
         Raises:
-            Rejected: not as many finite numbers as this model's embeddings have.
+            Rejected: the values are not an embedding of this model.
         """
         if text.strip():
             raise Rejected("ref_text", "ref_text is what is said in a recording; an embedding has none")
