@@ -90,7 +90,7 @@ def test_a_message_to_a_process_that_broke_does_not_reach_the_next(
     os.kill(watcher.pid, signal.SIGKILL)
     wait_until(lambda: watcher.phase is Phase.ASLEEP)
     assert watcher.restarts == {"killed": 1}
-    assert [str(error) for error in owner.lost] == ["the engine broke down and is started anew"]
+    assert [str(error) for error in owner.lost] == ["the engine broke down and is being restarted"]
     ask(watcher, gate, 3)
     wait_until(lambda: any(answer.number == 3 for answer in owner.answers))
     assert 2 not in [answer.number for answer in owner.answers]

@@ -355,4 +355,4 @@ def _error_for_callers(fault: Fault) -> EngineError:
     """The error for callers. The fault's own error is for the log."""
     if fault.reason == "load":
         return NotServing(f"the model could not be loaded: {fault.error}")
-    return NotServing("the engine broke down and is started anew")
+    return NotServing("the engine broke down and is being restarted")
