@@ -31,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "vivavoce_engine.ipc",
         "vivavoce_engine.pages",
         "vivavoce_engine.request",
+        "vivavoce_engine.runtime",
         "vivavoce_bench",
         "vivavoce_client",
         "vivavoce_voice",
