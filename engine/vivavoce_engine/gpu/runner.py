@@ -32,6 +32,7 @@ from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs, bucket_of, buckets
 from vivavoce_engine.gpu.lanes import Lane, Mark
+from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.memory import check_memory, position_bytes
 from vivavoce_engine.gpu.sampler import PARAMS
 from vivavoce_engine.gpu.starts import RowStart, Starts, told_tokens
@@ -67,6 +68,7 @@ class GraphRunner:
         self.position_bytes = position_bytes(checkpoint, dtype)
         self._prompts_at_once = config.max_prefills_per_step
         self._largest_prompt = min(PROMPT_TOKENS[-1], config.max_context)
+        launch = Launcher.of(device)
         with torch.inference_mode():
             self._frames = FrameModel(
                 talker,
@@ -80,10 +82,11 @@ class GraphRunner:
                 ring=2 * config.max_chunk_frames,
                 pad_id=checkpoint.tts_pad_token_id,
                 deterministic=config.deterministic,
-                pdl=device.type == "cuda",
+                launch=launch,
             )
             self._starts = Starts(self._frames, talker, self._prompts_at_once)
-            self._codec = GpuCodec(decoder, config.max_streams, piece_sizes(config.max_chunk_frames)[0], dtype)
+            largest_piece = piece_sizes(config.max_chunk_frames)[0]
+            self._codec = GpuCodec(decoder, config.max_streams, largest_piece, dtype, launch=launch)
         del decoder  # its weights have been copied, in the dtype in which they are used
         if device.type == "cuda":
             torch.cuda.empty_cache()  # what was only needed on the way: float32 copies, the unprojected embeddings

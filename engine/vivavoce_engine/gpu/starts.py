@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from vivavoce_engine.device import copy_into
 from vivavoce_engine.gpu.frame import FrameModel
-from vivavoce_engine.gpu.sampler import PARAMS, block
+from vivavoce_engine.gpu.sampler import PARAMS
 from vivavoce_engine.models.talker import Talker
 from vivavoce_engine.text.prompt import NO_ID, Prompt
 
@@ -156,7 +156,9 @@ class Starts:
     def set_rows(self) -> None:
         tables, pages = self._model.tables, self._model.cache.pages
         chunks, vocab = pages.shape[1], tables.seen.shape[1]
-        set_rows_kernel[(self._batch,)](
+        self._model.launch(
+            set_rows_kernel,
+            (self._batch,),
             self._rows,
             tables.seeds,
             tables.frames,
@@ -169,9 +171,9 @@ class Starts:
             FIELDS=ROW_FIELDS,
             PARAMS=PARAMS,
             CHUNKS=chunks,
-            BLOCK_CHUNKS=block(chunks),
+            BLOCK_CHUNKS=triton.next_power_of_2(chunks),
             V=vocab,
-            BLOCK_V=block(vocab),
+            BLOCK_V=triton.next_power_of_2(vocab),
         )
 
     def tell_tokens(self, tokens: NDArray[np.int64], last: Mapping[int, int]) -> None:
@@ -189,7 +191,9 @@ class Starts:
         """Fills the model up for a `prefill` of what was told."""
         model = self._model
         tokens, hidden = len(model.token_rows), model.talker.hidden
-        embed_tokens_kernel[(max(tokens, self._batch),)](
+        model.launch(
+            embed_tokens_kernel,
+            (max(tokens, self._batch),),
             self._tokens,
             self._text,
             self._codec,
@@ -203,7 +207,7 @@ class Starts:
             BATCH=self._batch,
             FIELDS=TOKEN_FIELDS,
             H=hidden,
-            BLOCK_H=block(hidden),
+            BLOCK_H=triton.next_power_of_2(hidden),
         )
 
 

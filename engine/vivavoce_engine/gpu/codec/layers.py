@@ -1,6 +1,5 @@
 """Packed weights of Code2Wav and how its kernels are launched on them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,18 +8,12 @@ from torch import Tensor
 
 from vivavoce_engine.gpu.codec.kernels import product_kernel, unit_kernel
 from vivavoce_engine.gpu.codec.tiles import Tiles, choose, choose_unit
+from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, SnakeBeta
 
 HISTORY_BLOCK = 1024
 ALIGNMENT = 64
 """Of buffers and histories, in values: their loads are 16 bytes wide."""
-
-Launch = Callable[..., None]
-"""launch(kernel, grid, *arguments, **constants)"""
-
-
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:  # noqa: ANN401
-    kernel[grid](*arguments, **constants)
 
 
 @dataclass(slots=True)
@@ -128,13 +121,13 @@ class Product:
 
     def __call__(
         self,
+        launch: Launcher,
         shape: Shape,
         x: Buffer,
         out: Buffer,
         residual: Buffer | None = None,
         raw: Buffer | None = None,
         *,
-        launch: Launch = launch,
         tiles: Tiles | None = None,
     ) -> None:
         """out = snake(residual + scale * activation(x · weight + bias)); `raw` gets the same before the snake."""
@@ -166,7 +159,7 @@ class Product:
             OUT_CHANNELS=out.channels,
             NORM=self.norm_eps is not None,
             ACTIVATION=self.activation,
-            **block(tiles, x.memory.dtype),
+            **tile_meta(tiles, x.memory.dtype),
         )
 
 
@@ -192,6 +185,7 @@ class Unit:
 
     def __call__(
         self,
+        launch: Launcher,
         shape: Shape,
         x: Buffer,
         out: Buffer,
@@ -199,7 +193,6 @@ class Unit:
         hidden: Buffer,
         last: bool = False,
         *,
-        launch: Launch = launch,
         tiles: Tiles | None = None,
         fuse: bool = True,
     ) -> None:
@@ -208,8 +201,8 @@ class Unit:
         rows = shape.rows(x)
         tiles = tiles or choose_unit(rows, x.channels, x.memory.dtype)
         if tiles is None or not fuse:
-            self.spread(shape, x, hidden, launch=launch)
-            self.point(shape, hidden, out, raw, None if last else raw, launch=launch)
+            self.spread(launch, shape, x, hidden)
+            self.point(launch, shape, hidden, out, raw, None if last else raw)
             return
         assert self.spread.snake is not None
         assert self.point.snake is not None
@@ -235,12 +228,12 @@ class Unit:
             out.keep,
             WIDTH=x.channels,
             TAPS=self.spread.taps,
-            **block(tiles, x.memory.dtype),
+            **tile_meta(tiles, x.memory.dtype),
         )
 
 
-def block(tiles: Tiles, dtype: torch.dtype) -> dict[str, Any]:
-    """A kernel's constants for `tiles`."""
+def tile_meta(tiles: Tiles, dtype: torch.dtype) -> dict[str, Any]:
+    """A kernel's constants and options for `tiles`."""
     return {
         "BM": tiles.rows,
         "BN_0": tiles.columns,
