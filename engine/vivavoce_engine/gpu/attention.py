@@ -276,6 +276,14 @@ class Cache:
     sin: Tensor
     heads: int
 
+    def __post_init__(self) -> None:
+        assert self.v.shape == self.k.shape
+        assert all(kept.is_contiguous() for kept in (self.k, self.v))
+        assert self.heads % self.kv_heads == 0, "query heads share a key head in groups of one size"
+        for table in (self.cos, self.sin):
+            assert table.shape == (len(self.cos), self.head_dim)
+            assert table.dtype == torch.float32
+
     @property
     def length(self) -> int:
         return self.k.shape[2]
@@ -294,6 +302,7 @@ class PagedCache:
     positions need to meet."""
 
     def __init__(self, cache: Cache, rows: int, tokens: int, split_tokens: int) -> None:
+        assert cache.length == CHUNK, "a page is a chunk of the kernels' loops"
         self.cache = cache
         self.chunks = pages_of(len(cache.cos))
         """Pages of the longest row."""
@@ -346,6 +355,11 @@ class Places:
     positions: Tensor
     by_row: bool
 
+    def __post_init__(self) -> None:
+        assert self.rows.dtype == torch.int32
+        assert self.positions.dtype == torch.int64
+        assert len(self.positions) == len(self.paged.pages if self.by_row else self.rows)
+
 
 def attend(launch: Launcher, places: Places, given: Projected) -> None:
     """One new token for each row; writes the cache."""
@@ -380,6 +394,8 @@ def attend_prompt(launch: Launcher, places: Places, given: Projected) -> None:
 
 def _attention(launch: Launcher, places: Places, given: Projected, splits: int, *, write: bool) -> None:
     paged, cache = places.paged, places.paged.cache
+    assert given.qkv.shape == (len(places.rows), (cache.heads + 2 * cache.kv_heads) * cache.head_dim)
+    assert given.out.shape == (len(places.rows), cache.heads * cache.head_dim)
     launch(
         attention_kernel,
         (len(given.qkv), cache.kv_heads, splits),

@@ -51,6 +51,9 @@ class FrameModel:
         deterministic: bool = False,
         launch: Launcher,
     ) -> None:
+        assert 0 <= pad_id < len(talker.text_embedding.weight)
+        assert predictor.groups == config.num_code_groups
+        assert pages is None or pages >= pages_of(positions), "one row must be able to reach its last position"
         self._config, self._pad_id, self.launch = config, pad_id, launch
         self._talker, self._predictor = talker, predictor
         self._heads = [cast(nn.Linear, head).weight for head in predictor.lm_head]
@@ -84,6 +87,7 @@ class FrameModel:
 
     def frame(self, batch: int) -> None:
         """Makes a frame of each of `rows[:batch]`."""
+        assert 1 <= batch <= len(self.rows)
         rows, groups, stack = self.rows[:batch], self._config.num_code_groups, self.predictor
         self._start_frame(rows)
         stream = stack.run(2 * batch, self._attend_in_frame(batch, 1))
@@ -108,6 +112,8 @@ class FrameModel:
         Padding tokens are the dummy row's, or stand at positions past their prompt's end for which there is a page, and
         which are written again before they are seen.
         """
+        assert 1 <= batch <= len(self.rows)
+        assert 1 <= tokens <= len(self.token_rows)
         rows, at = self.rows[:batch], self.last_tokens[:batch]
         places = Places(self.cache, self.token_rows[:tokens], self.token_positions[:tokens], by_row=False)
         stream = self.talker.run(tokens, partial(attend_prompt, self.launch, places))

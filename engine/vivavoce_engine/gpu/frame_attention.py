@@ -102,6 +102,9 @@ def frame_attention_kernel(
 
 def attend_in_frame(launch: Launcher, cache: Cache, batch: int, position: int, given: Projected) -> None:
     """`position` 1 means the frame's first two tokens, [2 * batch]; a later one a single token for each row."""
+    assert 1 <= position < cache.length
+    assert batch <= cache.k.shape[1]
+    assert len(given.qkv) == len(given.out) == (2 * batch if position == 1 else batch)
     launch(
         frame_attention_kernel,
         (batch, cache.kv_heads),

@@ -280,6 +280,9 @@ def gemv(
 ) -> None:
     """At most GEMV_TOKENS tokens: x [T, K], weight [N or 2N, K] → out [T, N]; with `norm` x is normed on the way."""
     (tokens, k), n = x.shape, out.shape[1]
+    assert tokens <= GEMV_TOKENS, "a program holds every token's sums"
+    assert weight.shape == (2 * n if mode == GATED.value else n, k)
+    assert len(out) == tokens
     blocks = blocks or gemv_blocks(n, k, mode)
     norm_weight, eps = norm or (weight, 0.0)
     launch(
@@ -315,6 +318,10 @@ def gemm(
     """Any number of tokens: x [T, K], weight [N or 2N, K] → out [T, N]; mode PARTS: out [splits, T, N] float32."""
     (tokens, k), n = x.shape, out.shape[-1]
     parts = len(out) if mode == PARTS.value else 1
+    assert weight.shape == (2 * n if mode == GATED.value else n, k)
+    assert out.shape == ((parts, tokens, n) if mode == PARTS.value else (tokens, n))
+    assert k % parts == 0, "every program sums equally many products"
+    assert mode != PARTS.value or out.dtype == torch.float32
     blocks = blocks or gemm_blocks(tokens, k // parts, mode, x.itemsize)
     launch(
         gemm_kernel,
@@ -351,6 +358,12 @@ def norm(
     the result also goes into the rows [T] of a table."""
     tokens, k = x.shape
     rows, table = keep or (x, x)
+    assert weight.shape == (k,)
+    assert out.shape == x.shape
+    assert parts is None or parts.shape[1:] == x.shape
+    assert parts is None or parts.stride()[1:] == x.stride()
+    assert keep is None or (rows.shape == (tokens,) and rows.dtype == torch.int32)
+    assert keep is None or table.shape[1:] == (k,)
     launch(
         norm_kernel,
         (tokens,),

@@ -91,6 +91,7 @@ class GraphRunner:
         if device.type == "cuda":
             torch.cuda.empty_cache()  # what was only needed on the way: float32 copies, the unprojected embeddings
         self._tables = self._frames.tables
+        assert self._tables.codes.shape[1] > largest_piece, "a piece is decoded while the next frame is written"
         self._dummy = self._tables.dummy_row
         self._text_sent = [0] * config.max_streams
         self._pages_sent = [0] * config.max_streams

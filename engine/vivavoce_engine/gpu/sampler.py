@@ -316,6 +316,7 @@ class RowTables:
     def allocate(
         cls, rows: int, positions: int, vocab: int, hidden: int, ring: int, groups: int, like: Tensor
     ) -> "RowTables":
+        assert ring > 1, "a frame is read while the next one is written"
         rows += 1
 
         def ints(*shape: int) -> Tensor:
@@ -350,6 +351,9 @@ def draw_code_0(
     speech: int,
 ) -> None:
     """logits [B, V] → code_0 of rows [B] int32, and ended [B] int32; frames and positions go one further."""
+    assert logits.shape == (len(rows), tables.seen.shape[1])
+    assert rows.dtype == ended.dtype == torch.int32
+    assert speech <= end_of_speech < logits.shape[1], "the end of speech is one of the codes that steer"
     launch(
         draw_code_0_kernel,
         (len(rows),),

@@ -51,6 +51,8 @@ class Stack:
         self._launch = launch
         like, first = self.norm, self.layers[0]
         self.hidden = hidden = len(like)
+        assert len(first.o) == len(first.down) == first.qkv.shape[1] == first.gate_up.shape[1] == hidden
+        assert len(first.gate_up) == 2 * first.down.shape[1]
         self._gemv_tokens = 0 if deterministic else gemv_tokens(hidden)
         self._attended = like.new_empty(tokens, first.o.shape[1])
         self._qkv = like.new_empty(tokens, first.qkv.shape[0])
@@ -62,6 +64,7 @@ class Stack:
 
     def run(self, tokens: int, attend: Attend) -> Residual:
         """Moves the first `tokens` of x through all blocks."""
+        assert 1 <= tokens <= len(self.x)
         stream = Residual(self.x[:tokens])
         qkv, attended, inner = self._qkv[:tokens], self._attended[:tokens], self._inner[:tokens]
         for number, layer in enumerate(self.layers):
@@ -101,6 +104,7 @@ class Stack:
 
 def layer_weights(block: Block) -> Layer:
     attention, mlp = block.self_attn, block.mlp
+    assert all(weight.is_contiguous() for weight in block.parameters()), "kernels address weights by row and column"
     return Layer(
         input_norm=block.input_layernorm.weight.detach(),
         qkv=attention.qkv_proj.weight.detach(),
@@ -114,7 +118,8 @@ def layer_weights(block: Block) -> Layer:
 
 def build_cache(rope: Rope, config: TransformerConfig, places: int, length: int, positions: int, like: Tensor) -> Cache:
     """Keys and values of `places` rows or pages, each `length` long, and the rotations of `positions` positions."""
-    head_dim = 2 * len(rope.inverse_frequency)
+    head_dim = config.head_dim
+    assert head_dim == 2 * len(rope.inverse_frequency)
     k = like.new_zeros(config.num_hidden_layers, places, length, config.num_key_value_heads, head_dim)
     with torch.no_grad():
         cos, sin = rope(torch.arange(positions, device=rope.inverse_frequency.device)[None])

@@ -21,6 +21,7 @@ from vivavoce_engine.device import copy_into
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.sampler import PARAMS
 from vivavoce_engine.models.talker import Talker
+from vivavoce_engine.pages import PAGE_POSITIONS
 from vivavoce_engine.text.prompt import NO_ID, Prompt
 
 NO_ROW = -1
@@ -129,6 +130,10 @@ class RowStart:
     """Of the talker's sampler and the code predictor's, PARAMS each."""
     pages: SequenceOf[int]
 
+    def __post_init__(self) -> None:
+        assert len(self.params) == 2 * PARAMS
+        assert 0 <= self.position < len(self.pages) * PAGE_POSITIONS, "the prompt is written to pages that the row has"
+
 
 class Starts:
     """Sets up to `batch` rows of a model at once, and embeds their prompts' tokens. What is told goes to the device in
@@ -145,6 +150,9 @@ class Starts:
         self.tell_tokens(np.empty((0, TOKEN_FIELDS), np.int64), {})  # before anybody starts, the dummy row does
 
     def tell_rows(self, starts: SequenceOf[RowStart]) -> None:
+        assert len(starts) <= self._batch
+        assert all(0 <= start.row < self._model.tables.dummy_row for start in starts)
+        assert all(0 <= page < self._no_page for start in starts for page in start.pages)
         told = np.full(self._rows.shape, NO_ROW, np.int64)
         for line, start in zip(told, starts, strict=False):
             params = np.array(start.params, np.float32).view(np.int32)
@@ -178,6 +186,12 @@ class Starts:
 
     def tell_tokens(self, tokens: NDArray[np.int64], last: Mapping[int, int]) -> None:
         """tokens [T, TOKEN_FIELDS]; `last`: row → which of them ends its prompt."""
+        assert tokens.dtype == np.int64
+        assert tokens.shape[1:] == (TOKEN_FIELDS,)
+        assert len(tokens) <= len(self._model.token_rows)
+        assert len(last) <= self._batch
+        assert tokens[:, 0].max(initial=NO_ID) < len(self._text), "an id past the table reads other memory"
+        assert tokens[:, 1].max(initial=NO_ID) < len(self._codec)
         told = np.zeros(1 + 2 * self._batch + tokens.size, np.int64)
         told[0] = len(tokens)
         ends = told[1 : 1 + 2 * self._batch].reshape(-1, 2)

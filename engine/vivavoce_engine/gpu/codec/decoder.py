@@ -78,6 +78,7 @@ class GpuCodec:
 
     def reset(self, row: int) -> None:
         """Makes a row fresh for another utterance. Its histories and rings keep what position 0 does not reach."""
+        assert 0 <= row < len(self._position)
         self._position[row].zero_()
 
     def prime(self, row: int, codes: Tensor) -> None:
@@ -99,6 +100,9 @@ class GpuCodec:
         batch, frames = codes.shape[:2]
         if frames > self._max_frames:
             raise ValueError(f"{frames} frames in a call, but at most {self._max_frames} were asked for")
+        assert rows.shape == (batch,)
+        assert rows.dtype == codes.dtype == torch.int64
+        assert self._semantic < codes.shape[2] <= len(self._codebooks)
         audio = torch.empty(batch, frames * self.samples_per_frame, dtype=torch.float32, device=codes.device)
         size = self._at_once // frames
         pieces = zip(*(torch.split(x, size) for x in (rows, codes.contiguous(), audio)), strict=True)
@@ -162,6 +166,9 @@ class GpuCodec:
 
     def _attend(self, rows: Tensor, shape: Shape, ring: Tensor) -> None:
         _, length, _, heads, head_dim = ring.shape
+        assert length >= self._window - 1 + shape.frames, (
+            "new keys must not overwrite those that the window still shows"
+        )
         self.launch(
             window_attention_kernel,
             (shape.batch, heads),

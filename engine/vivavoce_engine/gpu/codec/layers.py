@@ -54,6 +54,7 @@ class Buffers:
                 buffer.offset = size
             # A call has at most as many rows as frames.
             size += aligned(self._frames * max((one.keep + one.rate) * one.channels for one in group))
+        assert size < 1 << 31, "kernels address the buffers with int32"
         memory = torch.zeros(size, dtype=like.dtype, device=like.device)
         for buffer in (one for group in groups for one in group):
             buffer.memory = memory[buffer.offset :]
@@ -119,6 +120,12 @@ class Product:
     scale: Tensor | None = None
     snake: Snake | None = None
 
+    def __post_init__(self) -> None:
+        assert self.weight.is_contiguous()
+        columns = (len(self.weight),)
+        assert all(one is None or one.shape == columns for one in (self.bias, self.scale))
+        assert self.snake is None or self.snake.frequency.shape == self.snake.magnitude.shape == columns
+
     def __call__(
         self,
         launch: Launcher,
@@ -133,6 +140,11 @@ class Product:
         """out = snake(residual + scale * activation(x · weight + bias)); `raw` gets the same before the snake."""
         columns, depth = self.weight.shape
         rows, steps = shape.rows(x), shape.steps(x)
+        width = columns // 2 if self.activation == "swiglu" else columns
+        assert depth == self.taps * x.channels
+        assert x.keep == (self.taps - 1) * self.dilation, "a window begins with the oldest input that is kept"
+        assert width * x.rate == out.channels * out.rate
+        assert residual is None or (residual.channels, residual.rate) == (columns, x.rate)
         tiles = tiles or choose(rows, columns, depth, x.memory.dtype)
         launch(
             product_kernel,
@@ -204,6 +216,7 @@ class Unit:
             self.spread(launch, shape, x, hidden)
             self.point(launch, shape, hidden, out, raw, None if last else raw)
             return
+        assert x.channels == tiles.columns + tiles.more_columns, "a program holds whole rows of the unit"
         assert self.spread.snake is not None
         assert self.point.snake is not None
         launch(
