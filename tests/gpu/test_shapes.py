@@ -22,7 +22,7 @@ from vivavoce_engine.gpu.frame_attention import attend_in_frame
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import GEMV_TOKENS, PARTS, gemm, gemv, norm
 from vivavoce_engine.gpu.sampler import PARAMS, RowTables, draw_code_0
-from vivavoce_engine.gpu.starts import TOKEN_FIELDS, RowStart, Starts
+from vivavoce_engine.gpu.starts import CODEC_ID, TEXT_ID, TOKEN_FIELDS, RowStart, Starts
 from vivavoce_engine.pages import PAGE_POSITIONS
 
 from tests.gpu.test_codec import WIDE
@@ -125,17 +125,17 @@ def test_what_rows_begin_with() -> None:
     made = model()
     starts = Starts(made, Plain(projected=False).talker, 2)
     row = RowStart(0, 1, 3, 0, 0, params, [0])
-    refused(starts.tell_rows, [row] * 3)
-    refused(starts.tell_rows, [RowStart(ROWS, 1, 3, 0, 0, params, [0])])
-    refused(starts.tell_rows, [RowStart(0, 1, 3, 0, 0, params, [made.cache.last_page])])
+    refused(starts.upload_rows, [row] * 3)
+    refused(starts.upload_rows, [RowStart(ROWS, 1, 3, 0, 0, params, [0])])
+    refused(starts.upload_rows, [RowStart(0, 1, 3, 0, 0, params, [made.cache.last_page])])
     tokens = np.zeros((3, TOKEN_FIELDS), np.int64)
-    refused(starts.tell_tokens, tokens[:, 1:], {})
-    refused(starts.tell_tokens, tokens.astype(np.int32), {})
-    refused(starts.tell_tokens, np.zeros((7, TOKEN_FIELDS), np.int64), {})
-    for field in (0, 1):
+    refused(starts.upload_tokens, tokens[:, 1:], {})
+    refused(starts.upload_tokens, tokens.astype(np.int32), {})
+    refused(starts.upload_tokens, np.zeros((7, TOKEN_FIELDS), np.int64), {})
+    for field in (TEXT_ID.value, CODEC_ID.value):
         tokens[:] = 0
         tokens[1, field] = 1 << 20
-        refused(starts.tell_tokens, tokens, {})
+        refused(starts.upload_tokens, tokens, {})
 
 
 def test_code2wav() -> None:
