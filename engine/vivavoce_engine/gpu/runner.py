@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from vivavoce_engine.batching.isolation import isolated
 from vivavoce_engine.batching.messages import AudioChunk
@@ -98,8 +98,6 @@ class GraphRunner:
         self._codec_rows = torch.full((config.max_streams,), self._dummy, device=device)
         self._codec_first = torch.zeros(config.max_streams, dtype=torch.int64, device=device)
         self._decoded: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        self.models: dict[str, nn.Module] = {}
-        """A step runs no modules that could be timed one by one."""
         self._frame_stream = DeviceStream(device, priority=0)
         # What it makes is waited for; LOG.md has what that gives.
         self._codec_stream = DeviceStream(device, priority=-1)
