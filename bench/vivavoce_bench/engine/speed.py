@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Entry point of the command line: `vivavoce bench engine`."""
     import torch
+    from vivavoce_engine.cpu.runner import TorchRunner
     from vivavoce_engine.load import make_runner
 
     config = EngineConfig(max_streams=max(args.streams), device=args.device, dtype=args.dtype)
@@ -52,7 +53,9 @@ def run(args: argparse.Namespace) -> int:
     load_s = time.perf_counter() - started_s
     if args.profile:
         return show_profile(runner, args.streams)
-    clock = ComponentClock(runner.models, runner.synchronize)
+    # A GPU's step is CUDA graphs, which run no modules that could be timed one by one.
+    modules = runner.models if isinstance(runner, TorchRunner) else {}
+    clock = ComponentClock(modules, runner.synchronize)
     engine = Engine(runner, config)
     engine.start()
     try:
