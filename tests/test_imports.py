@@ -162,6 +162,17 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert finished == set(modules())
 
 
+def test_the_server_uses_the_face_of_the_engine_alone() -> None:
+    past = {
+        target
+        for name, targets in arrows().items()
+        if within(name, "vivavoce_server")
+        for target in targets
+        if within(target, "vivavoce_engine") and target != "vivavoce_engine"
+    }
+    assert past == {"vivavoce_engine.fake_runner"}, "the fake engine is no part of the face"
+
+
 def test_the_engine_has_few_levels() -> None:
     levels = [layer for layer in LAYERS if any(within(room, "vivavoce_engine") for room in layer)]
     assert len(levels) <= ENGINE_LEVELS

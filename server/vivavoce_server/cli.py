@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from fastapi import FastAPI
-from vivavoce_engine import EngineError, SpeechEngine
-from vivavoce_engine.runtime import freeze_gc
+from vivavoce_engine import EngineError, SpeechEngine, freeze_gc
 
 from vivavoce_server.access import load_keyring
 from vivavoce_server.app import create_app
