@@ -25,8 +25,7 @@ from vivavoce_bench.engine.machine import TEXTS, describe_machine, shipped_voice
 
 if TYPE_CHECKING:
     from torch import nn
-    from vivavoce_engine.cpu.runner import TorchRunner
-    from vivavoce_engine.gpu.runner import GraphRunner
+    from vivavoce_engine.load import ModelRunner
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,13 +80,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def show_profile(runner: "GraphRunner | TorchRunner", streams: Sequence[int]) -> int:
+def show_profile(runner: "ModelRunner", streams: Sequence[int]) -> int:
     """Where a frame of so many streams goes."""
     from vivavoce_bench.engine.profile import bandwidth_gb_per_s, profile, report
 
     if isinstance(runner, ImmediateRunner):
         print("--profile shows a GPU's kernels; on a CPU `bench engine` has the time by component", file=sys.stderr)
         return 2
+    from vivavoce_engine.gpu.runner import GraphRunner
+
+    assert isinstance(runner, GraphRunner)
     gb_per_s = bandwidth_gb_per_s()
     for rows in streams:
         report(profile(runner, rows), rows, gb_per_s)
