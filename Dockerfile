@@ -32,6 +32,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 FROM build AS ours
 COPY LICENSE README.md ./
+COPY bench bench
 COPY engine engine
 COPY eval eval
 COPY server server

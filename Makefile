@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
-SOURCES := engine server clients eval voice tests deploy benchmarks
+SOURCES := engine server clients eval voice tests deploy bench
 
 .PHONY: run install lint types test test-programs test-quality test-gpu bench-gpu soak fuzz audit bench voice clean
 
@@ -37,23 +37,23 @@ test-quality: $(VENV)/.eval
 
 # On a machine with an NVIDIA card, whose PyTorch and Triton are used: the kernels, and the engine with the shipped voice. Of
 # other packages it needs the engine's and the clients', and pytest alone: the project's own configuration asks for plugins.
-GPU_PATH := PYTHONPATH=engine:voice:server:clients/python:benchmarks:.
+GPU_PATH := PYTHONPATH=engine:voice:server:clients/python:bench:.
 test-gpu:
 	$(GPU_PATH) $(PYTHON) -m pytest -c /dev/null --rootdir=. --import-mode=importlib -p no:cacheprovider -s \
-	    tests/engine/gpu tests/on_gpu
+	    tests/gpu
 
 # Times of the frame, of Code2Wav and of the whole engine, on random weights of the released shapes; needs 8 GB of disk. They
-# end in benchmarks/results/engine-CARD.json, with those of faster-qwen3-tts if PEER_PYTHON names a Python that has it.
+# end in bench/results/engine-CARD.json, with those of faster-qwen3-tts if PEER_PYTHON names a Python that has it.
 bench-gpu:
 	mkdir -p $(RESULTS)
-	$(GPU_PATH) $(PYTHON) benchmarks/gpu_codec.py $(RESULTS)/codec.json --only table
-	$(GPU_PATH) $(PYTHON) benchmarks/gpu_frame.py --pdl 1 --out $(RESULTS)/frame.json
-	test -d $(RESULTS)/1.7b || $(GPU_PATH) $(PYTHON) benchmarks/random_checkpoint.py --size 1.7b --out $(RESULTS)/1.7b
-	$(GPU_PATH) $(PYTHON) benchmarks/gpu_engine.py --model $(RESULTS)/1.7b --out $(RESULTS)/engine.json
-	$(GPU_PATH) $(PYTHON) -m vivavoce_client bench engine --model $(RESULTS)/1.7b --streams 1 64 --profile
-	$(if $(PEER_PYTHON),$(GPU_PATH) $(PEER_PYTHON) benchmarks/peer_faster_qwen3_tts.py --out $(RESULTS)/peer.json)
-	$(PYTHON) benchmarks/gpu_report.py $(RESULTS) --out benchmarks/results $(if $(PEER_PYTHON),--peer $(RESULTS)/peer.json)
-RESULTS ?= benchmarks/work
+	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.codec $(RESULTS)/codec.json --only table
+	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.frame --pdl 1 --out $(RESULTS)/frame.json
+	test -d $(RESULTS)/1.7b || $(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.random_checkpoint --size 1.7b --out $(RESULTS)/1.7b
+	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.engine --model $(RESULTS)/1.7b --out $(RESULTS)/engine.json
+	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.engine.speed --model $(RESULTS)/1.7b --streams 1 64 --profile
+	$(if $(PEER_PYTHON),$(GPU_PATH) $(PEER_PYTHON) -m vivavoce_bench.cards.peer_faster_qwen3_tts --out $(RESULTS)/peer.json)
+	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.report $(RESULTS) --out bench/results $(if $(PEER_PYTHON),--peer $(RESULTS)/peer.json)
+RESULTS ?= bench/work
 PEER_PYTHON ?=
 
 # Mixed traffic past the capacity of the machine, then requests that are given up: nothing may be lost or left behind.
@@ -74,8 +74,8 @@ audit:
 bench: $(VENV)/.server
 	$(BIN)/vivavoce bench engine
 
-# What is held out of the training text is known to eval/, which needs no installation for that.
-RECIPE_PATH := PYTHONPATH="$(abspath eval):$(abspath clients/python)"
+# The sentences that are held out of the training text lie beside the voice, which needs no installation for that.
+RECIPE_PATH := PYTHONPATH="$(abspath voice)"
 
 # Trains the shipped voice anew, on a machine with NVIDIA cards; voice/recipe/README.md says what it needs.
 voice:
@@ -102,7 +102,7 @@ $(VENV)-deploy/.done: tests/deploy/requirements.txt
 .PHONY: test-ray
 test-ray: $(VENV)-ray/.done
 	RAY_USAGE_STATS_ENABLED=0 PATH="$(abspath $(VENV)-ray/bin):$$PATH" PYTHONPATH=deploy/ray:. \
-	  $(VENV)-ray/bin/python -m pytest -W default deploy/ray
+	  $(VENV)-ray/bin/python -m pytest -W default tests/ray
 
 $(VENV)-ray/.done: deploy/ray/requirements.txt constraints.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)-ray

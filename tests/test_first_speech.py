@@ -18,7 +18,7 @@ from vivavoce_engine.load import load_engine
 from vivavoce_server.voices import OPENAI_VOICES
 from vivavoce_voice import CHECKPOINT
 
-from tests.server.live import LiveServer, live_server
+from tests.support.live_server import LiveServer, live_server
 from tests.support.programs import needs, path_of
 from tests.support.speaking import assert_same_samples
 

@@ -12,7 +12,7 @@ from vivavoce_engine import EngineConfig
 from vivavoce_engine.load import load_engine
 from vivavoce_voice import CHECKPOINT
 
-from tests.server.live import LiveServer, live_server
+from tests.support.live_server import LiveServer, live_server
 from tests.support.programs import needs
 
 ROOT = Path(__file__).parents[1]

@@ -5,8 +5,8 @@ engine.start()
 async for chunk in engine.submit(SynthesisRequest("Hello.", speaker="heart")): ...
 """
 
+from vivavoce_engine.batching.messages import AudioChunk, Finished
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.engine import Engine
 from vivavoce_engine.errors import (
     CheckpointError,
     EndlessSpeech,
@@ -18,15 +18,15 @@ from vivavoce_engine.errors import (
     StoreFull,
     SynthesisFailed,
 )
-from vivavoce_engine.messages import AudioChunk, Finished
+from vivavoce_engine.front.interface import EngineStats, SpeechEngine
+from vivavoce_engine.front.stream import AudioStream, collect
+from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.model import Model
-from vivavoce_engine.pool import EnginePool
-from vivavoce_engine.process import EngineProcess
+from vivavoce_engine.process.engine_process import EngineProcess
+from vivavoce_engine.process.pool import EnginePool
 from vivavoce_engine.request import ModelInfo, Sampling, SamplingParams, SpokenContext, SynthesisRequest, VoiceReference
-from vivavoce_engine.speech_engine import EngineStats, SpeechEngine
-from vivavoce_engine.stream import AudioStream, collect
-from vivavoce_engine.voice_store import StoredVoice, VoiceStore
-from vivavoce_engine.voices import Voices
+from vivavoce_engine.voices.registry import Voices
+from vivavoce_engine.voices.store import StoredVoice, VoiceStore
 
 __all__ = [
     "AudioChunk",

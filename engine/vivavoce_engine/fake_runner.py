@@ -8,17 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from vivavoce_engine.batching.messages import AudioChunk
+from vivavoce_engine.batching.runner import ImmediateRunner, Outcome
+from vivavoce_engine.batching.scheduler import Plan
+from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.errors import Rejected
-from vivavoce_engine.messages import AudioChunk
-from vivavoce_engine.model import Model
+from vivavoce_engine.model import Model, Parts
 from vivavoce_engine.request import ModelInfo, Sampling, SynthesisRequest, VoiceReference
-from vivavoce_engine.runner import ImmediateRunner, Outcome
-from vivavoce_engine.scheduler import Plan
-from vivavoce_engine.sequence import Sequence
-from vivavoce_engine.text import NO_ID, Prompt
-from vivavoce_engine.voice_store import VoiceStore
-from vivavoce_engine.voices import Voices
-from vivavoce_engine.wire import Parts
+from vivavoce_engine.text.prompt import NO_ID, Prompt
+from vivavoce_engine.voices.registry import Voices
+from vivavoce_engine.voices.store import VoiceStore
 
 SAMPLE_RATE = 24000
 SAMPLES_PER_FRAME = 1920

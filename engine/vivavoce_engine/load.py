@@ -9,19 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vivavoce_engine.checkpoint import Checkpoint, locate_checkpoint, read_checkpoint
+from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.engine import Engine
-from vivavoce_engine.model import Model
-from vivavoce_engine.model_info import model_info
-from vivavoce_engine.text import TextFrontend, Tokenizer
-from vivavoce_engine.voice_store import VoiceStore
-from vivavoce_engine.voices import Voices
-from vivavoce_engine.wire import Parts
+from vivavoce_engine.front.thread import Engine
+from vivavoce_engine.model import Model, Parts, model_info
+from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
+from vivavoce_engine.voices.registry import Voices
+from vivavoce_engine.voices.store import VoiceStore
 
 if TYPE_CHECKING:
+    from vivavoce_engine.cpu.runner import TorchRunner
     from vivavoce_engine.gpu.runner import GraphRunner
-    from vivavoce_engine.torch_runner import TorchRunner
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +45,7 @@ def load_parts(path: Path, config: EngineConfig, model_id: str) -> Parts:
     Raises:
         CheckpointError: it is not servable.
     """
-    from vivavoce_engine.reference_encoder import ReferenceEncoder  # torch, seconds to import
+    from vivavoce_engine.models.reference_encoder import ReferenceEncoder  # torch, seconds to import
 
     started_s = time.monotonic()
     checkpoint = read_checkpoint(path)
@@ -61,7 +59,8 @@ def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> "Gra
     """What runs a checkpoint on the device of the configuration: our kernels on a GPU, PyTorch's on a CPU."""
     import torch
 
-    from vivavoce_engine.torch_runner import TorchRunner, resolve_device, resolve_dtype
+    from vivavoce_engine.cpu.runner import TorchRunner
+    from vivavoce_engine.device import resolve_device, resolve_dtype
 
     device = torch.device(resolve_device(config.device))
     if device.type != "cuda":

@@ -6,9 +6,11 @@ The shipped voice was never trained on them. Other sentences: a file of lines `c
 from dataclasses import dataclass
 from pathlib import Path
 
+from vivavoce_voice import HELD_OUT
+
 from vivavoce_eval.errors import Unusable
 
-ENGLISH = Path(__file__).parent / "english.tsv"
+ENGLISH = HELD_OUT
 STRIDE = 37
 """Steps through the list in such a way that any few sentences have all categories and speakers among them."""
 

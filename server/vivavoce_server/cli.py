@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from fastapi import FastAPI
 from vivavoce_engine import EngineError, SpeechEngine
-from vivavoce_engine.collector import leave_out_what_stays
+from vivavoce_engine.process.collector import leave_out_what_stays
 
 from vivavoce_server.access import load_keyring
 from vivavoce_server.app import create_app

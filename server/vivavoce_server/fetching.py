@@ -12,7 +12,7 @@ from ipaddress import ip_address
 
 import httpx
 from vivavoce_engine import Overloaded
-from vivavoce_engine.reference_audio import MAX_BYTES
+from vivavoce_engine.voices.reference_audio import MAX_BYTES
 
 from vivavoce_server.allowed_hosts import PORTS, Address, AllowedHosts
 from vivavoce_server.errors import ApiError, invalid

@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect
 from vivavoce_engine import NotServing, SpeechEngine
-from vivavoce_engine.chunking import Playback
-from vivavoce_engine.wire import Reason
+from vivavoce_engine.batching.chunking import Playback
+from vivavoce_engine.process.wire import Reason
 
 from vivavoce_server.errors import status_of
 

@@ -15,11 +15,11 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from vivavoce_engine import Rejected, SpeechEngine, VoiceReference
-from vivavoce_engine.blends import MAX_PARTS, blend_embeddings, embedding_of
-from vivavoce_engine.reference_audio import MAX_BYTES
-from vivavoce_engine.text import EMBEDDING_MAX, check_characters
-from vivavoce_engine.voice_store import MAX_TEXT_CHARS
-from vivavoce_engine.voices import MAX_WAITING
+from vivavoce_engine.text.prompt import EMBEDDING_MAX, check_characters
+from vivavoce_engine.voices.blends import MAX_PARTS, blend_embeddings, embedding_of
+from vivavoce_engine.voices.reference_audio import MAX_BYTES
+from vivavoce_engine.voices.registry import MAX_WAITING
+from vivavoce_engine.voices.store import MAX_TEXT_CHARS
 
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import ApiError, invalid, rejected_as

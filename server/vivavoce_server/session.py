@@ -23,7 +23,7 @@ from functools import partial
 from typing import Protocol
 
 from vivavoce_engine import EndlessSpeech, EngineError, NotServing, SpeechEngine, SynthesisRequest
-from vivavoce_engine.live import LiveUtterance
+from vivavoce_engine.front.live import LiveUtterance
 
 from vivavoce_server.access import Caller
 from vivavoce_server.audio import AudioOptions, SpeechEncoder

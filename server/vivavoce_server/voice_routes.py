@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Form, UploadFile
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from vivavoce_engine import Rejected, SpeechEngine, StoredVoice, VoiceStore
-from vivavoce_engine.reference_audio import MAX_BYTES
+from vivavoce_engine.voices.reference_audio import MAX_BYTES
 
 from vivavoce_server.access import CallerDep, identify
 from vivavoce_server.errors import ApiError, ErrorBody, invalid, rejected_as

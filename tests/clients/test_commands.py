@@ -15,7 +15,7 @@ from vivavoce_client import __main__ as command_line
 from vivavoce_client.__main__ import main
 from vivavoce_engine.fake_runner import tone
 
-from tests.server.live import LiveServer, live_server
+from tests.support.live_server import LiveServer, live_server
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from vivavoce_client import ApiError, AsyncClient, AsyncLiveSession, Client, ConnectionFailed, StreamBroken
 from vivavoce_client.live_transport import ConnectionLost, LiveConnection, stream_url
 
-from tests.server.live import LiveServer, live_server
-from tests.server.live_socket import pcm_of
+from tests.support.live_server import LiveServer, live_server
+from tests.support.live_socket import pcm_of
 from tests.support.waiting import wait_until
 
 CREATED = json.dumps({"type": "session.created", "limits": {}})

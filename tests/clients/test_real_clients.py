@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from vivavoce_server import ServerConfig
 
-from tests.server.live import live_server
-from tests.server.process import serving
+from tests.support.live_server import live_server
 from tests.support.programs import needs, path_of
+from tests.support.server_process import serving
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "real"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from vivavoce_client.__main__ import main
 
-from tests.server.live import LiveServer, live_server
-from tests.server.live_socket import pcm_of
+from tests.support.live_server import LiveServer, live_server
+from tests.support.live_socket import pcm_of
 from tests.support.waiting import HUNG_S
 
 

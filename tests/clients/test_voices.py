@@ -10,8 +10,8 @@ from vivavoce_client.__main__ import main
 from vivavoce_engine import VoiceStore
 from vivavoce_engine.fake_runner import EMBEDDING_SIZE
 
-from tests.server.cloning import recording, storing_server
-from tests.server.live import LiveServer
+from tests.support.cloning import recording, storing_server
+from tests.support.live_server import LiveServer
 
 CONSENT = "I agree."
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.deploy.fleet import BALANCER_NAMES, BALANCERS, Balancer, Replica, replicas
-from tests.deploy.listening import LONG, SPEECH, Heard, listen, listen_while_writing, listeners, load
+from tests.support.fleet import BALANCER_NAMES, BALANCERS, Balancer, Replica, replicas
+from tests.support.listening import LONG, SPEECH, Heard, listen, listen_while_writing, listeners, load
 from tests.support.speaking import largest_step
 from tests.support.waiting import wait_until
 

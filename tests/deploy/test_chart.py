@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.deploy.tools import needs_tools, tool
+from tests.support.deploy_tools import needs_tools, tool
 
 CHART = Path(__file__).parents[2] / "deploy/helm/vivavoce"
 FULL = {

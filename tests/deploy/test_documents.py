@@ -13,8 +13,8 @@ from vivavoce_server import ServerConfig
 from vivavoce_server.config import ENV_PREFIX, Settings, load_settings
 from vivavoce_server.service import Service
 
-from tests.deploy.tools import needs_tools, tool
-from tests.server.live import fake_engine
+from tests.support.deploy_tools import needs_tools, tool
+from tests.support.live_server import fake_engine
 from tests.support.programs import needs, path_of
 
 ROOT = Path(__file__).parents[2]

@@ -14,8 +14,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from vivavoce_server.metrics import UNDERRUN_BUCKETS_S
 
-from tests.deploy.fleet import DEPLOY, answers, free_port, haproxy, replicas, running
-from tests.deploy.listening import SHORT, listen
+from tests.support.fleet import DEPLOY, answers, free_port, haproxy, replicas, running
+from tests.support.listening import SHORT, listen
 from tests.support.programs import needs, path_of
 from tests.support.waiting import wait_until
 

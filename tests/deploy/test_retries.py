@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.deploy.fleet import BALANCER_NAMES, Balancer, Replica, haproxy, nginx, replicas
-from tests.deploy.listening import LONG, listen
 from tests.server.test_cli import SPEECH_BODY, address_of, raw_request
+from tests.support.fleet import BALANCER_NAMES, Balancer, Replica, haproxy, nginx, replicas
+from tests.support.listening import LONG, listen
 from tests.support.programs import needs, path_of
 from tests.support.speaking import assert_same_samples
 from tests.support.waiting import wait_until

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from vivavoce_bench.cards.layout import Kind, ShapeName
 
-from tests.support.tiny_checkpoints import Kind, ShapeName, write_checkpoint
+from tests.support.tiny_checkpoints import write_checkpoint
 
 Checkpoints = Callable[[ShapeName, Kind], Path]
 

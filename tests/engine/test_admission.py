@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 from vivavoce_engine import Engine, EngineConfig, Overloaded, SynthesisRequest
-from vivavoce_engine.admission import FIRST_FRAMES_PER_S, FIRST_FRAMES_PER_TOKEN, Admission, Load
+from vivavoce_engine.batching.admission import FIRST_FRAMES_PER_S, FIRST_FRAMES_PER_TOKEN, Admission, Load
+from vivavoce_engine.batching.scheduler import Scheduler
 from vivavoce_engine.fake_runner import FakeRunner
-from vivavoce_engine.scheduler import Scheduler
 
-from tests.engine.stepping import stepping
-from tests.engine.utterances import pending
 from tests.support.speaking import listen, running
+from tests.support.stepping import stepping
+from tests.support.utterances import pending
 
 FRAME_S = 0.08
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from vivavoce_engine.worker import settle_allocator
+from vivavoce_engine.process.worker import settle_allocator
 
 SEGMENTS = "expandable_segments:True"
 OWN = "max_split_size_mb:64"
@@ -18,13 +18,13 @@ def test_what_the_user_has_set_stays(
     set_by_user: dict[str, str], setting: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = dict(set_by_user)
-    monkeypatch.setattr("vivavoce_engine.worker.os.environ", environment)
+    monkeypatch.setattr("vivavoce_engine.process.worker.os.environ", environment)
     settle_allocator()
     assert environment.get("PYTORCH_ALLOC_CONF") == setting
 
 
 def test_the_worker_is_there_before_torch() -> None:
     """Which reads the setting when it is imported."""
-    told = "import sys, vivavoce_engine.worker; print('torch' in sys.modules)"
+    told = "import sys, vivavoce_engine.process.worker; print('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"

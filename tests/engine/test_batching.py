@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from torch import Tensor
+from vivavoce_bench.cards.layout import ShapeName
 from vivavoce_engine import (
     AudioStream,
     Engine,
@@ -17,18 +18,17 @@ from vivavoce_engine import (
     SamplingParams,
     SynthesisRequest,
     collect,
-    torch_runner,
 )
-from vivavoce_engine.checkpoint import read_checkpoint
-from vivavoce_engine.chunking import host_chunk_frames
-from vivavoce_engine.sampling import uniform
-from vivavoce_engine.scheduler import Plan
-from vivavoce_engine.torch_runner import TorchRunner
+from vivavoce_engine.batching.chunking import host_chunk_frames
+from vivavoce_engine.batching.scheduler import Plan
+from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.cpu import runner as cpu_runner
+from vivavoce_engine.cpu.runner import TorchRunner
+from vivavoce_engine.cpu.sampling import uniform
 
 from tests.engine.conftest import Checkpoints
-from tests.engine.stepping import LateRunner, Step, WatchedRunner, step_of
 from tests.support.speaking import GREEDY, Speech, join, running, speak
-from tests.support.tiny_checkpoints import ShapeName
+from tests.support.stepping import LateRunner, Step, WatchedRunner, step_of
 from tests.support.waiting import HUNG_S
 
 PCM_TOLERANCE = 1e-5
@@ -236,7 +236,7 @@ def test_each_draw_has_a_random_number_of_its_own(engine: Engine, monkeypatch: p
         draws.extend((*place, book) for place in zip(seed.tolist(), frame.tolist(), strict=True) for book in books)
         return uniform(seed, frame, codebook)
 
-    monkeypatch.setattr(torch_runner, "uniform", recording)
+    monkeypatch.setattr(cpu_runner, "uniform", recording)
     speak(engine, *(replace(REQUESTS["full"], seed=seed, max_frames=3) for seed in (5, 2**63 - 1)))
     frames = range(4)  # code 0 of the fourth frame is drawn to see whether the speech ends
     drawn = [(frame, codebook) for frame in frames for codebook in range(16) if frame < 3 or codebook == 0]

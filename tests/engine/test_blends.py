@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vivavoce_engine import Rejected
-from vivavoce_engine.blends import MAX_CHARS, MAX_PARTS, blend_embeddings, embedding_of, parse_blend
+from vivavoce_engine.voices.blends import MAX_CHARS, MAX_PARTS, blend_embeddings, embedding_of, parse_blend
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ import pytest
 import torch
 from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors.numpy import load_file, save_file
+from vivavoce_bench.cards.random_codec import RELEASED_CODEC
 from vivavoce_engine import CheckpointError, EngineConfig, Sampling, SamplingParams
-from vivavoce_engine.checkpoint import (
+from vivavoce_engine.checkpoint.files import (
     REQUIRED_FILES,
     Checkpoint,
     RopeConfig,
@@ -29,7 +30,6 @@ from vivavoce_engine.load import load_engine
 from vivavoce_engine.models.loader import load_models
 
 from tests.engine.conftest import Checkpoints
-from tests.support.random_codec import RELEASED_CODEC
 from tests.support.tiny_checkpoints import write_checkpoint
 
 CONFIGS = Path(__file__).parents[1] / "assets" / "configs"

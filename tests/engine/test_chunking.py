@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vivavoce_engine.chunking import Playback, chunk_frames, host_chunk_frames
+from vivavoce_engine.batching.chunking import Playback, chunk_frames, host_chunk_frames
 
 
 def ramp(first_frames: int, max_frames: int, pieces: int) -> list[int]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from vivavoce_engine import CheckpointError
-from vivavoce_engine.checkpoint import read_checkpoint
+from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.models.loader import load_encoders, load_models
 from vivavoce_engine.models.speaker_encoder import SpeakerEncoder
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from vivavoce_engine import AudioStream, Engine, EngineConfig, SynthesisRequest, VoiceReference, collect
-from vivavoce_engine.checkpoint import read_checkpoint
+from vivavoce_engine.batching.scheduler import Plan
+from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.load import load_engine
-from vivavoce_engine.scheduler import Plan
-from vivavoce_engine.torch_runner import TorchRunner
 
 from tests.engine.conftest import Checkpoints
-from tests.engine.stepping import WatchedRunner
 from tests.support.recordings import voice_like, wav
 from tests.support.speaking import Speech, join, running, speak
+from tests.support.stepping import WatchedRunner
 from tests.support.waiting import HUNG_S
 
 PCM_TOLERANCE = 1e-5

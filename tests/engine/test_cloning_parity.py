@@ -13,23 +13,23 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from vivavoce_bench.cards.layout import SHAPES, ShapeName
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest, VoiceReference
-from vivavoce_engine.checkpoint import read_checkpoint
+from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
 from vivavoce_engine.models.loader import load_models
+from vivavoce_engine.models.prompts import embed_prompts
+from vivavoce_engine.models.reference_encoder import ReferenceEncoder
 from vivavoce_engine.models.speaker_encoder import LogMel
-from vivavoce_engine.prompts import embed_prompts
-from vivavoce_engine.reference_audio import read_reference
-from vivavoce_engine.reference_encoder import ReferenceEncoder
-from vivavoce_engine.text import TextFrontend, Tokenizer
-from vivavoce_engine.torch_runner import TorchRunner
+from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
+from vivavoce_engine.voices.reference_audio import read_reference
 
 from tests.engine.conftest import Checkpoints
 from tests.support.golden import Golden, load_golden, thin
 from tests.support.recordings import reference_wav
 from tests.support.reference_audio import REFERENCES, ReferenceName
 from tests.support.speaking import GREEDY, Speech, load, running, speak
-from tests.support.tiny_checkpoints import SHAPES, ShapeName
 
 EMBEDDING_TOLERANCE = 1e-4
 PROMPT_TOLERANCE = 2e-6

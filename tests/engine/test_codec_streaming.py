@@ -14,13 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from vivavoce_engine.checkpoint import read_checkpoint
+from vivavoce_bench.cards.layout import SHAPES, ShapeName
+from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
 from vivavoce_engine.models.loader import load_models
 
 from tests.engine.conftest import Checkpoints
 from tests.support.golden import load_golden, thin
-from tests.support.tiny_checkpoints import SHAPES, ShapeName
 
 CPU = torch.device("cpu")
 GOLDEN = load_golden("codec")

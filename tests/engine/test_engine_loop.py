@@ -22,10 +22,10 @@ from vivavoce_engine import (
     collect,
 )
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, FakeText, tone
-from vivavoce_engine.text import Prompt
+from vivavoce_engine.text.prompt import Prompt
 
-from tests.engine.stepping import WatchedRunner, stepping
 from tests.support.speaking import join, running, speak
+from tests.support.stepping import WatchedRunner, stepping
 from tests.support.waiting import HUNG_S
 
 T = TypeVar("T")
@@ -367,7 +367,7 @@ async def test_stop_fails_what_runs_and_what_waits() -> None:
 async def test_a_broken_runner_fails_everybody_and_the_engine_is_no_longer_ready(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.CRITICAL, logger="vivavoce_engine.engine")
+    caplog.set_level(logging.CRITICAL, logger="vivavoce_engine.front.thread")
     with stepping(max_streams=2) as (engine, steps):
         streams = [engine.submit(says(9))]
         steps.next()
@@ -385,7 +385,7 @@ async def test_a_broken_runner_fails_everybody_and_the_engine_is_no_longer_ready
 
 
 async def test_a_request_that_arrives_while_the_engine_breaks_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL, logger="vivavoce_engine.engine")
+    caplog.set_level(logging.CRITICAL, logger="vivavoce_engine.front.thread")
     with stepping() as (engine, steps):
         engine.submit(ENDLESS)
         steps.next()

@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from vivavoce_engine import EndlessSpeech, Engine, EngineConfig, EngineError, SynthesisFailed, SynthesisRequest
-from vivavoce_engine.checkpoint import read_checkpoint
+from vivavoce_engine.batching.runner import PromptBuilder
+from vivavoce_engine.batching.sequence import ENDLESS_FRAMES, ENDLESS_FRAMES_PER_TOKEN, SAME_FRAMES, Sequence
+from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.fake_runner import FakeRunner
-from vivavoce_engine.runner import PromptBuilder
-from vivavoce_engine.sequence import ENDLESS_FRAMES, ENDLESS_FRAMES_PER_TOKEN, SAME_FRAMES, Sequence
-from vivavoce_engine.text import Prompt
-from vivavoce_engine.torch_runner import TorchRunner
+from vivavoce_engine.text.prompt import Prompt
 
 from tests.engine.conftest import Checkpoints
-from tests.engine.stepping import Steps, WatchedRunner, stepping
-from tests.engine.utterances import pending
 from tests.support.speaking import listen, running
+from tests.support.stepping import Steps, WatchedRunner, stepping
+from tests.support.utterances import pending
 
 NO_SUCH_ID = 10**6
 GOOD = SynthesisRequest("Hello, world!", "ryan", "english", seed=3, max_frames=12, streaming_text=True)

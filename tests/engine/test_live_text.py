@@ -5,8 +5,8 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vivavoce_engine.live_text import StableText
-from vivavoce_engine.text import Tokenizer
+from vivavoce_engine.text.prompt import Tokenizer
+from vivavoce_engine.text.stable import StableText
 from vivavoce_voice import CHECKPOINT
 
 TRICKY = [

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vivavoce_engine import AudioChunk, Engine, EngineConfig, Overloaded, Rejected, SynthesisRequest
-from vivavoce_engine.checkpoint import read_checkpoint
+from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.fake_runner import FakeRunner
-from vivavoce_engine.live import LiveUtterance
-from vivavoce_engine.text import TextFrontend
-from vivavoce_engine.torch_runner import TorchRunner
+from vivavoce_engine.front.live import LiveUtterance
+from vivavoce_engine.text.prompt import TextFrontend
 from vivavoce_voice import CHECKPOINT
 
 from tests.engine.conftest import Checkpoints

@@ -5,19 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vivavoce_engine import Engine, EngineConfig, Overloaded, SynthesisRequest
-from vivavoce_engine.admission import Admission
+from vivavoce_engine.batching.admission import Admission
+from vivavoce_engine.batching.loop import EngineLoop
+from vivavoce_engine.batching.messages import AudioChunk, Delivery, Failed, Finished, Submit
+from vivavoce_engine.batching.runner import Runner
+from vivavoce_engine.batching.scheduler import Scheduler
+from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, tone
-from vivavoce_engine.loop import EngineLoop
-from vivavoce_engine.messages import AudioChunk, Failed, Finished, Submit
 from vivavoce_engine.pages import PAGE_POSITIONS, pages_of
-from vivavoce_engine.runner import Runner
-from vivavoce_engine.scheduler import Scheduler
-from vivavoce_engine.sequence import Sequence
-from vivavoce_engine.stream import Delivery
 
-from tests.engine.stepping import LateRunner, WatchedRunner
-from tests.engine.utterances import commit, listener, pending
 from tests.support.speaking import running, speak
+from tests.support.stepping import LateRunner, WatchedRunner
+from tests.support.utterances import commit, listener, pending
 
 PAGE = PAGE_POSITIONS
 UNREAD = 10_000

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from vivavoce_engine.messages import AudioChunk
-from vivavoce_engine.pipe import LARGE_BYTES, Pipe, pack
+from vivavoce_engine.batching.messages import AudioChunk
+from vivavoce_engine.ipc.pipe import LARGE_BYTES, Pipe, pack
 
 CODES = np.arange(32, dtype=np.int16).reshape(2, 16)
 

@@ -30,8 +30,8 @@ from vivavoce_engine import (
     VoiceStore,
     collect,
 )
-from vivavoce_engine import process as process_module
 from vivavoce_engine.fake_runner import FakeEncoder, tone
+from vivavoce_engine.process import engine_process as process_module
 
 from tests.support.faulty_models import HANG, LEAVE, RAISE, SLOW, faulty_model
 from tests.support.recordings import voice_like, wav
@@ -189,7 +189,7 @@ async def test_nothing_that_was_loaded_is_collected_again(caplog: pytest.LogCapt
         with pytest.raises(NotServing):
             await soon(collect(engine.submit(SynthesisRequest(LEAVE, "heart"))))
         await until(lambda: engine.ready)
-    records = [record for record in caplog.records if record.name == "vivavoce_engine.collector"]
+    records = [record for record in caplog.records if record.name == "vivavoce_engine.process.collector"]
     counts = [int(record.getMessage().split()[0]) for record in records]
     assert len(counts) == 2
     assert min(counts) > 10_000
@@ -202,7 +202,7 @@ async def test_what_the_process_logs_is_in_the_servers_log(caplog: pytest.LogCap
         with pytest.raises(NotServing):
             await soon(collect(engine.submit(SynthesisRequest("raise", "heart"))))
         await until(lambda: engine.ready)
-    (record,) = (record for record in caplog.records if record.name == "vivavoce_engine.worker")
+    (record,) = (record for record in caplog.records if record.name == "vivavoce_engine.process.worker")
     assert "the engine broke down" in record.getMessage()
     assert "the sum is not a number" in record.getMessage()
     assert any("broke down (error)" in record.getMessage() for record in caplog.records)

@@ -3,13 +3,12 @@
 from dataclasses import replace
 
 from vivavoce_engine import EngineConfig
-from vivavoce_engine.admission import Admission
+from vivavoce_engine.batching.admission import Admission
+from vivavoce_engine.batching.loop import EngineLoop
+from vivavoce_engine.batching.messages import Delivery, Finished, Submit
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
-from vivavoce_engine.loop import EngineLoop
-from vivavoce_engine.messages import Finished, Submit
-from vivavoce_engine.stream import Delivery
 
-from tests.engine.utterances import pending
+from tests.support.utterances import pending
 
 
 def test_the_wait_is_from_the_queue_to_the_row() -> None:

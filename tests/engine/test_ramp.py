@@ -2,18 +2,17 @@
 
 import pytest
 from vivavoce_engine import EngineConfig
-from vivavoce_engine.admission import Admission
-from vivavoce_engine.chunking import Playback
+from vivavoce_engine.batching.admission import Admission
+from vivavoce_engine.batching.chunking import Playback
+from vivavoce_engine.batching.loop import EngineLoop
+from vivavoce_engine.batching.messages import AppendText, AudioChunk, Delivery, Submit
+from vivavoce_engine.batching.runner import Step
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
-from vivavoce_engine.loop import EngineLoop
-from vivavoce_engine.messages import AppendText, AudioChunk, Submit
-from vivavoce_engine.runner import Step
-from vivavoce_engine.scheduler import Plan
-from vivavoce_engine.stream import Delivery
-from vivavoce_engine.text import NO_ID
+from vivavoce_engine.text.prompt import NO_ID
 
-from tests.engine.stepping import LateRunner
-from tests.engine.utterances import pending
+from tests.support.stepping import LateRunner
+from tests.support.utterances import pending
 
 
 class TimedRunner(LateRunner):

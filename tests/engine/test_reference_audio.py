@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from vivavoce_engine import Rejected
-from vivavoce_engine import reference_audio as module
-from vivavoce_engine.reference_audio import MAX_BYTES, TRIM_KEEPS, read_reference, trim
+from vivavoce_engine.voices import reference_audio as module
+from vivavoce_engine.voices.reference_audio import MAX_BYTES, TRIM_KEEPS, read_reference, trim
 
 from tests.support.recordings import Samples, encode, voice_like, wav
 from tests.support.reference_audio import reference_audio

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from vivavoce_bench.cards.layout import Kind, ShapeName
 from vivavoce_engine import SynthesisRequest
-from vivavoce_engine.checkpoint import Checkpoint, read_checkpoint
-from vivavoce_engine.text import TextFrontend, Tokenizer
+from vivavoce_engine.checkpoint.files import Checkpoint, read_checkpoint
+from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 from vivavoce_voice import CHECKPOINT
 
 from tests.support.golden import Golden, load_golden, thin
 from tests.support.speaking import GREEDY, Speech, load, running, speak
-from tests.support.tiny_checkpoints import Kind, ShapeName, write_checkpoint
+from tests.support.tiny_checkpoints import write_checkpoint
 
 WAVE_TOLERANCE = 1e-4
 CHECKPOINTS: list[tuple[Kind, ShapeName]] = [

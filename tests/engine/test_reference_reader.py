@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from vivavoce_engine import Rejected
-from vivavoce_engine.reference_audio import read_reference
-from vivavoce_engine.reference_reader import ReferenceReader
+from vivavoce_engine.voices.reference_audio import read_reference
+from vivavoce_engine.voices.reference_reader import ReferenceReader
 
 from tests.support.recordings import voice_like, wav
 

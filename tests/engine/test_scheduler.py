@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from vivavoce_engine import EngineConfig
-from vivavoce_engine.scheduler import HOST_PREFILL_TOKENS, PREFILL_TOKENS, Plan, Scheduler
-from vivavoce_engine.sequence import Sequence
+from vivavoce_engine.batching.scheduler import HOST_PREFILL_TOKENS, PREFILL_TOKENS, Plan, Scheduler
+from vivavoce_engine.batching.sequence import Sequence
 
-from tests.engine.utterances import commit, listener, pending
+from tests.support.utterances import commit, listener, pending
 
 UNREAD = 1000
 
@@ -271,8 +271,8 @@ TestSchedulerMachine = SchedulerMachine.TestCase
 
 WITHOUT_TORCH = """
 import asyncio, sys
-import vivavoce_engine.chunking, vivavoce_engine.slots, vivavoce_engine.scheduler, vivavoce_engine.sequence
-import vivavoce_engine.checkpoint, vivavoce_engine.load, vivavoce_engine.text
+from vivavoce_engine.batching import chunking, scheduler, sequence, slots
+import vivavoce_engine.checkpoint.files, vivavoce_engine.load, vivavoce_engine.text.prompt
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest, collect
 from vivavoce_engine.fake_runner import FakeRunner
 

@@ -1,10 +1,10 @@
 """Host state of one utterance: what was made, what was decoded, and how it ended."""
 
 import pytest
-from vivavoce_engine.messages import Finished
-from vivavoce_engine.sequence import Sequence
+from vivavoce_engine.batching.messages import Finished
+from vivavoce_engine.batching.sequence import Sequence
 
-from tests.engine.utterances import pending, piece
+from tests.support.utterances import pending, piece
 
 
 def speak(sequence: Sequence, frames: int, max_chunk_frames: int = 8) -> list[int]:

@@ -1,7 +1,7 @@
 """Rows and pages: the lowest free one first, none lost, none owned twice."""
 
 import pytest
-from vivavoce_engine.slots import Slots
+from vivavoce_engine.batching.slots import Slots
 
 
 def test_the_lowest_free_one_is_handed_out_first() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from vivavoce_bench.cards.layout import Kind, ShapeName
 from vivavoce_engine import (
     Engine,
     EngineConfig,
@@ -19,15 +20,14 @@ from vivavoce_engine import (
     SynthesisRequest,
     VoiceReference,
 )
-from vivavoce_engine.checkpoint import read_checkpoint
+from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
-from vivavoce_engine.text import NO_ID, TextFrontend, Tokenizer
+from vivavoce_engine.text.prompt import NO_ID, TextFrontend, Tokenizer
 from vivavoce_voice import CHECKPOINT
 
 from tests.engine.conftest import Checkpoints
-from tests.engine.stepping import stepping
 from tests.support.speaking import load, running, speak
-from tests.support.tiny_checkpoints import Kind, ShapeName
+from tests.support.stepping import stepping
 
 FIRST, SECOND = "Hello, world! It rains.", " The quick brown fox jumps over the lazy dog."
 FRAMES, GROUPS = 40, 16

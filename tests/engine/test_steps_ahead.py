@@ -5,8 +5,8 @@ import pytest
 from vivavoce_engine import EndlessSpeech, Engine, EngineConfig, SynthesisRequest, collect
 from vivavoce_engine.fake_runner import FakeRunner, tone
 
-from tests.engine.stepping import LateRunner
 from tests.support.speaking import join, running, speak
+from tests.support.stepping import LateRunner
 
 
 def request(frames: int, seed: int = 0, first_chunk_frames: int = 1, max_frames: int | None = None) -> SynthesisRequest:

@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from vivavoce_bench.cards.layout import TOKENIZER, Kind, ShapeName
 from vivavoce_engine import CheckpointError, Rejected, SynthesisRequest
-from vivavoce_engine.checkpoint import read_checkpoint
-from vivavoce_engine.text import NO_ID, Prompt, TextFrontend, Tokenizer
+from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.text.prompt import NO_ID, Prompt, TextFrontend, Tokenizer
 
 from tests.engine.conftest import Checkpoints
-from tests.support.tiny_checkpoints import TOKENIZER, Kind, ShapeName, write_checkpoint
+from tests.support.tiny_checkpoints import write_checkpoint
 
 HELLO = SynthesisRequest("Hello world", speaker="Ryan", language="English")
 SPECIAL_NAMES = (

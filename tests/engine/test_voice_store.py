@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from vivavoce_engine import Rejected, StoredVoice, StoreFailed, StoreFull, VoiceReference, VoiceStore
-from vivavoce_engine import voice_store as module
-from vivavoce_engine.lru import ByteLimitedCache
-from vivavoce_engine.voice_store import MAX_FILE_BYTES, MAX_TEXT_CHARS, STALE_S, to_bytes
+from vivavoce_engine.voices import store as module
+from vivavoce_engine.voices.lru import ByteLimitedCache
+from vivavoce_engine.voices.store import MAX_FILE_BYTES, MAX_TEXT_CHARS, STALE_S, to_bytes
 
 EMBEDDING = np.linspace(-1, 1, 64, dtype=np.float32)
 CODES = np.arange(32, dtype=np.int16).reshape(2, 16)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from vivavoce_bench.cards.layout import Kind
 from vivavoce_engine import (
     Engine,
     EngineConfig,
@@ -20,15 +21,14 @@ from vivavoce_engine import (
     VoiceStore,
     collect,
 )
-from vivavoce_engine import voices as module
-from vivavoce_engine.checkpoint import read_checkpoint
+from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.fake_runner import EMBEDDING_SIZE, FAKE_INFO, FakeEncoder, FakeRunner, fake_voices
-from vivavoce_engine.text import EMBEDDING_MAX, TextFrontend, Tokenizer
+from vivavoce_engine.text.prompt import EMBEDDING_MAX, TextFrontend, Tokenizer
+from vivavoce_engine.voices import registry as module
 
 from tests.engine.conftest import Checkpoints
 from tests.support.recordings import voice_like, wav
 from tests.support.speaking import GREEDY, load, running, speak
-from tests.support.tiny_checkpoints import Kind
 from tests.support.waiting import HUNG_S, wait_until
 
 RECORDING = wav(voice_like(1, 1.2))

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from vivavoce_engine.admission import Admission
+from vivavoce_engine.batching.admission import Admission
+from vivavoce_engine.batching.messages import AudioChunk, Finished, Shutdown, Submit
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
-from vivavoce_engine.messages import AudioChunk, Finished, Shutdown, Submit
-from vivavoce_engine.pipe import Pipe
-from vivavoce_engine.wire import Parts, Ping, RemoteListener, Report
-from vivavoce_engine.worker import Worker
+from vivavoce_engine.ipc.pipe import Pipe
+from vivavoce_engine.model import Parts
+from vivavoce_engine.process.wire import Ping, RemoteListener, Report
+from vivavoce_engine.process.worker import Worker
 
-from tests.engine.utterances import pending
+from tests.support.utterances import pending
 
 FRAMES = 20
 

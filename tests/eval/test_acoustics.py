@@ -6,7 +6,7 @@ from vivavoce_eval.acoustics import listen
 from vivavoce_eval.gates import ROW_LIMITS
 from vivavoce_eval.waves import FRAME_SAMPLES, RATE_HZ, Samples
 
-from tests.eval.sounds import speechlike
+from tests.support.sounds import speechlike
 
 LIMITS = {field: limit for field, _, _, limit in ROW_LIMITS}
 

@@ -9,7 +9,7 @@ import pytest
 from vivavoce_eval.errors import Unusable
 from vivavoce_eval.figures import Run, figures_of, load, save, voices_of
 
-from tests.eval.sounds import row
+from tests.support.sounds import row
 
 
 def test_error_rates_count_words_not_sentences() -> None:

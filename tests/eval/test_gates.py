@@ -8,7 +8,7 @@ from vivavoce_eval.figures import Run, Voice
 from vivavoce_eval.gates import Limits, faults, gates
 from vivavoce_eval.hearing import Row
 
-from tests.eval.sounds import row
+from tests.support.sounds import row
 
 
 def voice(f0_hz: float, direction: int, alike: float = 0.0) -> Voice:

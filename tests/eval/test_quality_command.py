@@ -15,7 +15,7 @@ from vivavoce_eval.judges import Embedding, Opinion, Pitch
 from vivavoce_eval.sentences import pick, read_sentences
 from vivavoce_eval.waves import Samples, read_wav
 
-from tests.server.live import LiveServer, live_server
+from tests.support.live_server import LiveServer, live_server
 
 SENTENCES = 6
 

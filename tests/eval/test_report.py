@@ -8,8 +8,8 @@ from vivavoce_eval.figures import Run
 from vivavoce_eval.gates import Limits, gates
 from vivavoce_eval.report import Report, as_json, as_text, write_html, write_markdown
 
-from tests.eval.sounds import row, speechlike
 from tests.eval.test_gates import VOICES
+from tests.support.sounds import row, speechlike
 
 ROWS = (
     row(number=1, text="A <b> & a | c", wrong_words=1, heard="be and sea"),

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.fuzz.amount import INPUTS, table
+from tests.support.fuzzing import INPUTS, table
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,13 +6,13 @@ import contextlib
 import numpy as np
 from hypothesis import strategies as st
 from vivavoce_engine import Rejected
-from vivavoce_engine.checkpoint import REFERENCE_SAMPLE_RATE
-from vivavoce_engine.reference_audio import MAX_S, MIN_S, PEAK_MAX
-from vivavoce_engine.reference_reader import ReferenceReader
+from vivavoce_engine.checkpoint.files import REFERENCE_SAMPLE_RATE
+from vivavoce_engine.voices.reference_audio import MAX_S, MIN_S, PEAK_MAX
+from vivavoce_engine.voices.reference_reader import ReferenceReader
 from vivavoce_server.errors import ApiError
 from vivavoce_server.references import decode_audio
 
-from tests.fuzz.amount import fuzz_function
+from tests.support.fuzzing import fuzz_function
 from tests.support.recordings import Samples, encode, voice_like, wav
 
 READER = ReferenceReader()

@@ -20,8 +20,8 @@ from vivavoce_engine import Engine, EngineConfig, VoiceStore
 from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_server import ServerConfig, create_app
 
-from tests.fuzz.amount import fuzz_function
-from tests.server.live import LiveServer, live_server
+from tests.support.fuzzing import fuzz_function
+from tests.support.live_server import LiveServer, live_server
 from tests.support.waiting import wait_until
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

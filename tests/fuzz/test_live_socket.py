@@ -20,9 +20,9 @@ from vivavoce_server import ServerConfig
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.fuzz.amount import count, fuzz
-from tests.server.live import LiveServer, live_server
-from tests.server.live_socket import PATH, Socket, pcm_of
+from tests.support.fuzzing import count, fuzz
+from tests.support.live_server import LiveServer, live_server
+from tests.support.live_socket import PATH, Socket, pcm_of
 from tests.support.waiting import wait_until
 
 KIND = "live socket: series of messages"

@@ -37,11 +37,13 @@ from transformers import LogitsProcessorList, Qwen2TokenizerFast
 from transformers.models.mimi.modeling_mimi import MimiEuclideanCodebook
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1]))
+sys.path[:0] = [str(HERE.parents[1]), str(HERE.parents[1] / "bench")]
+
+from vivavoce_bench.cards.layout import SHAPES, ShapeName  # noqa: E402
 
 from tests.support.golden import thin  # noqa: E402
 from tests.support.reference_audio import REFERENCES, reference_audio  # noqa: E402
-from tests.support.tiny_checkpoints import SHAPES, ShapeName, write_checkpoint  # noqa: E402
+from tests.support.tiny_checkpoints import write_checkpoint  # noqa: E402
 
 
 def stub_torchaudio() -> None:

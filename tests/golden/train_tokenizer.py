@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-FOLDER = Path(__file__).parent / "tokenizer"
+FOLDER = Path(__file__).parents[2] / "bench/vivavoce_bench/cards/tokenizer"
 VOCABULARY = 560
 QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from vivavoce_engine.checkpoint import Checkpoint, read_checkpoint
+from vivavoce_engine.checkpoint.files import Checkpoint, read_checkpoint
 from vivavoce_eval.numerics import GREEDY, Outcome, Reference, Study, compared
 from vivavoce_eval.sentences import pick, read_sentences
 from vivavoce_eval.variants import VARIANTS

@@ -18,7 +18,7 @@ from vivavoce_eval.sentences import pick, read_sentences
 from vivavoce_eval.speaking import through_server
 from vivavoce_eval.waves import FRAME_SAMPLES, RATE_HZ, Samples
 
-from tests.server.process import serving
+from tests.support.server_process import serving
 
 pytestmark = [
     pytest.mark.quality,

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.live import LiveServer, live_server
+from tests.support.live_server import LiveServer, live_server
 from tests.support.tiny_checkpoints import write_checkpoint
 
 

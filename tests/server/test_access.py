@@ -8,13 +8,13 @@ import httpx
 import openai
 import pytest
 from pydantic import SecretStr
-from vivavoce_engine.scheduler import Plan
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_server import ServerConfig
 from vivavoce_server.access import Caller, KeyEntry, load_keyring
 from vivavoce_server.config import load_settings
 from vivavoce_server.errors import ApiError
 
-from tests.server.live import Gate, fake_engine, live_server
+from tests.support.live_server import Gate, fake_engine, live_server
 from tests.support.waiting import wait_until
 
 BODY = {"input": "Hello.", "voice": "heart"}

@@ -8,7 +8,7 @@ import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_server import ServerConfig
 
-from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server
+from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
 from tests.support.waiting import wait_until
 
 PCM = {"voice": "heart", "response_format": "pcm", "seed": 7}

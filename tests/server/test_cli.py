@@ -12,7 +12,7 @@ import httpx
 import pytest
 from vivavoce_server.loading import warn_if_not_intelligible
 
-from tests.server.process import SERVE, serving
+from tests.support.server_process import SERVE, serving
 from tests.support.waiting import HUNG_S, wait_until
 
 SPEECH_BODY = {"input": "a" * 4000, "voice": "heart", "response_format": "pcm"}

@@ -20,7 +20,8 @@ from vivavoce_engine import Engine, EngineConfig, SpeechEngine, VoiceReference
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
 from vivavoce_server import ServerConfig
 
-from tests.server.cloning import (
+from tests.server.test_ref_audio_urls import file_server
+from tests.support.cloning import (
     BATCH,
     OPTIONS,
     REF_TEXT,
@@ -33,9 +34,8 @@ from tests.server.cloning import (
     refusal,
     say,
 )
-from tests.server.live import LiveServer, ask_and_leave, live_server
-from tests.server.live_socket import dial
-from tests.server.test_ref_audio_urls import file_server
+from tests.support.live_server import LiveServer, ask_and_leave, live_server
+from tests.support.live_socket import dial
 from tests.support.recordings import voice_like, wav
 from tests.support.speaking import assert_other_samples, assert_same_samples
 from tests.support.waiting import HUNG_S, wait_until

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from vivavoce_server.context import JsonFormatter, RequestIdFilter, request_id
 
-from tests.server.live import LiveServer, fake_engine, live_server
+from tests.support.live_server import LiveServer, fake_engine, live_server
 from tests.support.waiting import wait_until
 
 BODY = {"input": "Hello.", "voice": "heart"}

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 from vivavoce_engine import EngineConfig
-from vivavoce_engine.scheduler import Plan
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_server import ServerConfig
 
-from tests.server.live import Gate, LiveServer, fake_engine, live_server
-from tests.server.live_socket import dial, pcm_of
 from tests.server.test_metrics import scrape
+from tests.support.live_server import Gate, LiveServer, fake_engine, live_server
+from tests.support.live_socket import dial, pcm_of
 from tests.support.waiting import wait_until
 
 SPEECH, BATCH = "/v1/audio/speech", "/v1/audio/speech/batch"

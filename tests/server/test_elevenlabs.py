@@ -20,8 +20,8 @@ from vivavoce_server.elevenlabs import to_ulaw
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.server.live import LiveServer, live_server
-from tests.server.live_socket import pcm_of
+from tests.support.live_server import LiveServer, live_server
+from tests.support.live_socket import pcm_of
 from tests.support.waiting import HUNG_S, wait_until
 
 KEY = "sk-right"

@@ -5,13 +5,13 @@ from typing import Any
 import httpx
 import pytest
 from vivavoce_engine import Engine, EngineConfig
+from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.fake_runner import FakeRunner
-from vivavoce_engine.sequence import Sequence
 from vivavoce_server import ServerConfig
 
-from tests.server.live import live_server
-from tests.server.live_socket import dial, pcm_of
 from tests.server.test_metrics import scrape
+from tests.support.live_server import live_server
+from tests.support.live_socket import dial, pcm_of
 
 SPEECH, BATCH = "/v1/audio/speech", "/v1/audio/speech/batch"
 ENDLESS = "vivavoce_endless_speech_total"

@@ -17,11 +17,11 @@ from vivavoce_engine import EngineConfig, EnginePool, EngineProcess
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.server.live import live_server
-from tests.server.live_socket import pcm_of
-from tests.server.process import serving
 from tests.support.faulty_models import SLOW, faulty_model
+from tests.support.live_server import live_server
+from tests.support.live_socket import pcm_of
 from tests.support.programs import needs, path_of
+from tests.support.server_process import serving
 from tests.support.speaking import assert_same_samples
 from tests.support.waiting import HUNG_S, wait_until
 
@@ -41,7 +41,7 @@ def engine_pid(server_pid: int) -> int:
 def engine_pids(server_pid: int) -> list[int]:
     command = [path_of("ps"), "-o", "pid=,args=", "--ppid", str(server_pid)]
     children = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
-    return [int(line.split()[0]) for line in children if "vivavoce_engine.worker" in line]
+    return [int(line.split()[0]) for line in children if "vivavoce_engine.process.worker" in line]
 
 
 def metric(url: str, name: str, **labels: str) -> float:

@@ -7,7 +7,7 @@ import pytest
 from vivavoce_engine import CheckpointError, EngineError, NotServing, Overloaded, Rejected, SynthesisFailed
 from vivavoce_server import errors
 
-from tests.server.live import LiveServer, fake_engine, live_server
+from tests.support.live_server import LiveServer, fake_engine, live_server
 
 GOOD = {"model": "tts-1", "input": "Hello.", "voice": "heart"}
 BAD_FIELDS: list[tuple[dict[str, Any], int, str, str]] = [

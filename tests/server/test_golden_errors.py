@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from vivavoce_engine import Engine, NotServing, Overloaded, SynthesisFailed
 from vivavoce_server import ServerConfig
 
-from tests.server.live import fake_engine, live_server
+from tests.support.live_server import fake_engine, live_server
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_errors.json").read_text(encoding="utf-8"))
 SPEECH = "/v1/audio/speech"

@@ -12,9 +12,9 @@ from vivavoce_server import ServerConfig
 from vivavoce_server.audio import SpeechEncoder
 from vivavoce_server.speech import Speech
 
-from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server
-from tests.server.live_socket import pcm_of
 from tests.server.test_metrics import scrape
+from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
+from tests.support.live_socket import pcm_of
 from tests.support.waiting import wait_until
 
 SPEECH, BATCH = "/v1/audio/speech", "/v1/audio/speech/batch"

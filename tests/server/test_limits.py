@@ -13,9 +13,9 @@ import pytest
 from pydantic import SecretStr
 from vivavoce_server import ServerConfig
 
-from tests.server.cloning import SPEECH, VOICES, recording, storing_server
-from tests.server.live import LiveServer, live_server
-from tests.server.live_socket import dial, pcm_of
+from tests.support.cloning import SPEECH, VOICES, recording, storing_server
+from tests.support.live_server import LiveServer, live_server
+from tests.support.live_socket import dial, pcm_of
 from tests.support.recordings import voice_like, wav
 from tests.support.waiting import HUNG_S
 
@@ -70,7 +70,7 @@ def test_shapes_of_json(server: LiveServer, content: bytes, code: str) -> None:
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("message", ["[" * DEEP, '{"type": ' * DEEP, '{"api_key": ' + "[" * DEEP])
 async def test_depth_of_live_messages(path: str, keyed: bool, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.server.live_socket.PATH", path)
+    monkeypatch.setattr("tests.support.live_socket.PATH", path)
     with live_server(config=ServerConfig(api_keys=(SecretStr("k"),) if keyed else ())) as server:
         async with dial(server) as socket:
             await socket.connection.send(message)

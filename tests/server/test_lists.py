@@ -12,7 +12,7 @@ from vivavoce_server.references import References
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.voices import OPENAI_VOICES
 
-from tests.server.live import LiveServer, live_server
+from tests.support.live_server import LiveServer, live_server
 
 SHIPPED = replace(FAKE_INFO, speakers=("heart", "bella", "michael", "fenrir", "emma", "george"))
 QWEN = replace(

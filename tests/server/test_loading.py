@@ -11,8 +11,8 @@ from vivavoce_server import ServerConfig
 from vivavoce_server.config import load_settings
 from vivavoce_server.loading import open_engines, open_store, split_entry
 
-from tests.server.live import Gate, fake_engine, live_server
-from tests.server.process import SERVE, serving
+from tests.support.live_server import Gate, fake_engine, live_server
+from tests.support.server_process import SERVE, serving
 from tests.support.waiting import HUNG_S, wait_until
 
 

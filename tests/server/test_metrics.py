@@ -15,9 +15,9 @@ from vivavoce_server import ServerConfig
 from vivavoce_server.errors import ApiError
 from vivavoce_server.metrics import Metrics, SpeechMeter, outcome_of
 
-from tests.engine.stepping import LateRunner
-from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server
-from tests.server.live_socket import dial
+from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
+from tests.support.live_socket import dial
+from tests.support.stepping import LateRunner
 from tests.support.waiting import wait_until
 
 KEY = {"Authorization": "Bearer key"}

@@ -8,12 +8,12 @@ import numpy as np
 import openai
 import pytest
 from vivavoce_engine import EngineConfig
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import tone
-from vivavoce_engine.scheduler import Plan
 from vivavoce_server.containers import FORMATS, FormatName
 
-from tests.server.live import Gate, LiveServer, fake_engine, live_server
 from tests.server.test_metrics import scrape
+from tests.support.live_server import Gate, LiveServer, fake_engine, live_server
 from tests.support.waiting import wait_until
 
 TEXT = "Hello there."

@@ -5,7 +5,7 @@ import pytest
 from pydantic import SecretStr
 from vivavoce_server import ServerConfig
 
-from tests.server.live import LiveServer, live_server
+from tests.support.live_server import LiveServer, live_server
 
 SPEECH = "/v1/audio/speech"
 

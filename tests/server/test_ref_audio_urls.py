@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from pydantic import ValidationError
 from vivavoce_engine import Overloaded
-from vivavoce_engine.reference_audio import MAX_BYTES
+from vivavoce_engine.voices.reference_audio import MAX_BYTES
 from vivavoce_server import ServerConfig, fetching
 from vivavoce_server.allowed_hosts import AllowedHosts, is_public
 from vivavoce_server.errors import ApiError

@@ -17,8 +17,8 @@ from vivavoce_server.errors import ApiError
 from vivavoce_server.hangup import STATUS
 from websockets.sync.client import connect
 
-from tests.server.process import SERVE, START_DEADLINE_S, launched, read_until, serving, url_of
 from tests.server.test_cli import SPEECH_BODY, address_of, raw_request, read_all
+from tests.support.server_process import SERVE, START_DEADLINE_S, launched, read_until, serving, url_of
 from tests.support.waiting import HUNG_S, wait_until
 
 SPEECH = {"input": "Hi!", "voice": "heart", "response_format": "pcm"}

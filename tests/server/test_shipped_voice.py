@@ -14,7 +14,7 @@ import soundfile
 from vivavoce_server.containers import FormatName
 from vivavoce_server.effects import Samples
 
-from tests.server.process import serving
+from tests.support.server_process import serving
 
 TEXT = "Hello there, this is a test."
 RATE = 24000

@@ -14,10 +14,10 @@ from vivavoce_server import ServerConfig, create_app
 from vivavoce_server.cli import bind
 from vivavoce_server.draining import DrainingServer
 
-from tests.server.live import LiveServer, fake_engine
-from tests.server.live_socket import dial
-from tests.server.process import serving
 from tests.server.test_cli import SPEECH_BODY, address_of, raw_request
+from tests.support.live_server import LiveServer, fake_engine
+from tests.support.live_socket import dial
+from tests.support.server_process import serving
 from tests.support.waiting import HUNG_S, wait_until
 
 BODY = {"input": "a" * 900, "voice": "heart", "response_format": "pcm"}

@@ -12,10 +12,10 @@ import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_server import ServerConfig
 
-from tests.server.live import LiveServer, fake_engine, live_server
-from tests.server.live_socket import pcm_of
 from tests.server.test_cli import read_all
 from tests.server.test_metrics import scrape
+from tests.support.live_server import LiveServer, fake_engine, live_server
+from tests.support.live_socket import pcm_of
 from tests.support.waiting import HUNG_S, wait_until
 
 LONG = {"input": "a" * 4000, "voice": "heart", "response_format": "pcm", "seed": 5}

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from vivavoce_engine import EngineConfig
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import SAMPLES_PER_FRAME, tone
-from vivavoce_engine.scheduler import Plan
 from vivavoce_server import ServerConfig
 
-from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server
+from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
 from tests.support.waiting import wait_until
 
 TEXT = "Hello there."

@@ -6,10 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
-from vivavoce_engine.scheduler import Plan
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_server import streaming
 
-from tests.server.live import Gate, LiveServer, fake_engine, live_server
+from tests.support.live_server import Gate, LiveServer, fake_engine, live_server
 
 TEXT = "Hello there."
 BODY = {"input": TEXT, "voice": "heart", "seed": 7, "response_format": "pcm"}

@@ -16,7 +16,7 @@ from vivavoce_engine import VoiceStore
 from vivavoce_engine.fake_runner import EMBEDDING_SIZE
 from vivavoce_server import ServerConfig
 
-from tests.server.cloning import (
+from tests.support.cloning import (
     REF_TEXT,
     SPEECH,
     VOICES,
@@ -28,7 +28,7 @@ from tests.server.cloning import (
     storing_engine,
     storing_server,
 )
-from tests.server.live import LiveServer, live_server
+from tests.support.live_server import LiveServer, live_server
 from tests.support.recordings import voice_like, wav
 from tests.support.speaking import assert_other_samples, assert_same_samples
 from tests.support.waiting import HUNG_S

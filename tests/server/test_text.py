@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, tone
-from vivavoce_engine.scheduler import Plan
 from vivavoce_server import ServerConfig
 from vivavoce_server.errors import ApiError
 from vivavoce_server.normalize import ALL_STEPS, Step, normalize
 from vivavoce_server.schemas import SpeechRequest
 from vivavoce_server.text import Part, parts_of, split_long
 
-from tests.server.live import Gate, LiveServer, ask_and_leave, fake_engine, live_server
+from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
 from tests.support.waiting import wait_until
 
 SAMPLE_RATE = 24000

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import soundfile
 from pydantic import SecretStr
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import SAMPLES_PER_FRAME
-from vivavoce_engine.scheduler import Plan
 from vivavoce_server import ServerConfig
 from vivavoce_server.containers import wav_header
 
-from tests.server.live import Gate, LiveServer, fake_engine, live_server
-from tests.server.live_socket import dial, pcm_of
+from tests.support.live_server import Gate, LiveServer, fake_engine, live_server
+from tests.support.live_socket import dial, pcm_of
 from tests.support.waiting import wait_until
 
 FRAME_BYTES = SAMPLES_PER_FRAME * 2

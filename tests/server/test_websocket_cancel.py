@@ -8,8 +8,8 @@ from vivavoce_engine import EngineConfig
 from vivavoce_server import ServerConfig
 from websockets.exceptions import ConnectionClosed
 
-from tests.server.live import Gate, LiveServer, fake_engine, live_server
-from tests.server.live_socket import Socket, dial, pcm_of
+from tests.support.live_server import Gate, LiveServer, fake_engine, live_server
+from tests.support.live_socket import Socket, dial, pcm_of
 from tests.support.waiting import wait_until
 
 LONG = "A text that takes a while to say. " * 20

@@ -6,14 +6,14 @@ from contextlib import suppress
 import pytest
 from pydantic import SecretStr
 from vivavoce_engine import Engine, EngineConfig
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FakeRunner
-from vivavoce_engine.scheduler import Plan
 from vivavoce_server import ServerConfig
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Origin
 
-from tests.server.live import Gate, LiveServer, fake_engine, live_server
-from tests.server.live_socket import dial, pcm_of
+from tests.support.live_server import Gate, LiveServer, fake_engine, live_server
+from tests.support.live_socket import dial, pcm_of
 from tests.support.waiting import wait_until
 
 KEY = "sk-secret"

@@ -10,8 +10,8 @@ from vivavoce_engine import EngineConfig
 from vivavoce_engine.load import load_engine
 from vivavoce_voice import CHECKPOINT
 
-from tests.server.live import LiveServer, live_server
-from tests.server.live_socket import dial
+from tests.support.live_server import LiveServer, live_server
+from tests.support.live_socket import dial
 from tests.support.speaking import assert_same_samples
 from tests.support.waiting import wait_until
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.server.live import LiveServer, live_server
-from tests.server.live_socket import Socket, dial, pcm_of
+from tests.support.live_server import LiveServer, live_server
+from tests.support.live_socket import Socket, dial, pcm_of
 from tests.support.waiting import wait_until
 
 FRAGMENTS = ("Hello", " there", "! ", "x" * 40)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import httpx
-from vivavoce_engine.voices import MAX_WAITING
+from vivavoce_engine.voices.registry import MAX_WAITING
 
 from tests.soak.endings import Ending, latencies, percentile, table
 from tests.soak.server import soaked_server

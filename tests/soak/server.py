@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.server.process import SERVE, START_DEADLINE_S
+from tests.support.server_process import SERVE, START_DEADLINE_S
 from tests.support.waiting import wait_until
 
 SETTINGS = ("--max-streams", "4", "--max-queue", "8", "--stall-s", "5", "--live-stall-s", "5")

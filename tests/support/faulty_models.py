@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from vivavoce_engine import Model
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.errors import CheckpointError
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeEncoder, FakeRunner, FakeText, fake_presets
-from vivavoce_engine.scheduler import Plan
-from vivavoce_engine.wire import Parts
+from vivavoce_engine.model import Parts
 
 RAISE = {
     "raise": ("error", RuntimeError("the sum is not a number")),

@@ -20,8 +20,8 @@ from pydantic import SecretStr
 from vivavoce_engine.fake_runner import FakeRunner
 from vivavoce_server import ServerConfig
 
-from tests.server.live import LiveServer, live_server
-from tests.server.live_socket import pcm_of
+from tests.support.live_server import LiveServer, live_server
+from tests.support.live_socket import pcm_of
 from tests.support.programs import needs, path_of
 
 FOLDER = Path(__file__).parent

@@ -1,5 +1,5 @@
-"""The command `vivavoce`. It knows `say`, `voices`, `bench load` and `bench compare`; other commands come from the
-packages that are installed: entry points of COMMAND_GROUP, and of BENCH_GROUP for what `vivavoce bench` can do.
+"""The command `vivavoce`. It knows `say` and `voices`; other commands come from the packages that are installed: entry
+points of COMMAND_GROUP, and of BENCH_GROUP for `vivavoce bench`.
 
 The value of such an entry point has the two functions of `Command`.
 """
@@ -11,7 +11,6 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
 from vivavoce_client import say, voices
-from vivavoce_client.bench import cli as bench
 from vivavoce_client.protocol import VivavoceError
 
 COMMAND_GROUP = "vivavoce.commands"
@@ -68,8 +67,6 @@ def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
     voices_parser.set_defaults(run=voices.run)
     bench_parser = commands.add_parser("bench", help="measure a server, or the engine on this machine")
     kinds = bench_parser.add_subparsers(dest="bench", metavar="KIND", required=True)
-    bench.add_load_arguments(kinds.add_parser("load", help="load on a server, and what its listeners hear of it"))
-    bench.add_compare_arguments(kinds.add_parser("compare", help="two servers under the same load"))
     add_installed(kinds, BENCH_GROUP, arguments[1:2] if arguments[:1] == ["bench"] else [])
     add_installed(commands, COMMAND_GROUP, arguments[:1])
     return parser

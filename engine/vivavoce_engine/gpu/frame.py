@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint import TalkerConfig
+from vivavoce_engine.checkpoint.files import TalkerConfig
 from vivavoce_engine.gpu import sampler
 from vivavoce_engine.gpu.attention import CHUNK, SPLIT_TOKENS, PagedCache, attend, attend_prompt
 from vivavoce_engine.gpu.frame_attention import attend_in_frame

@@ -220,7 +220,7 @@ def gemv_tokens(hidden: int) -> int:
 
 
 def gemv_blocks(n: int, k: int, mode: int) -> Blocks:
-    """Measured in whole frames on an H200 (benchmarks/gpu_tune.py).
+    """Measured in whole frames on an H200 (vivavoce_bench/cards/tune.py).
 
     A program of one warp has nobody to wait for when it adds up; where outputs are few, it takes more to be quick.
     """
@@ -242,8 +242,8 @@ def block_tokens(tokens: int) -> int:
 
 
 def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int) -> Blocks:
-    """Measured on an H100 and, up to 64 tokens, in whole frames on an H200 (benchmarks/gpu_tune.py). Results do not
-    depend on it: sums run over K in the same order."""
+    """Measured on an H100 and, up to 64 tokens, in whole frames on an H200 (vivavoce_bench/cards/tune.py). Results do
+    not depend on it: sums run over K in the same order."""
     if tokens > 64:
         return Blocks(128, 64, largest_block(k, 128 // itemsize), 8, 4)
     block_t = block_tokens(tokens)

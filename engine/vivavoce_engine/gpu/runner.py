@@ -9,10 +9,9 @@ device idle, but for the first audio where nobody else speaks. It reads frames o
 write; each stream keeps its own state in order.
 """
 
-import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
@@ -21,28 +20,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint import Checkpoint
+from vivavoce_engine.batching.isolation import isolated
+from vivavoce_engine.batching.messages import AudioChunk
+from vivavoce_engine.batching.runner import Outcome, Step
+from vivavoce_engine.batching.scheduler import Plan
+from vivavoce_engine.batching.sequence import Sequence
+from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.errors import CheckpointError
-from vivavoce_engine.gpu.codec import GpuCodec
+from vivavoce_engine.device import copy_into, to_device, to_host
+from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs, bucket_of, buckets
+from vivavoce_engine.gpu.lanes import Lane, Mark
+from vivavoce_engine.gpu.memory import check_memory, position_bytes
 from vivavoce_engine.gpu.sampler import PARAMS
 from vivavoce_engine.gpu.starts import RowStart, Starts, told_tokens
-from vivavoce_engine.isolation import isolated
-from vivavoce_engine.messages import AudioChunk
-from vivavoce_engine.model_info import model_info
+from vivavoce_engine.model import model_info
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.loader import load_models
+from vivavoce_engine.models.prompts import embed_conditioning
 from vivavoce_engine.models.talker import Talker
-from vivavoce_engine.pages import PAGE_POSITIONS
-from vivavoce_engine.prompts import embed_conditioning
 from vivavoce_engine.request import SamplingParams
-from vivavoce_engine.runner import Outcome, Step
-from vivavoce_engine.scheduler import Plan
-from vivavoce_engine.sequence import Sequence
-from vivavoce_engine.text import TextFrontend, Tokenizer
-from vivavoce_engine.transfer import copy_into, to_device, to_host
+from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -306,46 +305,6 @@ class GraphRunner:
         self._decoded[batch, frames] = (self._codec.decode(rows, codes), codes)
 
 
-class Mark:
-    """A point in a lane's work that can be waited for; on a CPU all before it is done at once."""
-
-    def __init__(self, event: "torch.cuda.Event | None") -> None:
-        self.event = event
-
-    def synchronize(self) -> None:
-        if self.event is not None:
-            self.event.synchronize()
-
-
-class Lane:
-    """Work on the device that is done in the order in which it is asked for, beside other lanes: a CUDA stream."""
-
-    def __init__(self, device: torch.device, priority: int) -> None:
-        self._device = device
-        self.stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            self.stream = torch.cuda.Stream(device, priority)  # type: ignore[no-untyped-call]
-            self.stream.wait_stream(torch.cuda.default_stream(device))  # on which the weights were made
-
-    @contextlib.contextmanager
-    def used(self, after: Mark | None = None) -> Iterator[None]:
-        """What is asked of the device in here goes on this lane, after a mark of another."""
-        if self.stream is None:
-            yield
-            return
-        if after is not None and after.event is not None:
-            self.stream.wait_event(after.event)
-        with torch.cuda.device(self._device), torch.cuda.stream(self.stream):
-            yield
-
-    def mark(self) -> Mark:
-        return Mark(None if self.stream is None else self.stream.record_event())
-
-    def synchronize(self) -> None:
-        if self.stream is not None:
-            self.stream.synchronize()
-
-
 @dataclass
 class Waiting:
     """Frames of an utterance that are to become audio, `first` the number of the first."""
@@ -364,27 +323,3 @@ def sampler_params(params: SamplingParams) -> list[float]:
     values = [params.temperature, float(params.top_k), params.top_p, params.repetition_penalty]
     assert len(values) == PARAMS
     return values
-
-
-def position_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
-    """Of the talker's keys and values for one token or frame of one utterance."""
-    shape = checkpoint.talker.transformer
-    return 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * dtype.itemsize
-
-
-def check_memory(checkpoint: Checkpoint, config: EngineConfig, device: torch.device, dtype: torch.dtype) -> None:
-    """Raises CheckpointError where the talker's keys and values alone cannot fit the card."""
-    if device.type != "cuda":
-        return
-    position = position_bytes(checkpoint, dtype)
-    weights_bytes = (checkpoint.path / "model.safetensors").stat().st_size
-    positions = config.kv_pages * PAGE_POSITIONS
-    needed = position * (positions + PAGE_POSITIONS) + weights_bytes
-    free, _ = torch.cuda.mem_get_info(device)
-    allowed = config.gpu_memory * free
-    if needed > allowed:
-        fits = max(0, int((allowed - weights_bytes) / position) // PAGE_POSITIONS - 1) * PAGE_POSITIONS
-        raise CheckpointError(
-            f"{positions} positions of KV cache and the weights take {needed / 1e9:.1f} GB, but {allowed / 1e9:.1f} GB "
-            f"of {device} may be used; {fits} positions would fit (--kv-positions; it is no less than --max-context)"
-        )

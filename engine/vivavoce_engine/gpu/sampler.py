@@ -17,9 +17,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from vivavoce_engine.checkpoint import CODEBOOKS_MAX
+from vivavoce_engine.checkpoint.files import CODEBOOKS_MAX
+from vivavoce_engine.cpu.sampling import BITS
 from vivavoce_engine.gpu.linear import pdl_option
-from vivavoce_engine.sampling import BITS
 
 SHIFT = tl.constexpr(64 - BITS)
 SCALE = tl.constexpr(1.0 / (1 << BITS))

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from vivavoce_engine.checkpoint import TransformerConfig
+from vivavoce_engine.checkpoint.files import TransformerConfig
 from vivavoce_engine.gpu.attention import Cache
 from vivavoce_engine.gpu.linear import ADD, GATED, PARTS, gemm, gemv, gemv_tokens, norm, splits
 from vivavoce_engine.models.layers import Block, Rope, Transformer

@@ -17,11 +17,11 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
+from vivavoce_engine.device import copy_into
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.sampler import PARAMS, block
 from vivavoce_engine.models.talker import Talker
-from vivavoce_engine.text import NO_ID, Prompt
-from vivavoce_engine.transfer import copy_into
+from vivavoce_engine.text.prompt import NO_ID, Prompt
 
 NO_ROW = -1
 ROW_FIELDS = 5 + 2 * PARAMS

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint import CodecEncoderConfig
+from vivavoce_engine.checkpoint.files import CodecEncoderConfig
 
 NO_WINDOW = 1_000_000
 """Positions; more than any reference has."""

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint import RopeConfig, TransformerConfig
+from vivavoce_engine.checkpoint.files import RopeConfig, TransformerConfig
 
 
 @cache

@@ -13,7 +13,13 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint import Checkpoint, CodecDecoderConfig, EncoderConfig, TalkerConfig, TransformerConfig
+from vivavoce_engine.checkpoint.files import (
+    Checkpoint,
+    CodecDecoderConfig,
+    EncoderConfig,
+    TalkerConfig,
+    TransformerConfig,
+)
 from vivavoce_engine.errors import CheckpointError
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import CodecDecoder

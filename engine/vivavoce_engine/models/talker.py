@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint import TalkerConfig
+from vivavoce_engine.checkpoint.files import TalkerConfig
 from vivavoce_engine.models.layers import CacheView, Transformer
-from vivavoce_engine.text import NO_ID
+from vivavoce_engine.text.prompt import NO_ID
 
 CONTROL_CODES = 1024
 """The talker's last 1024 codes steer the prompt; of them only the end of speech may be drawn."""

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from vivavoce_eval.sentences import read_sentences
+from vivavoce_voice import held_out_sentences
 
 TEXT_DIR = Path(__file__).resolve().parent.parent / "text"
 ONES = [
@@ -196,7 +196,7 @@ def comparable(text: str) -> str:
 
 def held_out() -> list[tuple[str, str]]:
     """(category, sentence) of those that voices are judged by: never trained on."""
-    return [(sentence.category, sentence.text) for sentence in read_sentences()]
+    return held_out_sentences()
 
 
 def word_alone(word: str) -> list[str]:

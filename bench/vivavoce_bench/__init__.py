@@ -1,0 +1,1 @@
+"""Measurement of speech servers, of the engine and of graphics cards."""

@@ -1,0 +1,259 @@
+"""Checks and times the frame on a GPU.
+
+    python -m vivavoce_bench.cards.frame --out FILE [--sizes 0.6b 1.7b] [--batches 1 8 …] [--contexts 200 1000]
+
+Random weights of the released shapes. Reports how near the kernels are to the plain PyTorch modules, whether a row's
+result depends on the batch, whether a graph gives what single launches give, and milliseconds a frame.
+"""
+
+import argparse
+import json
+import multiprocessing
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from vivavoce_engine.gpu.frame import FrameModel
+from vivavoce_engine.gpu.graphs import Graphs
+from vivavoce_engine.models.layers import KVCache, RowView
+
+from vivavoce_bench.cards.shapes import SIZES, random_models, talker_config
+from vivavoce_bench.cards.timing import median_ms
+
+DEVICE = torch.device("cuda")
+PROMPT = 40
+RING = 16
+
+
+def build(
+    size: str,
+    dtype: torch.dtype,
+    rows: int,
+    positions: int,
+    pdl: bool,
+    *,
+    layers: int | None = None,
+    deterministic: bool = False,
+) -> FrameModel:
+    config = talker_config(size, layers)
+    talker, predictor = random_models(config, DEVICE, dtype)
+    model = FrameModel(
+        talker, predictor, config, rows=rows, batch=rows, prompt_tokens=max(256, 4 * PROMPT), positions=positions,
+        ring=RING, pad_id=5, pdl=pdl, deterministic=deterministic,
+    )  # fmt: skip
+    model.tables.params[:] = torch.tensor([0.9, 50, 1.0, 1.05], device=DEVICE)
+    model.tables.params[:, 1, 3] = 1.0
+    model.tables.min_frames[:] = 1 << 40
+    return model
+
+
+def set_row(model: FrameModel, row: int, seed: int, greedy: bool = False) -> None:
+    tables = model.tables
+    tables.seeds[row], tables.frames[row], tables.positions[row] = seed, -1, PROMPT - 1
+    tables.seen[row] = 0
+    tables.text_ids[row, :20] = torch.arange(20, device=DEVICE) + seed % 100
+    tables.text_counts[row] = 20
+    if greedy:
+        tables.params[row, :, 0] = 0.0
+
+
+def prompt(model: FrameModel, seed: int) -> Tensor:
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+    x = torch.randn(PROMPT, model.talker.hidden, generator=generator, device=DEVICE)
+    return x.to(model.talker.x.dtype)
+
+
+def start(model: FrameModel, rows: list[int], seeds: list[int], greedy: bool = False) -> None:
+    """Prefills each row on its own, as a scheduler may."""
+    for row, seed in zip(rows, seeds, strict=True):
+        set_row(model, row, seed, greedy)
+        model.rows[0] = row
+        model.talker.x[:PROMPT] = prompt(model, seed)
+        model.token_rows[:PROMPT] = row
+        model.token_positions[:PROMPT] = torch.arange(PROMPT, device=DEVICE)
+        model.last_tokens[0] = PROMPT - 1
+        model.prefill(1, PROMPT)
+
+
+def speak(model: FrameModel, rows: list[int], frames: int, step: Callable[[], None] | None = None) -> Tensor:
+    """Codes [rows, frames, groups] of rows that have started."""
+    model.rows[:] = model.tables.dummy_row
+    model.rows[: len(rows)] = torch.tensor(rows, dtype=torch.int32)
+    for _ in range(frames):
+        (step or (lambda: model.frame(len(rows))))()
+    return model.tables.codes[rows, :frames].clone()
+
+
+@torch.inference_mode()
+def check(size: str) -> dict[str, Any]:
+    """Nearness to the modules; independence of the batch; graph against single launches."""
+    result: dict[str, Any] = {}
+    for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
+        config = talker_config(size)
+        talker, predictor = random_models(config, DEVICE, dtype)
+        exact, exact_predictor = random_models(config, DEVICE, torch.float32)
+        model = build(size, dtype, 4, 128, pdl=False)
+        start(model, [2], [7], greedy=True)
+        ours = model.tables.hidden[2].float().clone()
+        positions = torch.arange(PROMPT, device=DEVICE)[None]
+        hidden = {}
+        for kind, module in (("same dtype", talker), ("float32", exact)):
+            like = module.codec_head.weight
+            view = RowView(KVCache(config.transformer, 1, PROMPT, like), slice(0, 1), positions, PROMPT)
+            hidden[kind] = module(prompt(model, 7)[None].to(like.dtype), view)[0, -1].float()
+        cosine = torch.nn.functional.cosine_similarity
+        result[f"{name} prefill cosine to float32"] = cosine(ours, hidden["float32"], dim=0).item()
+        result[f"{name} module's cosine to float32"] = cosine(hidden["same dtype"], hidden["float32"], dim=0).item()
+        code_0 = model.tables.code_0[2].clone()
+        codes = speak(model, [2], 1)[0, 0]
+        # Teacher-forced on our own codes: where does a plain module draw another code, given the same before it?
+        for kind, twin, base in (("same dtype", predictor, ours.to(dtype)), ("float32", exact_predictor, ours)):
+            forced = iter(codes[1:].tolist())
+            equal = []
+
+            def draw(group: int, logits: Tensor) -> Tensor:
+                code = next(forced)  # noqa: B023
+                equal.append(code == logits.argmax(-1).item())  # noqa: B023
+                return torch.tensor([code], device=DEVICE)
+
+            twin(base[None], code_0[None], twin.frame_cache(config, 1), draw)
+            result[f"{name} codes equal to the {kind} module"] = sum(equal) / len(equal)
+        del talker, predictor, exact, exact_predictor, model
+    for deterministic in (False, True):
+        model = build(size, torch.bfloat16, 64, 256, pdl=False, deterministic=deterministic)
+        seeds = [1000 + 37 * row for row in range(64)]
+        rows = list(range(64))
+        start(model, rows, seeds)
+        together = speak(model, rows, 8)
+        for batch in (1, 2, 5, 8, 16, 33):
+            some = rows[3 : 3 + batch]
+            model.tables.codes.zero_()
+            start(model, some[::-1], [seeds[row] for row in some[::-1]])
+            alone = speak(model, some, 8)
+            same = (alone == together[3 : 3 + batch]).float().mean().item()
+            result[f"deterministic={deterministic}: codes equal in a batch of {batch} and of 64"] = same
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    graphs = Graphs(stream, eager=False)
+    graphs.record(64, lambda: model.frame(64))
+    start(model, rows, seeds)
+    torch.cuda.synchronize()
+    result["graph equals launches"] = bool((speak(model, rows, 8, lambda: graphs.replay(64)) == together).all())
+    return result
+
+
+@torch.inference_mode()
+def times(size: str, batches: list[int], contexts: list[int], pdl: bool, deterministic: bool) -> dict[str, Any]:
+    """Median milliseconds a frame by context and batch."""
+    result: dict[str, Any] = {}
+    rows = max(batches)
+    model = build(size, torch.bfloat16, rows, max(contexts) + 200, pdl, deterministic=deterministic)
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    graphs = Graphs(stream, eager=False)
+    model.rows[:] = torch.arange(rows, device=DEVICE)
+    model.tables.positions[:] = max(contexts)
+    for batch in sorted(batches, reverse=True):
+        graphs.record(batch, partial(model.frame, batch))
+    with torch.cuda.stream(stream):
+        for context in contexts:
+            for batch in batches:
+                model.tables.frames[:], model.tables.positions[:] = 0, context
+                value = round(median_ms(partial(graphs.replay, batch)), 4)
+                result.setdefault(str(context), {})[str(batch)] = value
+                print(
+                    f"{size} pdl={pdl} deterministic={deterministic} context {context} batch {batch}: {value:.3f} ms",
+                    flush=True,
+                )
+    return result
+
+
+def kernel_shares(size: str, batch: int, pdl: bool) -> list[tuple[str, int, float]]:
+    """(kernel, launches, microseconds) of one frame, by time."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with torch.inference_mode():
+        model = build(size, torch.bfloat16, batch, 400, pdl)
+        model.rows[:] = torch.arange(batch, device=DEVICE)
+        model.tables.positions[:] = 200
+        graphs = Graphs(torch.cuda.Stream(), eager=False)  # type: ignore[no-untyped-call]
+        graphs.record(batch, lambda: model.frame(batch))
+        graphs.replay(batch)
+        torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            graphs.replay(batch)
+            torch.cuda.synchronize()
+    rows = [(event.key, event.count, event.self_device_time_total) for event in profiler.key_averages()]
+    return sorted(rows, key=lambda row: -row[2])
+
+
+def compile_ahead(job: tuple[str, int, bool, bool]) -> None:
+    """Compiles the kernels of a batch size in a process of its own, on stacks of one layer."""
+    size, batch, pdl, fixed = job
+    try:
+        with torch.inference_mode():
+            model = build(size, torch.bfloat16, batch, 1200 if batch < 200 else 400, pdl, layers=1, deterministic=fixed)
+            model.frame(batch)
+            start(model, [0], [1])
+            torch.cuda.synchronize()
+    except Exception:
+        traceback.print_exc()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES))
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64, 128, 256])
+    parser.add_argument("--contexts", nargs="+", type=int, default=[200, 1000])
+    parser.add_argument("--pdl", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--deterministic", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--skip-checks", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="time by kernel as well")
+    parser.add_argument("--compile-only", action="store_true")
+    parser.add_argument("--checks-only", action="store_true")
+    args = parser.parse_args()
+    began_s = time.perf_counter()
+    jobs = (
+        []
+        if args.checks_only
+        else [
+            (size, batch, bool(pdl), bool(fixed))
+            for size in args.sizes
+            for batch in (1, 2, 4, 8, 32, 64, 128)
+            for pdl in args.pdl
+            for fixed in args.deterministic
+        ]
+    )
+    with multiprocessing.get_context("spawn").Pool(16) as pool:
+        pool.map(compile_ahead, jobs, chunksize=1)
+    if args.compile_only:
+        return
+    print(f"compiled in {time.perf_counter() - began_s:.0f} s", flush=True)
+    result: dict[str, Any] = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+    sections: list[tuple[str, Callable[[], Any]]] = []
+    for size in args.sizes:
+        for pdl in () if args.checks_only else args.pdl:
+            for batch in (1, 64) if args.profile else ():
+                sections.append((f"kernels {size} {batch} pdl {pdl}", partial(kernel_shares, size, batch, bool(pdl))))
+            for fixed in args.deterministic:
+                timed = partial(times, size, args.batches, args.contexts, bool(pdl), bool(fixed))
+                sections.append((f"times {size} pdl {pdl} deterministic {fixed}", timed))
+        if not args.skip_checks:
+            sections.append((f"check {size}", partial(check, size)))
+    for name, section in sections:
+        try:
+            result[name] = section()
+            print(name, json.dumps(result[name])[:1800], flush=True)
+        except Exception:
+            traceback.print_exc()
+        torch.cuda.empty_cache()
+        args.out.write_text(json.dumps(result, indent=1))
+    print(f"done in {time.perf_counter() - began_s:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

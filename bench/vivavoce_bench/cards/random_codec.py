@@ -1,0 +1,66 @@
+"""Code2Wav with random weights: the released shape, and weights with which every part has a share of the sound."""
+
+import torch
+from torch import Tensor
+from vivavoce_engine.checkpoint.files import CodecDecoderConfig, RopeConfig, TransformerConfig
+from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
+
+RELEASED_CODEC = CodecDecoderConfig(
+    transformer=TransformerConfig(512, 1024, 8, 16, 16, 1e-5, RopeConfig(theta=1e4, head_dim=64)),
+    sliding_window=72,
+    latent_dim=1024,
+    codebook_dim=512,
+    codebook_size=2048,
+    num_quantizers=16,
+    num_semantic_quantizers=1,
+    decoder_dim=1536,
+    upsample_rates=(8, 5, 4, 3),
+    upsampling_ratios=(2, 2),
+    sample_rate=24000,
+    samples_per_frame=1920,
+)
+
+
+RMS = 0.2
+"""Of the audio, so that hardly anything is clipped: a fault must be heard."""
+
+
+def random_decoder(config: CodecDecoderConfig, device: torch.device) -> CodecDecoder:
+    """In float32."""
+    with device:
+        decoder = CodecDecoder(config).requires_grad_(False)
+    decoder.to(device)  # the rotations' buffer, too
+    torch.manual_seed(5)
+    for name, parameter in decoder.named_parameters():
+        parameter.copy_(_random(name, parameter))
+    codes = torch.randint(config.codebook_size, (1, 8, config.num_quantizers), device=device)
+    heard = CodecRows(decoder, 1, decoder.final_conv.weight).decode(
+        torch.zeros(1, dtype=torch.int64, device=device), codes
+    )
+    gain = RMS / heard.square().mean().sqrt()
+    for parameter in decoder.final_conv.parameters():
+        parameter.mul_(gain)
+    return decoder
+
+
+def _random(name: str, parameter: Tensor) -> Tensor:
+    noise = torch.randn_like(parameter)
+    if name.endswith("frequency"):
+        return torch.exp(noise)
+    if name.endswith("magnitude"):
+        return torch.exp(0.3 * noise - 1)
+    if "norm" in name and name.endswith("weight"):
+        return 1 + 0.1 * noise
+    if name.endswith(("layer_scale", "gamma")):
+        return 0.3 + 0.05 * noise
+    if "codebooks" in name:
+        return 0.5 * noise
+    scale = 0.1 if name.endswith("bias") else _inputs(name, parameter) ** -0.5
+    return noise * (1e-3 * scale if name.startswith("final_conv") else scale)  # not clipped before its gain is known
+
+
+def _inputs(name: str, weight: Tensor) -> int:
+    """How many products make an output: convolutions are [taps, in, out], those of each channel by itself
+    [taps, channels], linear layers [out, in]."""
+    outputs = weight.shape[-1] if weight.dim() == 3 or "dwconv" in name else len(weight)
+    return weight.numel() // outputs

@@ -1,0 +1,373 @@
+"""A server on this machine's cards under load: first audio, underruns, refusals, audio a second, memory at rest.
+
+    python -m vivavoce_bench.cards.server --model FOLDER --out FILE [--rate 1 10 60] [--listeners 256 512] \\
+        [--gpus 0 0+1] [-- SETTINGS OF `vivavoce serve`]
+
+Each entry of --gpus is measured in turn: `0` is one server on the first card, `0+1` two servers with a card each, to
+which load goes in equal parts, as from a perfect balancer. The load is `vivavoce bench load`, in several processes, so
+that it is not what limits. Without a rate or listeners only the start and the memory at rest are measured. On a machine
+without cards leave --gpus out. FILE gets one JSON document; --requests one for `vivavoce bench plan --check`.
+
+Two processes that do nothing but sleep for a millisecond tell when the machine itself stood still: those stalls are in
+both documents, since they are in the times that were measured.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from vivavoce_bench.listener.metrics import percentile
+
+VIVAVOCE = (sys.executable, "-m", "vivavoce_client")
+INVALID = 1
+"""The exit status of a load of which not all was complete and audible: that is a result too."""
+REFUSED = "HTTP 429"
+START_LIMIT_S = 400.0
+STOP_LIMIT_S = 60.0
+SEED_STEP = 1_000_000
+"""Between the seeds of load generators, so that no two send the same requests."""
+TICK_S, LATE_S = 0.001, 0.005
+"""How long a watcher sleeps, and how much later than that it wakes where the machine stood still."""
+TIMES_OF_DAY = ("due_s", "sent_s", "heard_from_s", "heard_until_s")
+
+Spans = list[tuple[float, float]]
+"""Starts and ends, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One that runs."""
+
+    url: str
+    pid: int
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What `vivavoce bench load` is to do, all generators together: requests a second, or listeners at once."""
+
+    kind: str
+    """`rate` or `listeners`."""
+    amount: float
+
+    def share(self, generator: int, generators: int) -> list[str] | None:
+        """The flags of one of so many generators; None where nothing is left for it."""
+        if self.kind == "rate":
+            return ["--rate", repr(self.amount / generators)]
+        whole, rest = divmod(int(self.amount), generators)
+        listeners = whole + (generator < rest)
+        return ["--concurrency", str(listeners)] if listeners else None
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What one generator measured, and the share of a core that it took for that."""
+
+    run: dict[str, Any]
+    requests: list[dict[str, Any]]
+    cores: float
+    started_s: float
+    """The moment, by the machine's clock, from which its requests count their times."""
+
+
+# ---- the server -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def server(settings: Sequence[str], out: Path) -> Iterator[Server]:
+    """`vivavoce serve` on a free port, ready; what it says goes into a file beside `out`."""
+    log = out.with_suffix(".log")
+    with tempfile.TemporaryDirectory() as folder, log.open("a") as output:
+        address = Path(folder) / "address"
+        command = [*VIVAVOCE, "serve", "--port", "0", "--address-file", str(address), *settings]
+        started_s = time.monotonic()
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while not address.exists():
+                if process.poll() is not None or time.monotonic() - started_s > START_LIMIT_S:
+                    raise SystemExit(f"the server did not start; see {log}")
+                time.sleep(0.1)
+            yield Server(address.read_text(encoding="utf-8"), process.pid, time.monotonic() - started_s)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def cpu_s(pid: int) -> dict[int, float]:
+    """Seconds of CPU that a process and its children have taken so far, the process itself first."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        number, parent = int(stat.parent.name), int(fields[1])
+        if pid in (number, parent):
+            found[number] = (int(fields[11]) + int(fields[12])) / ticks
+    return dict(sorted(found.items(), key=lambda item: item[0] != pid))
+
+
+def card_facts(what: str) -> list[str]:
+    """One of nvidia-smi's figures for each card; nothing where there are no cards."""
+    try:
+        command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+def cards_gb() -> list[float]:
+    return [float(mib) * 2**20 / 1e9 for mib in card_facts("memory.used")]
+
+
+# ---- the load -------------------------------------------------------------------------------------------------
+
+
+def generate(load: Load, servers: Sequence[Server], flags: Sequence[str], generators: int) -> list[Generated]:
+    """Runs all generators at the same time; each server gets as many of them as the others."""
+    with tempfile.TemporaryDirectory() as folder:
+        running = []
+        for number in range(generators):
+            share = load.share(number, generators)
+            if share is None:
+                continue
+            output = Path(folder) / f"{number}.json"
+            command = [*VIVAVOCE, "bench", "load", "--url", servers[number % len(servers)].url, *share, *flags]
+            command += ["--seed", str(number * SEED_STEP), "-o", str(output)]
+            running.append((subprocess.Popen(command, stdout=subprocess.DEVNULL), output, time.monotonic()))
+        generated = []
+        for process, output, started_s in running:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            if process.returncode not in (0, INVALID):
+                raise SystemExit(f"`vivavoce bench load` gave {process.returncode}")
+            taken_s = time.monotonic() - started_s
+            document = json.loads(output.read_text(encoding="utf-8"))
+            cores = (usage.ru_utime + usage.ru_stime) / taken_s
+            requests = document["requests"][0]
+            # It writes its file at once when the last answer has ended.
+            started_s = output.stat().st_mtime - max((ended_s(each) for each in requests), default=0.0)
+            generated.append(Generated(document["runs"][0], requests, cores, started_s))
+    return generated
+
+
+def ended_s(request: Mapping[str, Any]) -> float:
+    """When its answer had ended, or else when it was due."""
+    if request["sent_s"] is None or request["end_to_end_ms"] is None:
+        return float(request["due_s"])
+    return float(request["sent_s"] + request["end_to_end_ms"] / 1000)
+
+
+@contextmanager
+def stalls_watched() -> Iterator[Spans]:
+    """While it is entered, watches for stalls of the machine; the list has them afterwards, by the machine's clock."""
+    context = multiprocessing.get_context("spawn")
+    ends, processes = [], []
+    for _ in range(2):
+        mine, its = context.Pipe()
+        process = context.Process(target=watch, args=(its,), daemon=True)
+        process.start()
+        ends.append(mine)
+        processes.append(process)
+    found: Spans = []
+    try:
+        yield found
+    finally:
+        for end in ends:
+            end.send(None)
+        late = [end.recv() for end in ends]
+        for process in processes:
+            process.join()
+        found += common(*late)
+
+
+def watch(end: Connection) -> None:
+    """A watcher: sleeps until it is told to stop, and sends when it woke too late."""
+    late: Spans = []
+    slept_s = time.time()
+    while not end.poll(TICK_S):
+        woke_s = time.time()
+        if woke_s - slept_s > TICK_S + LATE_S:
+            late.append((slept_s + TICK_S, woke_s))
+        slept_s = woke_s
+    end.send(late)
+
+
+def common(first: Spans, second: Spans) -> Spans:
+    """When both were late, and long enough: one alone has only lost its core."""
+    both = [(max(a, c), min(b, d)) for a, b in first for c, d in second]
+    return [(start_s, end_s) for start_s, end_s in both if end_s - start_s > LATE_S]
+
+
+def pooled(generated: Sequence[Generated], stalls: Spans) -> dict[str, Any]:
+    """The figures of a load, all generators together; times and shares are of the measured requests."""
+    requests = [request for each in generated for request in each.requests]
+    measured = [request for request in requests if not request["warmup"]]
+    errors = [request["error"] for request in measured if request["error"] is not None]
+    refused = sum(error.startswith(REFUSED) for error in errors)
+    return {
+        "valid": all(each.run["valid"] for each in generated),
+        "requests": len(measured),
+        "completed": len(measured) - len(errors),
+        "refused": refused,
+        "failed": len(errors) - refused,
+        "faults": dict(Counter(request["error"] for request in requests if request["error"] is not None)),
+        "ttfa_ms": percentiles(measured, "ttfa_ms"),
+        "first_sample_ms": percentiles(measured, "first_playable_ms"),
+        "rtf": percentiles(measured, "rtf"),
+        "underrun_requests": sum(bool(request["gaps"]) for request in measured),
+        "longest_underrun_ms": round(max((each.run["longest_stall_ms"] for each in generated), default=0.0), 1),
+        "audio_s_per_s": round(sum(each.run["received_audio_s_per_s"] for each in generated), 1),
+        "lag_ms": percentiles(measured, "lag_ms"),
+        "generator_cores": [round(each.cores, 2) for each in generated],
+        "machine_stalls": len(stalls),
+        "machine_stalled_ms": round(1000 * sum(end_s - start_s for start_s, end_s in stalls), 1),
+    }
+
+
+def percentiles(requests: Sequence[Mapping[str, Any]], figure: str) -> dict[str, float] | None:
+    values = [request[figure] for request in requests if request[figure] is not None]
+    return {f"p{percent}": round(percentile(values, percent), 3) for percent in (50, 95, 99)} if values else None
+
+
+def checkable(
+    load: Load, generated: Sequence[Generated], stalls: Spans, front_cpu_s: float
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A run as `vivavoce bench plan --check` reads it: its facts and its requests, all times by one clock."""
+    zero_s = min((each.started_s for each in generated), default=0.0)
+    requests = [moved(request, each.started_s - zero_s) for each in generated for request in each.requests]
+    requests.sort(key=lambda each: each["due_s"])
+    facts: dict[str, Any] = {
+        "load": {"poisson_rate": load.amount} if load.kind == "rate" else {"listeners": int(load.amount)},
+        "requests": sum(not each["warmup"] for each in requests),
+        "front_cpu_s": round(front_cpu_s, 2),
+        "stalls": [[round(start_s - zero_s, 4), round(end_s - start_s, 4)] for start_s, end_s in stalls],
+    }
+    return facts, requests
+
+
+def moved(request: Mapping[str, Any], by_s: float) -> dict[str, Any]:
+    """The same request, by a clock that began earlier."""
+    times = {name: request[name] + by_s for name in TIMES_OF_DAY if request[name] is not None}
+    return {**request, **times}
+
+
+# ---- all of it ------------------------------------------------------------------------------------------------
+
+
+def card_flags(gpus: str | None) -> list[list[str]]:
+    """An entry of --gpus → for each server, the flags that give it its card."""
+    return [["--device", f"cuda:{card}"] for card in gpus.split("+")] if gpus else [[]]
+
+
+def measure(gpus: str | None, loads: Sequence[Load], args: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+    """One server or several, under one load after the other: all figures, and the runs that can be checked."""
+    before_gb = cards_gb()
+    flags = [f"--duration={args.duration}", f"--warmup={args.warmup}", f"--frames-per-char={args.frames_per_char}"]
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(server(["--model", str(args.model), *card, *args.settings], args.out))
+            for card in card_flags(gpus)
+        ]
+        entry: dict[str, Any] = {
+            "start_s": [round(each.start_s, 1) for each in servers],
+            "rest_gb": [round(after - before, 2) for before, after in zip(before_gb, cards_gb(), strict=True)],
+            "rate": {},
+            "listeners": {},
+        }
+        runs = []
+        for load in loads:
+            cpu_before = [cpu_s(each.pid) for each in servers]
+            started_s = time.monotonic()
+            with stalls_watched() as stalls:
+                generated = generate(load, servers, flags, args.generators)
+            taken_s = time.monotonic() - started_s
+            figures = pooled(generated, stalls)
+            taken_cpu_s = [
+                {pid: cpu - before.get(pid, 0.0) for pid, cpu in cpu_s(each.pid).items()}
+                for each, before in zip(servers, cpu_before, strict=True)
+            ]
+            figures["server_cores"] = [[round(cpu / taken_s, 2) for cpu in each.values()] for each in taken_cpu_s]
+            entry[load.kind][f"{load.amount:g}"] = figures
+            front_cpu_s = sum(taken[each.pid] for each, taken in zip(servers, taken_cpu_s, strict=True))
+            runs.append(checkable(load, generated, stalls, front_cpu_s))
+            print(f"{gpus}, {load.kind} {load.amount:g}: {json.dumps(figures)}", flush=True)
+    return entry, runs
+
+
+def scaling(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Audio a second of each entry over that of the first, by listeners."""
+    first = next(iter(entries.values()))["listeners"]
+    return {
+        name: {
+            count: round(run["audio_s_per_s"] / first[count]["audio_s_per_s"], 3)
+            for count, run in entry["listeners"].items()
+            if first[count]["audio_s_per_s"]
+        }
+        for name, entry in entries.items()
+    }
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("torch", "triton", "uvicorn", "uvloop", "vivavoce-speech"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--requests", type=Path, help="file for every request of the last of --gpus")
+    parser.add_argument("--gpus", nargs="+", default=[None])
+    parser.add_argument("--rate", type=float, nargs="+", default=[])
+    parser.add_argument("--listeners", type=int, nargs="+", default=[])
+    parser.add_argument("--duration", type=float, default=20)
+    parser.add_argument("--warmup", type=float, default=5)
+    parser.add_argument("--frames-per-char", type=float, default=0.83, help="12.5 frames and 15 characters a second")
+    parser.add_argument("--generators", type=int, default=4, help="processes that make the load [%(default)s]")
+    parser.add_argument("settings", nargs="*", metavar="SETTING", help="of `vivavoce serve`, after --")
+    args = parser.parse_args()
+    loads = [Load("rate", rate) for rate in args.rate] + [Load("listeners", count) for count in args.listeners]
+    entries: dict[str, dict[str, Any]] = {}
+    for gpus in args.gpus:
+        entries[gpus or "none"], runs = measure(gpus, loads, args)
+        document = {
+            "cards": card_facts("name"),
+            "versions": versions(),
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "command": shlex.join(["python", "-m", "vivavoce_bench.cards.server", *sys.argv[1:]]),
+            "server": {args.model.name: entries},
+            "scaling": scaling(entries),
+        }
+        args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        if args.requests is not None and runs:
+            facts, requests = zip(*runs, strict=True)
+            args.requests.write_text(json.dumps({"runs": facts, "requests": requests}) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

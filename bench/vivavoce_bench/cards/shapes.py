@@ -1,0 +1,68 @@
+"""Talker and code predictor of the released models' shapes with random weights, made on the device."""
+
+import torch
+from torch import nn
+from vivavoce_engine.checkpoint.files import RopeConfig, TalkerConfig, TransformerConfig
+from vivavoce_engine.models.code_predictor import CodePredictor
+from vivavoce_engine.models.talker import Talker
+
+SIZES = {"0.6b": 1024, "1.7b": 2048}
+"""Model → the talker's hidden size; its MLP is three times as wide."""
+SEED = 20261128
+
+
+def talker_config(size: str, layers: int | None = None) -> TalkerConfig:
+    """The released configuration; `layers` replaces the depth of both stacks, for tests of a step's parts."""
+    hidden = SIZES[size]
+    talker = TransformerConfig(hidden, 3 * hidden, layers or 28, 16, 8, 1e-6, RopeConfig(1e6, 128))
+    predictor = TransformerConfig(1024, 3072, layers or 5, 16, 8, 1e-6, RopeConfig(1e6, 128))
+    return TalkerConfig(
+        transformer=talker,
+        predictor=predictor,
+        predictor_vocab_size=2048,
+        num_code_groups=16,
+        vocab_size=3072,
+        text_vocab_size=1000,  # released: 151936; a look-up's cost does not depend on it
+        text_hidden_size=2048,
+        codec_pad_id=2148,
+        codec_bos_id=2149,
+        codec_eos_token_id=2150,
+        codec_think_id=2154,
+        codec_nothink_id=2155,
+        codec_think_bos_id=2156,
+        codec_think_eos_id=2157,
+        codec_language_id={"english": 2050},
+        spk_id={"ryan": 3061},
+        spk_is_dialect={"ryan": False},
+    )
+
+
+def random_models(config: TalkerConfig, device: torch.device, dtype: torch.dtype) -> tuple[Talker, CodePredictor]:
+    """The same weights, rounded to `dtype`, each time."""
+    generator = torch.Generator(device).manual_seed(SEED)
+    with torch.device(device):
+        models = Talker(config), CodePredictor(config)
+    for model in models:
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator, device=device)
+            deep = 1.0 if "norm" in name else 0.0
+            scale = 0.1 if "norm" in name else 1.0 if "embedding" in name else parameter.shape[-1] ** -0.5
+            parameter.data = (deep + scale * noise).to(torch.bfloat16)
+    talker, predictor = models
+    project_codes(talker, predictor)
+    for model in models:
+        for parameter in model.parameters():  # not the rotations' buffers, which stay float32
+            parameter.data = parameter.data.to(dtype)
+        model.to(device).eval().requires_grad_(False)
+    return talker, predictor
+
+
+@torch.no_grad()
+def project_codes(talker: Talker, predictor: CodePredictor) -> None:
+    """The code predictor's inputs are its projection of the code embeddings, as the loader makes them."""
+    tables = [talker.codec_embedding, *predictor.codec_embedding][: predictor.groups - 1]
+    for table, target in zip(tables, predictor.input_embedding, strict=True):
+        if isinstance(predictor.projection, nn.Identity):
+            target.weight.data = table.weight.data.clone()
+        else:
+            target.weight.data = predictor.projection(table.weight.data)

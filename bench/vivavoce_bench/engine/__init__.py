@@ -1,0 +1,1 @@
+"""The engine on this machine: `vivavoce bench engine` and `vivavoce bench steps`."""

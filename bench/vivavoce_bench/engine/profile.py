@@ -1,0 +1,125 @@
+"""`vivavoce bench engine --profile`: where a frame goes on a GPU, for whoever makes it shorter.
+
+One step of so many rows, and one call of Code2Wav for them, are watched by PyTorch's profiler. Bytes are what a
+component cannot avoid to read: its weights, once a pass, and the talker's keys and values. What share of the memory's
+bandwidth that is, as a large copy has it here, says how far it is from the floor; the rest is latency or arithmetic.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vivavoce_engine.batching.scheduler import Plan
+
+from vivavoce_bench.engine.steps import Recorder
+
+if TYPE_CHECKING:
+    from torch import nn
+    from vivavoce_engine.gpu.runner import GraphRunner
+
+CODEC_FRAMES = 4
+COPY_BYTES = 1 << 30
+COPIES = 10
+PREDICTOR, TALKER, SAMPLER, CODEC, COPY = "code predictor", "talker", "sampler", "Code2Wav", "copies"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A kernel or a copy that ran on the device."""
+
+    name: str
+    us: float
+
+
+@dataclass(slots=True)
+class Component:
+    """What a component did in one frame of all rows; of Code2Wav, in one call."""
+
+    us: float = 0.0
+    kernels: int = 0
+    bytes: int = 0
+
+
+def split_frame(launches: Iterable[Launch], code_groups: int) -> dict[str, Component]:
+    """A frame's launches, in their order, by component: gpu/frame.py draws all of a frame's codes but the first, and
+    what comes after that is the talker's."""
+    parts = {name: Component() for name in (PREDICTOR, TALKER, SAMPLER, COPY)}
+    drawn = 0
+    for launch in launches:
+        if launch.name.startswith("draw_code"):
+            drawn += 1
+            name = SAMPLER
+        elif is_copy(launch):
+            name = COPY
+        else:
+            name = PREDICTOR if drawn < code_groups - 1 else TALKER
+        parts[name].us += launch.us
+        parts[name].kernels += 1
+    return parts
+
+
+def is_copy(launch: Launch) -> bool:
+    return launch.name.startswith(("Memcpy", "Memset"))
+
+
+def profile(runner: "GraphRunner", rows: int) -> dict[str, Component]:
+    """A frame of each of `rows`, and a Code2Wav call of `CODEC_FRAMES` frames of them."""
+    recorder = Recorder(runner, 1)
+    utterances = recorder.started(rows)
+    recorder.make(utterances, CODEC_FRAMES)
+    talker, predictor, codec = runner.networks
+    parts = split_frame(_launches(runner, Plan((), utterances, ())), predictor.groups)
+    decoded = [
+        launch
+        for launch in _launches(runner, Plan((), (), tuple((utterance, CODEC_FRAMES) for utterance in utterances)))
+        if not is_copy(launch)
+    ]
+    parts[CODEC] = Component(sum(launch.us for launch in decoded), len(decoded), codec.weight_bytes)
+    positions = sum(utterance.pending.prompt.prefill_tokens + CODEC_FRAMES for utterance in utterances)
+    parts[TALKER].bytes = _bytes(talker.transformer, talker.codec_head) + positions * runner.position_bytes
+    parts[PREDICTOR].bytes = (predictor.groups - 1) * _bytes(predictor.transformer) + _bytes(predictor.lm_head)
+    return parts
+
+
+def _bytes(*networks: "nn.Module") -> int:
+    return sum(weight.nbytes for network in networks for weight in network.parameters())
+
+
+def _launches(runner: "GraphRunner", plan: Plan) -> list[Launch]:
+    import torch
+    from torch._C._autograd import DeviceType
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as watch
+
+    with watch(activities=[ProfilerActivity.CUDA]) as watched:
+        runner.launch(plan).wait()
+        torch.cuda.synchronize()
+    events = [event for event in watched.events() or () if event.device_type == DeviceType.CUDA]
+    events.sort(key=lambda event: event.time_range.start)
+    return [Launch(event.name, event.time_range.elapsed_us()) for event in events]
+
+
+def bandwidth_gb_per_s() -> float:
+    """Of a copy that is too large for any cache: what is read and written in a second."""
+    import torch
+
+    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    target.copy_(source)
+    begin.record()
+    for _ in range(COPIES):
+        target.copy_(source)
+    end.record()
+    end.synchronize()
+    took_ms: float = begin.elapsed_time(end)
+    return 2 * COPIES * COPY_BYTES / took_ms / 1e6
+
+
+def report(parts: dict[str, Component], rows: int, gb_per_s: float) -> None:
+    print(f"{rows} rows; memory {gb_per_s:.0f} GB/s; Code2Wav: a call of {CODEC_FRAMES} frames a row")
+    print("component        ms      kernels  MB read  of the bandwidth")
+    for name, part in parts.items():
+        share = 1e6 * part.bytes / max(part.us, 1e-9) / 1e9 / gb_per_s
+        read = f"{part.bytes / 1e6:7.1f}  {share:6.1%}" if part.bytes else ""
+        print(f"{name:15s}  {part.us / 1000:6.3f}  {part.kernels:7d}  {read}")

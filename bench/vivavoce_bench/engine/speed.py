@@ -1,0 +1,194 @@
+"""`vivavoce bench engine`: how fast the engine is on this machine, and where its time goes.
+
+Times are of one run, so compare figures of the same run only. The last line of the output is one JSON document.
+"""
+
+import argparse
+import asyncio
+import json
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from vivavoce_engine.batching.runner import ImmediateRunner
+from vivavoce_engine.checkpoint.files import locate_checkpoint, read_checkpoint
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.front.thread import Engine
+from vivavoce_engine.request import SynthesisRequest
+
+from vivavoce_bench.engine.machine import TEXTS, describe_machine, shipped_voice
+
+if TYPE_CHECKING:
+    from torch import nn
+    from vivavoce_engine.cpu.runner import TorchRunner
+    from vivavoce_engine.gpu.runner import GraphRunner
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Entry point of the command line: what `vivavoce bench engine` takes."""
+    parser.description = "Frames a second, real-time factor, TTFA, and time by component"
+    parser.add_argument("--model", help="checkpoint folder or hub id (default: the voice that ships)")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4], help="utterances at once, one run each")
+    parser.add_argument("--profile", action="store_true", help="on a GPU: only the kernels of a frame, by component")
+    parser.add_argument("--utterances", type=int, default=4, help="utterances a stream says, one after the other")
+    defaults = EngineConfig()
+    parser.add_argument("--device", default=defaults.device)
+    parser.add_argument("--dtype", default=defaults.dtype)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Entry point of the command line: `vivavoce bench engine`."""
+    import torch
+    from vivavoce_engine.load import make_runner
+
+    config = EngineConfig(max_streams=max(args.streams), device=args.device, dtype=args.dtype)
+    started_s = time.perf_counter()
+    runner = make_runner("bench", read_checkpoint(locate_checkpoint(args.model or shipped_voice())), config)
+    load_s = time.perf_counter() - started_s
+    if args.profile:
+        return show_profile(runner, args.streams)
+    clock = ComponentClock(runner.models, runner.synchronize)
+    engine = Engine(runner, config)
+    engine.start()
+    try:
+        asyncio.run(measure(engine, clock, streams=1, utterances=1))  # warm-up
+        loads = [asyncio.run(measure(engine, clock, streams, args.utterances)) for streams in args.streams]
+    finally:
+        engine.stop()
+    rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    machine = describe_machine(str(runner.device))
+    report(machine, load_s, rss_mb, loads)
+    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    print(
+        json.dumps(
+            {
+                "machine": machine,
+                "versions": versions,
+                "load_s": round(load_s, 2),
+                "peak_rss_mb": round(rss_mb),
+                "runs": [asdict(load) for load in loads],
+            }
+        )
+    )
+    return 0
+
+
+def show_profile(runner: "GraphRunner | TorchRunner", streams: Sequence[int]) -> int:
+    """Where a frame of so many streams goes."""
+    from vivavoce_bench.engine.profile import bandwidth_gb_per_s, profile, report
+
+    if isinstance(runner, ImmediateRunner):
+        print("--profile shows a GPU's kernels; on a CPU `bench engine` has the time by component", file=sys.stderr)
+        return 2
+    gb_per_s = bandwidth_gb_per_s()
+    for rows in streams:
+        report(profile(runner, rows), rows, gb_per_s)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What `streams` utterances at once gave. `rtf` is wall time over the audio time of one stream."""
+
+    streams: int
+    frames_per_s: float
+    rtf: float
+    ttfa_ms_median: float
+    ttfa_ms_max: float
+    frames_per_step: float
+    share: dict[str, float]
+    """Component → part of the wall time; `host` is all that is in no model. Empty on a GPU, where a step is graphs."""
+
+
+class ComponentClock:
+    """Seconds spent inside each model since the last reset, by hooks: the engine itself is not changed."""
+
+    def __init__(self, models: "dict[str, nn.Module]", synchronize: Callable[[], None]) -> None:
+        self.seconds = dict.fromkeys(models, 0.0)
+        self._started_s = 0.0
+        for name, module in models.items():
+            module.register_forward_pre_hook(lambda *_: self._start(synchronize))
+            module.register_forward_hook(lambda *_, name=name: self._stop(synchronize, name))
+
+    def reset(self) -> None:
+        self.seconds = dict.fromkeys(self.seconds, 0.0)
+
+    def _start(self, synchronize: Callable[[], None]) -> None:
+        synchronize()
+        self._started_s = time.perf_counter()
+
+    def _stop(self, synchronize: Callable[[], None], name: str) -> None:
+        synchronize()
+        self.seconds[name] += time.perf_counter() - self._started_s
+
+
+async def measure(engine: Engine, clock: ComponentClock, streams: int, utterances: int) -> Load:
+    """Each of `streams` listeners hears `utterances` utterances, one after the other."""
+    clock.reset()
+    before = engine.stats()
+    started_s = time.perf_counter()
+    results = await asyncio.gather(*(listen(engine, number, utterances) for number in range(streams)))
+    wall_s = time.perf_counter() - started_s
+    after = engine.stats()
+    frames = sum(frames for frames, _ in results)
+    ttfa_ms = [value for _, values in results for value in values]
+    share = {name: round(seconds / wall_s, 3) for name, seconds in clock.seconds.items()}
+    if share:
+        share["host"] = round(1 - sum(share.values()), 3)
+    return Load(
+        streams=streams,
+        frames_per_s=round(frames / wall_s, 1),
+        rtf=round(wall_s / (frames / streams * engine.info.frame_s), 3),
+        ttfa_ms_median=round(statistics.median(ttfa_ms), 1),
+        ttfa_ms_max=round(max(ttfa_ms), 1),
+        frames_per_step=round((after.frames - before.frames) / (after.steps - before.steps), 2),
+        share=share,
+    )
+
+
+async def listen(engine: Engine, number: int, utterances: int) -> tuple[int, list[float]]:
+    """One listener's frames heard, and the time to first audio of each utterance in ms."""
+    speakers = engine.info.speakers or ("",)
+    frames, ttfa_ms = 0, []
+    for index in range(utterances):
+        request = SynthesisRequest(
+            TEXTS[(number + index) % len(TEXTS)],
+            speaker=speakers[number % len(speakers)],
+            instructions="A calm voice." if engine.info.task == "voice_design" else "",
+            seed=1000 * number + index,
+        )
+        submitted_s = time.perf_counter()
+        first = True
+        async for chunk in engine.submit(request):
+            if first:
+                ttfa_ms.append(1000 * (time.perf_counter() - submitted_s))
+                first = False
+            frames += chunk.frames
+    return frames, ttfa_ms
+
+
+def report(machine: str, load_s: float, rss_mb: float, loads: Sequence[Load]) -> None:
+    print(f"{machine}; loaded in {load_s:.1f} s; peak memory {rss_mb:.0f} MB")
+    print("streams  frames/s  rows/step  real-time factor  TTFA median / max ms  time in")
+    for load in loads:
+        share = ", ".join(f"{name} {part:.0%}" for name, part in load.share.items())
+        print(
+            f"{load.streams:7d}  {load.frames_per_s:8.1f}  {load.frames_per_step:9.2f}  {load.rtf:16.3f}  "
+            f"{load.ttfa_ms_median:9.0f} / {load.ttfa_ms_max:<8.0f}  {share}"
+        )
+
+
+def main() -> int:
+    """Runs the command from a checkout that is not installed, such as a machine with a GPU."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return run(parser.parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

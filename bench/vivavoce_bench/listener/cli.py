@@ -1,0 +1,238 @@
+"""`vivavoce bench load` and `vivavoce bench compare`. The last line of the output is one JSON document."""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from vivavoce_client.say import KEY_VARIABLE, add_server_arguments, server_url
+
+from vivavoce_bench.listener.compare import MIN_PAIRS, Pair, comparison_table, pair_plans, ratios
+from vivavoce_bench.listener.load import Closed, Counts, Load, LoadPlan, Poisson, Run, run_load
+from vivavoce_bench.listener.progress import shown
+from vivavoce_bench.listener.prompts import BUNDLED, load_prompts
+from vivavoce_bench.listener.report import request_json, run_json, table, target_json
+from vivavoce_bench.listener.servers import SERVERS, TRANSPORTS, Target
+from vivavoce_bench.listener.transports import Speaker, open_speaker
+
+INVALID, USAGE_ERROR = 1, 2
+DEFAULT_SERVER = "vivavoce"
+EXAMPLES = """\
+examples:
+  vivavoce bench load --concurrency 1 2                       the shipped voice, on a server of its own
+  vivavoce bench load --rate 1 10 20 60 --url http://localhost:8000 --plots plots
+  vivavoce bench load --rate 5 --transport websocket --url http://localhost:8000
+  vivavoce bench load --server vllm-omni --voice ryan --rate 10 --url http://localhost:8091
+"""
+
+
+def add_load_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Load on a server, and what its listeners hear of it"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXAMPLES
+    add_server_arguments(parser)
+    parser.add_argument("--server", choices=SERVERS, default=DEFAULT_SERVER, help="what answers there [%(default)s]")
+    _add_what_to_do(parser, warmup_s=30, duration_s=60, nargs="+")
+    parser.add_argument("-o", "--output", type=Path, help="file for the whole result, every request in it, as JSON")
+    parser.add_argument("--plots", type=Path, help="folder for plots, PNG and SVG (needs matplotlib)")
+
+
+def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Two servers under the same load"
+    parser.add_argument("a", metavar="A", help="URL, or SERVER=URL for another than vivavoce: " + ", ".join(SERVERS))
+    parser.add_argument("b", metavar="B", help="the other")
+    parser.add_argument("--model", help="served model")
+    _add_what_to_do(parser, warmup_s=5, duration_s=20, nargs=1)
+    parser.add_argument("--pairs", type=int, default=6, help="how often both are measured [%(default)s]")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of `vivavoce bench`, as its entry point gives it."""
+
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def _add_what_to_do(parser: argparse.ArgumentParser, warmup_s: float, duration_s: float, nargs: str | int) -> None:
+    load = parser.add_mutually_exclusive_group(required=True)
+    load.add_argument("--rate", type=_positive(float), nargs=nargs, help="Poisson arrivals a second, one run each")
+    load.add_argument("--concurrency", type=_positive(int), nargs=nargs, help="listeners at once, one run each")
+    parser.add_argument("--duration", type=_positive(float), default=duration_s, help="seconds measured [%(default)s]")
+    parser.add_argument("--warmup", type=float, default=warmup_s, help="seconds before [%(default)s]")
+    parser.add_argument("--transport", choices=TRANSPORTS, default="http", help="[%(default)s]")
+    parser.add_argument("--word-ms", type=float, default=10, help="websocket: a word every so many ms [%(default)s]")
+    parser.add_argument("--prompts", default="en", help=f"{', '.join(BUNDLED)}, or a file, a text a line [%(default)s]")
+    parser.add_argument("--seed", type=int, default=0, help="of arrivals, texts and requests [%(default)s]")
+    parser.add_argument("--voice", help="[the server's usual one]")
+    parser.add_argument(
+        "--field", action="append", default=[], metavar="NAME=VALUE", help="further field; JSON or text"
+    )
+    parser.add_argument(
+        "--frames-per-char",
+        type=_positive(float),
+        help="ask for so many frames of speech a character (max_new_tokens): for random weights, whose speech does not "
+        "end by itself; English has 0.83",
+    )
+    parser.add_argument("--timeout", type=_positive(float), default=120, help="seconds for a request [%(default)s]")
+
+
+def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
+        return value
+
+    return parse
+
+
+def run_load_command(args: argparse.Namespace) -> int:
+    try:
+        plans = [_plan(args, load) for load in _loads(args)]
+        make_target = partial(_target, args, args.server, model=args.model if args.url else None)
+        make_target("")  # for its complaints, before a server is started
+        write_plots = _plotter(args.plots)
+    except ValueError as error:
+        return _usage_error(error)
+    with server_url(args) as url:
+        target = make_target(url)
+        runs = asyncio.run(_measure(target, plans))
+    print(table(runs))
+    document = {"bench": "load", **_circumstances(args), **target_json(target), "runs": [run_json(run) for run in runs]}
+    document["valid"] = all(run.summary.valid for run in runs)
+    if args.output is not None:
+        requests = [[request_json(each) for each in run.measurements] for run in runs]
+        args.output.write_text(json.dumps({**document, "requests": requests}, ensure_ascii=False) + "\n", "utf-8")
+    for path in write_plots(runs, f"{target.kind}, {target.transport}"):
+        print(f"wrote {path}", file=sys.stderr)
+    print(json.dumps(document, ensure_ascii=False))
+    return 0 if document["valid"] else INVALID
+
+
+def run_compare_command(args: argparse.Namespace) -> int:
+    try:
+        if args.pairs < MIN_PAIRS:
+            raise ValueError(f"--pairs must be at least {MIN_PAIRS}")
+        (load,) = _loads(args)
+        plan = _plan(args, load)
+        targets = [_target(args, *_kind_and_url(text), model=args.model) for text in (args.a, args.b)]
+    except ValueError as error:
+        return _usage_error(error)
+    pairs = asyncio.run(_measure_pairs(targets, plan, args.pairs))
+    print(comparison_table(pairs))
+    document = {
+        "bench": "compare",
+        **_circumstances(args),
+        "a": target_json(targets[0]),
+        "b": target_json(targets[1]),
+        "ratios": {name: asdict(each) for name, each in ratios(pairs).items()},
+        "pairs": [{name: run_json(run) for name, run in pair._asdict().items()} for pair in pairs],
+        "valid": all(run.summary.valid for pair in pairs for run in pair),
+    }
+    print(json.dumps(document, ensure_ascii=False))
+    return 0 if document["valid"] else INVALID
+
+
+def _usage_error(error: ValueError) -> int:
+    print(f"vivavoce: {error}", file=sys.stderr)
+    return USAGE_ERROR
+
+
+def _loads(args: argparse.Namespace) -> list[Load]:
+    if args.rate is not None:
+        return [Poisson(rate) for rate in args.rate]
+    return [Closed(listeners) for listeners in args.concurrency]
+
+
+def _plan(args: argparse.Namespace, load: Load) -> LoadPlan:
+    return LoadPlan(load, load_prompts(args.prompts), args.duration, args.warmup, args.seed, args.timeout)
+
+
+def _kind_and_url(text: str) -> tuple[str, str]:
+    kind, separator, url = text.partition("=")
+    return (kind, url) if separator and "/" not in kind else (DEFAULT_SERVER, text)
+
+
+def _target(args: argparse.Namespace, kind: str, url: str, model: str | None) -> Target:
+    return Target(
+        kind=kind,
+        url=url,
+        transport=args.transport,
+        model=model,
+        voice=args.voice,
+        fields=dict(_field(text) for text in args.field),
+        api_key=os.environ.get(KEY_VARIABLE),
+        word_s=args.word_ms / 1000,
+        frames_per_char=args.frames_per_char,
+    )
+
+
+def _field(text: str) -> tuple[str, Any]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise ValueError(f"--field {text!r} is not NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _plotter(folder: Path | None) -> Callable[[Sequence[Run], str], list[Path]]:
+    """What writes the plots, if any are wanted. Raises ValueError at once if it could not."""
+    if folder is None:
+        return lambda runs, title: []
+    if find_spec("matplotlib") is None:
+        raise ValueError("--plots needs matplotlib: pip install 'vivavoce-speech[bench]'")
+    from vivavoce_bench.listener.plots import write_plots
+
+    return partial(write_plots, folder=folder)
+
+
+def _circumstances(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "prompts": args.prompts,
+        "client": f"vivavoce-speech {version('vivavoce-speech')}",
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
+
+
+async def _measure(target: Target, plans: Sequence[LoadPlan]) -> list[Run]:
+    async with open_speaker(target) as speaker:
+        return [await _run(plan, speaker) for plan in plans]
+
+
+async def _measure_pairs(targets: Sequence[Target], plan: LoadPlan, pairs: int) -> list[Pair]:
+    measured = []
+    async with AsyncExitStack() as stack:
+        speakers = [await stack.enter_async_context(open_speaker(target)) for target in targets]
+        for each, a_first in pair_plans(plan, pairs):
+            if a_first:
+                a = await _run(each, speakers[0])
+                b = await _run(each, speakers[1])
+            else:
+                b = await _run(each, speakers[1])
+                a = await _run(each, speakers[0])
+            measured.append(Pair(a, b))
+    return measured
+
+
+async def _run(plan: LoadPlan, speaker: Speaker) -> Run:
+    counts = Counts()
+    async with shown(plan, counts):
+        return await run_load(plan, speaker, counts)
+
+
+LOAD = Command(add_load_arguments, run_load_command)
+COMPARE = Command(add_compare_arguments, run_compare_command)

@@ -1,0 +1,115 @@
+"""Two servers, or two states of one, side by side: ratios with confidence intervals.
+
+Runs alternate, A B, B A, A B …, so that what drifts on the machine falls on both alike. The two runs of a pair have the
+same texts, seeds and arrival times; each pair has new ones. A ratio is taken within a pair, and the pair is the unit of
+the statistics, since the requests of one run wait for each other and so are no independent samples. The interval is
+Student's t on the logarithms of the pairs' ratios: there are few pairs, for which a bootstrap's intervals are too
+narrow, and the logarithm treats a ratio and its inverse alike.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from vivavoce_bench.listener.load import LoadPlan, Run
+from vivavoce_bench.listener.metrics import Summary
+
+MIN_PAIRS = 3
+T_975 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""Student's t for a two-sided interval of 95 %, for 1 to 30 degrees of freedom."""
+T_975_LIMIT = 2.042
+
+
+def _quantile(figure: str, which: str) -> Callable[[Summary], float | None]:
+    def read(summary: Summary) -> float | None:
+        found = summary.figures.get(figure)
+        return None if found is None else float(getattr(found, which))
+
+    return read
+
+
+COMPARED: dict[str, Callable[[Summary], float | None]] = {
+    "TTFA p50": _quantile("ttfa_ms", "p50"),
+    "TTFA p95": _quantile("ttfa_ms", "p95"),
+    "end to end p50": _quantile("end_to_end_ms", "p50"),
+    "end to end p95": _quantile("end_to_end_ms", "p95"),
+    "RTF p50": _quantile("rtf", "p50"),
+    "audio s/s": lambda summary: summary.received_audio_s_per_s,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """B over A, and the interval of 95 % that holds it."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether 1 is outside: chance alone would hardly do that."""
+        return not self.low <= 1 <= self.high
+
+
+def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
+    """From the pairs (a[i], b[i]), all above 0."""
+    logs = [math.log(of_b / of_a) for of_a, of_b in zip(a, b, strict=True)]
+    if len(logs) < MIN_PAIRS:
+        raise ValueError(f"there must be at least {MIN_PAIRS} pairs, not {len(logs)}")
+    degrees = len(logs) - 1
+    t = T_975[degrees - 1] if degrees <= len(T_975) else T_975_LIMIT
+    middle, half = statistics.mean(logs), t * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+
+
+class Pair(NamedTuple):
+    """The same load on both."""
+
+    a: Run
+    b: Run
+
+
+def pair_plans(plan: LoadPlan, pairs: int) -> Iterator[tuple[LoadPlan, bool]]:
+    """The plan of each pair, and whether A is first in it."""
+    for number in range(pairs):
+        yield replace(plan, seed=plan.seed + number), number % 2 == 0
+
+
+def ratios(pairs: Sequence[Pair]) -> dict[str, Ratio]:
+    """Of all figures that every run has."""
+    found = {}
+    for name, read in COMPARED.items():
+        of_a, of_b = ([read(run.summary) for run in runs] for runs in zip(*pairs, strict=True))
+        values_a, values_b = ([value for value in values if value] for values in (of_a, of_b))
+        if len(values_a) == len(values_b) == len(pairs):
+            found[name] = ratio(values_a, values_b)
+    return found
+
+
+def comparison_table(pairs: Sequence[Pair]) -> str:
+    """Means over the pairs, the ratios, and what they say."""
+    lines = [f"{'':16}{'A':>10}{'B':>10}{'B / A':>9}   95 % interval"]
+    for name, each in ratios(pairs).items():
+        mean_a, mean_b = (_mean(COMPARED[name], runs) for runs in zip(*pairs, strict=True))
+        verdict = "" if each.is_difference else "   no difference shown"
+        interval = f"{each.low:.3f} to {each.high:.3f}"
+        lines.append(f"{name:16}{mean_a:10.3f}{mean_b:10.3f}{each.value:9.3f}   {interval}{verdict}")
+    underruns = [sum(run.summary.underrun_requests for run in runs) for runs in zip(*pairs, strict=True)]
+    requests = [sum(run.summary.requests for run in runs) for runs in zip(*pairs, strict=True)]
+    lines.append(f"{'underruns':16}{underruns[0]:10}{underruns[1]:10}   of {requests[0]} and {requests[1]} requests")
+    for number, pair in enumerate(pairs):
+        for name, run in zip("AB", pair, strict=True):
+            if not run.summary.valid:
+                lines.append(f"INVALID: pair {number}, {name}: " + "; ".join(run.summary.faults))
+    return "\n".join(lines)
+
+
+def _mean(read: Callable[[Summary], float | None], runs: Sequence[Run]) -> float:
+    return statistics.mean(value for run in runs if (value := read(run.summary)) is not None)

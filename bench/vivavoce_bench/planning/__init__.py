@@ -1,0 +1,1 @@
+"""Simulation of an engine from recorded step times: `vivavoce bench plan`."""

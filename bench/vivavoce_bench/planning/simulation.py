@@ -1,0 +1,286 @@
+"""A discrete-event simulation of an engine: its own loop, scheduler and admission over a runner that only takes time.
+
+The clock stands still while the host works and moves by recorded step times when the runner runs. So what is simulated
+is what the engine does with these requests, not a model of it: batches, queueing, chunk ramp and refusals are its own.
+The HTTP process in front of it is a queue of its own: it takes requests in and hands audio out, one after the other, in
+the order in which they come. `serving_s` adds a constant for what is around it: the network, and the client.
+Not in it: encoders, and whatever else the machine does meanwhile, except that all processes stand still in `stalls`.
+"""
+
+import heapq
+import itertools
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from vivavoce_engine.batching.admission import Admission, Load
+from vivavoce_engine.batching.chunking import Playback
+from vivavoce_engine.batching.loop import EngineLoop
+from vivavoce_engine.batching.messages import AudioChunk, Delivery, Finished, Submit
+from vivavoce_engine.batching.pending import Pending, TrailingText
+from vivavoce_engine.batching.runner import Outcome, Step
+from vivavoce_engine.batching.scheduler import Plan
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.errors import Overloaded
+from vivavoce_engine.fake_runner import FAKE_INFO, FakeText
+from vivavoce_engine.request import SynthesisRequest
+from vivavoce_engine.text.prompt import NO_ID, Prompt
+
+from vivavoce_bench.planning.step_times import StepTimes
+
+FRAME_S = FAKE_INFO.frame_s
+FRAMES_PER_TOKEN = 4
+"""English speech; it matters to estimates of the queue's length alone."""
+ON_TIME_S = 1e-6
+NO_PCM = np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Arrival:
+    """A request: when it comes, and how many frames its speech has."""
+
+    at_s: float
+    frames: int
+
+
+@dataclass(slots=True)
+class Heard:
+    """What a listener gets of one request. It reads at once, so nothing is ever unread."""
+
+    utterance_id: int
+    arrival: Arrival
+    refused: bool = False
+    first_s: float | None = None
+    ended_s: float | None = None
+    stalled_s: float = 0.0
+    underruns: int = 0
+    unread_frames: int = 0
+    _playback: Playback = field(default_factory=Playback)
+
+    def count_sent(self, frames: int) -> None:
+        pass
+
+    def hear(self, at_s: float, frames: int) -> None:
+        """A piece comes."""
+        if self.first_s is None:
+            self.first_s = at_s
+        late_s = self._playback.hear(at_s, frames * FRAME_S)
+        if late_s > ON_TIME_S:
+            self.underruns += 1
+            self.stalled_s += late_s
+        self.ended_s = at_s
+
+    @property
+    def ttfa_s(self) -> float | None:
+        """From arrival to the first piece of audio."""
+        return None if self.first_s is None else self.first_s - self.arrival.at_s
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stall:
+    """A while in which no process of the machine goes on; its device does."""
+
+    start_s: float
+    length_s: float
+
+
+class _Machine:
+    """When its processes go on."""
+
+    def __init__(self, stalls: Iterable[Stall] = ()) -> None:
+        self._stalls = sorted(stalls)
+
+    def awake_s(self, moment_s: float) -> float:
+        """The moment, or the end of the stall in which it lies."""
+        begun = bisect_right(self._stalls, moment_s, key=lambda stall: stall.start_s)
+        if not begun:
+            return moment_s
+        last = self._stalls[begun - 1]
+        return max(moment_s, last.start_s + last.length_s)
+
+
+@dataclass
+class _Clock:
+    """Of the engine's host."""
+
+    machine: _Machine = field(default_factory=_Machine)
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def wait_until(self, moment_s: float) -> None:
+        self.now_s = self.machine.awake_s(max(self.now_s, moment_s))
+
+
+@dataclass
+class _Front:
+    """The HTTP process: one core, which does one thing after the other."""
+
+    machine: _Machine
+    busy_s: float = 0.0
+    _free_s: float = -math.inf
+
+    def done_s(self, at_s: float, takes_ms: float) -> float:
+        """When it is done with what comes now."""
+        self._free_s = self.machine.awake_s(max(at_s, self._free_s)) + takes_ms / 1000
+        self.busy_s += takes_ms / 1000
+        return self._free_s
+
+
+@dataclass
+class SimulatedRunner:
+    """Takes the time of a step, and ends each utterance after its number of frames.
+
+    A device that is a step ahead of the host decodes beside the next frame, as gpu/runner.py does.
+    """
+
+    times: StepTimes
+    clock: _Clock
+    info = FAKE_INFO
+    text = FakeText(FAKE_INFO)
+    lengths: dict[int, int] = field(default_factory=dict)
+    _talker_free_s: float = 0.0
+    _decoder_free_s: float = 0.0
+
+    @property
+    def steps_ahead(self) -> int:
+        return self.times.steps_ahead
+
+    @property
+    def shares_pages(self) -> bool:
+        """As on the device that works beside its host."""
+        return self.times.steps_ahead > 0
+
+    def launch(self, plan: Plan) -> Step:
+        self.clock.wait_until(self.clock.now_s + self.times.host_ms_of(plan) / 1000)
+        made_s = max(self.clock.now_s, self._talker_free_s) + self.times.talking_ms_of(plan) / 1000
+        decoding_s = self.times.decoding_ms_of(plan) / 1000
+        done_s = max(made_s, self._decoder_free_s) + decoding_s
+        self._talker_free_s, self._decoder_free_s = made_s + self.times.decoding_slows * decoding_s, done_s
+        outcome = self._outcome(plan)
+        if not self.steps_ahead:
+            outcome.decoding_s = decoding_s
+        return Step(outcome, lambda: self.clock.wait_until(done_s))
+
+    def _outcome(self, plan: Plan) -> Outcome:
+        ended = {
+            sequence.utterance_id: sequence.frames_made + 1 >= self.lengths[sequence.utterance_id]
+            for sequence in plan.step
+        }
+        audio = {
+            sequence.utterance_id: AudioChunk(NO_PCM, _codes(sequence.frames_vocoded, frames))
+            for sequence, frames in plan.vocode
+        }
+        return Outcome(plan, ended, audio, {})
+
+
+def _codes(first_frame: int, frames: int) -> NDArray[np.int16]:
+    """No two frames alike: speech that stands still is broken off."""
+    return np.arange(first_frame, first_frame + frames, dtype=np.int16)[:, None]
+
+
+class Simulation:
+    """One engine, for one run: `run` gives what each arrival's listener hears, in the order of arrival."""
+
+    def __init__(
+        self, times: StepTimes, config: EngineConfig, serving_s: float = 0.0, stalls: Iterable[Stall] = ()
+    ) -> None:
+        self._config = config
+        self._serving_s = serving_s
+        machine = _Machine(stalls)
+        self._clock = _Clock(machine)
+        self._front, self._front_ms = _Front(machine), times.front_ms
+        self._runner = SimulatedRunner(times, self._clock)
+        self._admission = Admission(config, FRAME_S)
+        self._loop = EngineLoop(self._runner, config, self._admission, self._deliver, self._clock)
+        self._accepted = 0
+        self._accepted_frames = 0.0
+        self._heard: list[Heard] = []
+        self._waiting_arrivals: list[Arrival] = []
+        self._taken_in: deque[tuple[float, Arrival]] = deque()
+        """Requests that the front has taken, and when the engine has them."""
+        self._next_frames: Iterator[int] = iter(())
+        self._pause_s = 0.0
+
+    @property
+    def steps(self) -> int:
+        return self._loop.state().steps
+
+    @property
+    def front_busy_s(self) -> float:
+        """How long the HTTP process has worked."""
+        return self._front.busy_s
+
+    def run(self, arrivals: Iterable[Arrival]) -> list[Heard]:
+        self._waiting_arrivals = list(arrivals)
+        heapq.heapify(self._waiting_arrivals)
+        while True:
+            self._take_in()
+            while self._taken_in and self._taken_in[0][0] <= self._clock.now_s:
+                self._submit(self._taken_in.popleft()[1])
+            if self._loop.step():
+                continue
+            if self._taken_in:
+                self._clock.wait_until(self._taken_in[0][0])
+            elif self._waiting_arrivals:
+                self._clock.wait_until(self._waiting_arrivals[0].at_s)
+            else:
+                return self._heard
+
+    def run_closed(self, frames: Iterable[int], listeners: int, pause_s: float = 0.0) -> list[Heard]:
+        """So many listeners; each asks for the next speech `pause_s` after it has had the end of its last."""
+        self._next_frames, self._pause_s = iter(frames), pause_s
+        return self.run([Arrival(0.0, length) for length in itertools.islice(self._next_frames, listeners)])
+
+    def _take_in(self) -> None:
+        """The front takes what has come."""
+        while self._waiting_arrivals and self._waiting_arrivals[0].at_s <= self._clock.now_s:
+            arrival = heapq.heappop(self._waiting_arrivals)
+            self._taken_in.append((self._front.done_s(arrival.at_s, self._front_ms.request), arrival))
+
+    def _submit(self, arrival: Arrival) -> None:
+        listener = Heard(len(self._heard), arrival)
+        self._heard.append(listener)
+        length = arrival.frames
+        tokens = max(1, round(length / FRAMES_PER_TOKEN))
+        frames = self._admission.estimate_frames(tokens, self._runner.info.max_frames)
+        try:
+            self._admission.check(self._waiting(), frames, None)
+        except Overloaded:
+            listener.refused = True
+            return
+        self._runner.lengths[listener.utterance_id] = length
+        request = SynthesisRequest("…", speaker=FAKE_INFO.speakers[0])
+        prompt = Prompt((NO_ID,), (NO_ID,), (), tokens)
+        trailing = TrailingText((), complete=True, text_tokens=tokens)
+        pending = Pending(listener.utterance_id, request, prompt, 0, length, listener, trailing, frames)
+        self._accepted += 1
+        self._accepted_frames += frames
+        self._loop.apply([Submit(pending)])
+
+    def _waiting(self) -> Load:
+        """As EngineFront counts it."""
+        state = self._loop.state()
+        requests = self._accepted - state.left_queue - state.rows_free(self._config.max_streams)
+        return Load(0, 0.0) if requests < 0 else Load(requests, self._accepted_frames - state.left_queue_frames)
+
+    def _deliver(self, deliveries: Sequence[Delivery]) -> None:
+        self._take_in()  # what came before this report
+        if not deliveries:  # the worker does not send it
+            return
+        done_s = self._front.done_s(self._clock.now_s, self._front_ms.report)
+        for listener, event in deliveries:
+            match event:
+                case AudioChunk(frames=frames):
+                    assert isinstance(listener, Heard)
+                    done_s = self._front.done_s(self._clock.now_s, self._front_ms.piece)
+                    listener.hear(done_s + self._serving_s, frames)
+                case Finished():
+                    for length in itertools.islice(self._next_frames, 1):
+                        next_s = done_s + self._serving_s + self._pause_s
+                        heapq.heappush(self._waiting_arrivals, Arrival(next_s, length))

@@ -1,0 +1,1 @@
+"""Continuous batching of utterances, frame by frame. Torch-free; the runner behind it computes."""

@@ -1,0 +1,36 @@
+"""Work on several utterances at once in which one utterance's fault costs no other."""
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
+
+from vivavoce_engine.batching.faults import failure_of, is_device_lost
+from vivavoce_engine.batching.runner import Outcome
+from vivavoce_engine.batching.sequence import Sequence
+
+log = logging.getLogger(__name__)
+
+Stage = Callable[[SequenceOf[Sequence], Outcome], None]
+
+
+def isolated(stage: Stage, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
+    """Runs a stage for all at once; if that fails, for one after the other, so that a fault takes down its own
+    row alone. That is possible because a stage changes a row's state last, when nothing can fail any more.
+
+    Raises what cannot be one row's fault: an error of the CUDA context.
+    """
+    alive = [sequence for sequence in sequences if sequence.utterance_id not in outcome.failed]
+    if not alive:
+        return
+    try:
+        stage(alive, outcome)
+    except Exception as error:
+        if is_device_lost(error):
+            raise
+        if len(alive) == 1:
+            log.exception("utterance %d failed", alive[0].utterance_id)
+            outcome.failed[alive[0].utterance_id] = failure_of(error)
+            return
+        log.warning("%d utterances failed together, and go on one by one", len(alive), exc_info=True)
+        for sequence in alive:
+            isolated(stage, [sequence], outcome)

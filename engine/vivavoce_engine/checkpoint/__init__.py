@@ -1,0 +1,1 @@
+"""A checkpoint on the disk: its configuration files and where its weights are."""

@@ -1,0 +1,223 @@
+"""Runs plans with the real models. All state of a row is in tensors indexed by row; nothing else survives a step.
+
+A frame: code predictor (codes 1..G-1) → sum of the frame's code embeddings + the next text embedding → talker step →
+code 0 of the next frame, or end of speech. Reference: qwen-tts 0.1.1, Qwen3TTSTalkerForConditionalGeneration.
+"""
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Sequence as SequenceOf
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vivavoce_engine.batching.isolation import isolated
+from vivavoce_engine.batching.messages import AudioChunk
+from vivavoce_engine.batching.runner import ImmediateRunner, Outcome
+from vivavoce_engine.batching.scheduler import Plan
+from vivavoce_engine.batching.sequence import MIN_FRAMES, Sequence
+from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.cpu.sampling import SamplingTable, uniform
+from vivavoce_engine.device import resolve_device, resolve_dtype
+from vivavoce_engine.model import model_info
+from vivavoce_engine.models.codec_decoder import CodecRows
+from vivavoce_engine.models.layers import KVCache, RowView
+from vivavoce_engine.models.loader import load_models
+from vivavoce_engine.models.prompts import embed_prompts
+from vivavoce_engine.models.talker import CONTROL_CODES
+from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
+
+SMALL_HIDDEN_SIZE = 1024
+
+
+class TorchRunner(ImmediateRunner):
+    """One checkpoint on one device, eager."""
+
+    def __init__(self, name: str, checkpoint: Checkpoint, config: EngineConfig) -> None:
+        self.device = torch.device(resolve_device(config.device))
+        dtype = resolve_dtype(config.dtype, self.device)
+        if self.device.type == "cpu":
+            use_cpu_threads(checkpoint.talker.transformer.hidden_size)
+        self._checkpoint = checkpoint
+        self._talker, self._predictor, decoder = load_models(checkpoint, self.device, dtype)
+        self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
+        self.info = model_info(name, checkpoint, self.text)
+        rows, talker = config.max_streams, checkpoint.talker
+        like = self._talker.codec_head.weight
+        self._cache = KVCache(talker.transformer, rows, config.max_context, like)
+        self._frame_cache = self._predictor.frame_cache(talker, rows)
+        self._codec_rows = CodecRows(decoder, rows, like)
+        self.models: dict[str, nn.Module] = {
+            "talker": self._talker,
+            "code predictor": self._predictor,
+            "Code2Wav": decoder,
+        }
+        self._hidden = like.new_zeros(rows, talker.transformer.hidden_size)
+        self._code_0 = self._ints(rows)
+        self._seed = self._ints(rows)
+        self._trailing = self._ints(rows, config.max_context)
+        self._trailing_count = self._ints(rows)
+        self._trailing_sent = [0] * rows
+        self._min_frames = self._ints(rows)
+        """The first frame in whose place the speech may end."""
+        self._seen = torch.zeros(rows, talker.vocab_size, dtype=torch.bool, device=self.device)
+        self._codes = self._ints(rows, config.max_chunk_frames, talker.num_code_groups)
+        """Ring of frames that wait for the decoder: frame f is at f modulo its length."""
+        self._predicted_codebooks = torch.arange(1, talker.num_code_groups, device=self.device)[:, None]
+        self._talker_sampling = SamplingTable(rows, self.device)
+        self._predictor_sampling = SamplingTable(rows, self.device)
+        self._suppressed = self._suppression(talker.vocab_size, talker.codec_eos_token_id)
+
+    def run(self, plan: Plan) -> Outcome:
+        """Prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
+        outcome = Outcome(plan, {}, {}, {})
+        calls: defaultdict[tuple[int, int], list[Sequence]] = defaultdict(list)
+        for sequence, frames in plan.vocode:
+            # How much live text there is decides how much speech is decoded at once, and the last bits of a sum depend
+            # on the size of a call: frame by frame, even they are the same whenever the text came.
+            calls[frames, 1 if sequence.pending.request.end_after_text else frames].append(sequence)
+        with torch.inference_mode():
+            isolated(self._start, plan.start, outcome)
+            isolated(self._step, plan.step, outcome)
+            started_s = time.monotonic()
+            for (frames, at_once), sequences in calls.items():
+                isolated(partial(self._vocode, frames, at_once), sequences, outcome)
+            outcome.decoding_s = time.monotonic() - started_s
+        return outcome
+
+    def synchronize(self) -> None:
+        """Waits until the device has done all that was asked of it."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    # ---- set-up -----------------------------------------------------------------------------------------------
+
+    def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
+        """Of the preset speakers, each [hidden]: what a mix of them is made of."""
+        return self._talker.speaker_embeddings(self._checkpoint.talker.spk_id)
+
+    def _ints(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int64, device=self.device)
+
+    def _suppression(self, vocab_size: int, end_of_speech: int) -> Tensor:
+        suppressed = torch.zeros(vocab_size, dtype=torch.bool, device=self.device)
+        suppressed[vocab_size - CONTROL_CODES :] = True
+        suppressed[end_of_speech] = False
+        return suppressed
+
+    # ---- a step -----------------------------------------------------------------------------------------------
+
+    def _start(self, sequences: SequenceOf[Sequence], _: Outcome) -> None:
+        """Sets the rows up and runs their prompts, padded at the right: what padding writes into the cache lies
+        beyond the row's length, where it is overwritten before it is ever seen."""
+        for sequence in sequences:
+            self._set_row(sequence)
+        prompts = [sequence.pending.prompt for sequence in sequences]
+        lengths = [prompt.prefill_tokens for prompt in prompts]
+        rows = [sequence.row for sequence in sequences]
+        index = torch.tensor(rows, device=self.device)
+        positions = torch.arange(max(lengths), device=self.device).expand(len(rows), -1)
+        view = RowView(self._cache, _span(rows, index), positions, max(lengths))
+        hidden = self._talker(embed_prompts(prompts, self._talker, self._predictor), view)
+        last = torch.tensor(lengths, device=self.device) - 1
+        self._draw_code_0(rows, index, hidden[torch.arange(len(rows), device=self.device), last], self._ints(len(rows)))
+        self._codec_rows.reset(index)
+        for row, prompt in zip(rows, prompts, strict=True):
+            if prompt.conditioning is not None and prompt.conditioning.codes is not None:
+                self._codec_rows.prime(row, torch.tensor(prompt.conditioning.codes, device=self.device).long())
+
+    def _set_row(self, sequence: Sequence) -> None:
+        row, pending = sequence.row, sequence.pending
+        self._seed[row] = pending.seed
+        self._trailing_sent[row] = 0
+        self._trailing_count[row] = 0
+        self._min_frames[row] = MIN_FRAMES
+        self._seen[row] = False
+        given = pending.prompt.conditioning
+        if given is not None and given.codes is not None and given.own_frames:
+            spoken = torch.tensor(given.codes[-given.own_frames :, 0], dtype=torch.int64, device=self.device)
+            self._seen[row, spoken] = True
+        self._talker_sampling.set(row, pending.request.sampling.talker)
+        self._predictor_sampling.set(row, pending.request.sampling.predictor)
+
+    def _send_text(self, sequence: Sequence) -> None:
+        """Copies text ids that have arrived since the last step into the row."""
+        row, trailing, sent = sequence.row, sequence.trailing, self._trailing_sent[sequence.row]
+        count = len(trailing.ids)
+        if sent < count:
+            self._trailing[row, sent:count] = torch.tensor(trailing.ids[sent:], dtype=torch.int64)
+            self._trailing_count[row] = self._trailing_sent[row] = count
+        if sequence.pending.request.end_after_text:
+            self._min_frames[row] = sequence.min_frames
+
+    def _step(self, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
+        """Completes one frame of each row; tells which rows then end their speech."""
+        for sequence in sequences:
+            self._send_text(sequence)
+        sequences = sorted(sequences, key=lambda sequence: sequence.row)
+        rows = [sequence.row for sequence in sequences]
+        made = [sequence.frames_made for sequence in sequences]
+        index, frame = (torch.tensor(values, device=self.device) for values in (rows, made))
+        sampling = self._predictor_sampling.select(rows, index)
+        noise = uniform(self._seed[index], frame, self._predicted_codebooks)
+        codes = self._predictor(
+            self._hidden[index],
+            self._code_0[index],
+            self._frame_cache,
+            lambda group, logits: sampling.draw(logits, noise[group - 1]),
+        )
+        self._codes[index, frame % self._codes.shape[1]] = codes
+        x = self._predictor.embed_frame(codes, self._talker.codec_embedding(codes[:, 0]))
+        x = x + self._talker.text_embedding(self._next_text(index, frame))
+        positions = [sequence.position for sequence in sequences]
+        at = torch.tensor(positions, device=self.device)[:, None]
+        hidden = self._talker(x[:, None], RowView(self._cache, _span(rows, index), at, max(positions) + 1))[:, 0]
+        code_0 = self._draw_code_0(rows, index, hidden, frame + 1)
+        ended = (code_0 == self._checkpoint.talker.codec_eos_token_id).tolist()
+        outcome.ended.update({sequence.utterance_id: end for sequence, end in zip(sequences, ended, strict=True)})
+
+    def _next_text(self, index: Tensor, frame: Tensor) -> Tensor:
+        """The text id that goes with each row's frame: its trailing text, then tts_pad."""
+        text = self._trailing[index, frame.clamp(max=self._trailing.shape[1] - 1)]
+        return torch.where(frame < self._trailing_count[index], text, self._checkpoint.tts_pad_token_id)
+
+    def _draw_code_0(self, rows: list[int], index: Tensor, hidden: Tensor, frame: Tensor) -> Tensor:
+        """Draws code 0 of each row's frame number `frame` from the talker's hidden state, and keeps both."""
+        sampling = self._talker_sampling.select(rows, index)
+        logits = sampling.penalise(self._talker.logits(hidden), self._seen[index])
+        forbidden = self._suppressed.expand(len(rows), -1).clone()
+        forbidden[:, self._checkpoint.talker.codec_eos_token_id] = frame < self._min_frames[index]
+        logits = logits.masked_fill(forbidden, -torch.inf)
+        code_0 = sampling.draw(logits, uniform(self._seed[index], frame, 0))
+        self._hidden[index] = hidden
+        self._code_0[index] = code_0
+        self._seen[index, code_0] = True
+        return code_0
+
+    def _vocode(self, frames: int, at_once: int, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
+        """Decodes the next `frames` waiting frames of each row, `at_once` in a call."""
+        index = torch.tensor([sequence.row for sequence in sequences], device=self.device)
+        first = torch.tensor([sequence.frames_vocoded for sequence in sequences], device=self.device)
+        ring = (first[:, None] + torch.arange(frames, device=self.device)) % self._codes.shape[1]
+        codes = self._codes[index[:, None], ring]
+        pcm = self._codec_rows.decode(index, codes, at_once).float().cpu().numpy()
+        codes_host = codes.cpu().numpy().astype(np.int16)
+        for number, sequence in enumerate(sequences):
+            outcome.audio[sequence.utterance_id] = AudioChunk(pcm[number], codes_host[number])
+
+
+def use_cpu_threads(hidden_size: int) -> None:
+    """One thread for a small model, whose matrices are too small to share: waiting for a second thread made the
+    shipped voice slower (LOG.md), and the server has use for the other core. OMP_NUM_THREADS overrides."""
+    if hidden_size < SMALL_HIDDEN_SIZE and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+
+
+def _span(rows: list[int], index: Tensor) -> Tensor | slice:
+    """Consecutive ascending rows as a slice, others as they are."""
+    return slice(rows[0], rows[-1] + 1) if rows == list(range(rows[0], rows[-1] + 1)) else index

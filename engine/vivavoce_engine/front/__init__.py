@@ -1,0 +1,1 @@
+"""The side of an engine that callers hold: requests go in, streams of audio come out."""

@@ -1,0 +1,159 @@
+"""What callers see of an engine, wherever its loop runs: requests go in, streams come out. Torch-free."""
+
+import asyncio
+import itertools
+import math
+import secrets
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vivavoce_engine.batching.admission import Admission, Load
+from vivavoce_engine.batching.loop import LoopState
+from vivavoce_engine.batching.messages import AppendText, Cancel, Command, Submit
+from vivavoce_engine.batching.pending import Pending, TrailingText
+from vivavoce_engine.batching.runner import PromptBuilder
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.errors import NotServing, Rejected
+from vivavoce_engine.front.interface import EngineStats, SpeechEngine
+from vivavoce_engine.front.live import LiveUtterance
+from vivavoce_engine.front.stream import AudioStream
+from vivavoce_engine.request import ModelInfo, SynthesisRequest
+from vivavoce_engine.text.prompt import Prompt
+from vivavoce_engine.voices.registry import Voices
+
+SEED_BITS = 63
+
+
+class EngineFront(SpeechEngine):
+    """`submit` and `open` are called from asyncio code; the loop that serves them is somewhere else."""
+
+    def __init__(self, info: ModelInfo, text: PromptBuilder, config: EngineConfig, voices: Voices) -> None:
+        super().__init__(info, config, voices)
+        self.text = text
+        self._admission = Admission(config, info.frame_s)
+        self._sharing: Sequence[SpeechEngine] = (self,)
+        self._ids = itertools.count(1)
+        self._accepting = False
+        self._gate = threading.Lock()
+        """Held while a request is sent and when the loop ends: none is sent to a loop that has ended."""
+        self._accepted = 0
+        self._accepted_frames = 0.0
+
+    # ---- whoever runs the loop --------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def step_s(self) -> float:
+        """See EngineStats."""
+
+    @abstractmethod
+    def _loop_state(self) -> LoopState: ...
+
+    @abstractmethod
+    def _send(self, command: Command) -> None:
+        """Hands a command to the loop, from any thread, without waiting."""
+
+    @abstractmethod
+    def _on_read(self, stream: AudioStream) -> None:
+        """A reader has taken a piece: its row may have rested because of what was unread."""
+
+    # ---- callers ----------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        self._accepting = False
+
+    def stats(self) -> EngineStats:
+        state = self._loop_state()
+        return EngineStats(self._accepted - state.left_queue, state.running, state.steps, state.frames, self.step_s)
+
+    def share_queue(self, engines: Sequence[SpeechEngine]) -> None:
+        self._sharing = engines
+
+    def check_room(self, max_wait_s: float | None) -> None:
+        if not self.ready:
+            raise NotServing("the engine is not serving")
+        self._check(0.0, max_wait_s)
+
+    def _check(self, frames: float, max_wait_s: float | None) -> None:
+        shared = Load.total(engine.waiting() for engine in self._sharing)
+        self._admission.check(self.waiting(), frames, max_wait_s, shared)
+
+    def submit(self, request: SynthesisRequest) -> AudioStream:
+        if not self.ready:
+            raise NotServing("the engine is not serving")
+        return self.enqueue(request, self._prompt(request), self.new_stream())
+
+    def open(self, request: SynthesisRequest) -> LiveUtterance:
+        if not self.ready:
+            raise NotServing("the engine is not serving")
+        request = replace(request, streaming_text=True, end_after_text=True)
+        return LiveUtterance(self, self.text, request)
+
+    def new_stream(self) -> AudioStream:
+        """For an utterance that is not queued yet."""
+        return AudioStream(next(self._ids), asyncio.get_running_loop(), self._cancel, self._on_read)
+
+    def enqueue(
+        self, request: SynthesisRequest, prompt: Prompt, stream: AudioStream, complete: bool = True
+    ) -> AudioStream:
+        """Queues an utterance; more text may follow by `append_text` unless `complete`. Raises as `submit`."""
+        max_frames = self._frame_limit(request, prompt)
+        frames = self._admission.estimate_frames(prompt.text_tokens, max_frames)
+        if request.context is None:
+            self._check(frames, request.max_wait_s)
+        queued_s = time.monotonic()
+        deadline_s = math.inf if request.max_wait_s is None else queued_s + request.max_wait_s
+        trailing = TrailingText(prompt.trailing_ids, complete, prompt.text_tokens)
+        seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
+        pending = Pending(
+            *(stream.utterance_id, request, prompt, seed, max_frames, stream, trailing),
+            frames=frames,
+            deadline_s=deadline_s,
+            queued_s=queued_s,
+        )
+        with self._gate:
+            self._accept(pending)
+        return stream
+
+    def _accept(self, pending: Pending) -> None:
+        """With the gate held."""
+        if not self._accepting:
+            raise NotServing("the engine has stopped")
+        self._accepted += 1
+        self._accepted_frames += pending.frames
+        self._send(Submit(pending))
+
+    def waiting(self) -> Load:
+        state = self._loop_state()
+        queued = self._accepted - state.left_queue
+        requests = queued - state.rows_free(self.config.max_streams)
+        if requests <= 0:
+            return Load(0, 0.0)
+        # Which of them find a row free is not known yet; any of them is as long as the others.
+        return Load(requests, (self._accepted_frames - state.left_queue_frames) * requests / queued)
+
+    def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
+        """More text of a live utterance that has been queued."""
+        self._send(AppendText(utterance_id, ids, complete))
+
+    def _prompt(self, request: SynthesisRequest) -> Prompt:
+        """With the context, if the model can go on from it and half of the positions stay free."""
+        prompt = self.text.prompt(request)
+        positions = prompt.prefill_tokens + len(prompt.trailing_ids)
+        goes_on = self.info.max_utterance_chars is None and 2 * positions <= self.config.max_context
+        if request.context is None or goes_on:
+            return prompt
+        return self.text.prompt(replace(request, context=None, text=request.text.lstrip()))
+
+    def _frame_limit(self, request: SynthesisRequest, prompt: Prompt) -> int:
+        room = self.config.max_context - prompt.prefill_tokens
+        if room <= len(prompt.trailing_ids):
+            tokens = prompt.prefill_tokens + len(prompt.trailing_ids)
+            raise Rejected("text", f"the text takes {tokens} of {self.config.max_context} positions")
+        return min(room, request.max_frames or self.info.max_frames)
+
+    def _cancel(self, utterance_id: int) -> None:
+        self._send(Cancel(utterance_id))

@@ -1,0 +1,1 @@
+"""Code2Wav on a GPU: Triton kernels, channels last."""

@@ -1,0 +1,144 @@
+"""The parts of Code2Wav with their packed weights and buffers, from the parts of CodecDecoder."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from vivavoce_engine.gpu.codec.layers import (
+    Buffer,
+    Buffers,
+    Product,
+    Snake,
+    Unit,
+    normed_weight,
+    packed,
+    wide,
+    window_weight,
+)
+from vivavoce_engine.models.codec_decoder import (
+    CausalTransposedConv,
+    CodecDecoder,
+    LatentUpsampling,
+    ResidualUnit,
+    SnakeBeta,
+    UpsamplingBlock,
+    WindowBlock,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One block of the window transformer."""
+
+    qkv: Product
+    o: Product
+    gate_up: Product
+    down: Product
+
+    @classmethod
+    def of(cls, module: WindowBlock, dtype: torch.dtype) -> "Attention":
+        first, second = module.input_layernorm, module.post_attention_layernorm
+        # Gate and up columns alternate, so that a pair is in one tile.
+        gate_up = torch.stack(module.mlp.gate_up_proj.weight.chunk(2), dim=1).flatten(0, 1)
+        return cls(
+            Product(weight=normed_weight(module.self_attn.qkv_proj.weight, first.weight, dtype), norm_eps=first.eps),
+            Product(weight=packed(module.self_attn.o_proj.weight, dtype), scale=wide(module.self_attn_layer_scale)),
+            Product(weight=normed_weight(gate_up, second.weight, dtype), norm_eps=second.eps, activation="swiglu"),
+            Product(weight=packed(module.mlp.down_proj.weight, dtype), scale=wide(module.mlp_layer_scale)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Upsampling:
+    """A LatentUpsampling: its products, and the depthwise convolution and norm between them."""
+
+    conv: Product
+    depthwise: tuple[Tensor, Tensor, Tensor, Tensor]
+    """weight [taps, channels], bias, and the norm's weight and bias, float32."""
+    taps: int
+    eps: float
+    widen: Product
+    narrow: Product
+    upsampled: Buffer
+    normed: Buffer
+    middle: Buffer
+    out: Buffer
+
+    @classmethod
+    def of(
+        cls, module: LatentUpsampling, buffers: Buffers, rate: int, out_keep: int, dtype: torch.dtype
+    ) -> "Upsampling":
+        """`rate` steps a frame, this stage's upsampling included."""
+        block, conv = module.block, module.block.dwconv
+        taps, channels = conv.weight.shape
+        return cls(
+            conv=transposed(module.conv, dtype),
+            depthwise=(wide(conv.weight), wide(conv.bias), wide(block.norm.weight), wide(block.norm.bias)),
+            taps=taps,
+            eps=block.norm.eps,
+            widen=Product(weight=packed(block.pwconv1.weight, dtype), bias=wide(block.pwconv1.bias), activation="gelu"),
+            narrow=Product(
+                weight=packed(block.pwconv2.weight, dtype), bias=wide(block.pwconv2.bias), scale=wide(block.gamma)
+            ),
+            upsampled=buffers.add(channels, rate, taps - 1),
+            normed=buffers.add(channels, rate),
+            middle=buffers.add(block.pwconv1.out_features, rate),
+            out=buffers.add(channels, rate, out_keep),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """An UpsamplingBlock: `inputs` are the units' inputs after their first snakes; `out` is the next block's."""
+
+    upsample: Product
+    units: list[Unit]
+    inputs: list[Buffer]
+    raw: Buffer
+    hidden: Buffer
+    out: Buffer
+
+    @classmethod
+    def of(
+        cls,
+        module: UpsamplingBlock,
+        after: SnakeBeta,
+        buffers: Buffers,
+        rate: int,
+        out_keep: int,
+        dtype: torch.dtype,
+    ) -> "Block":
+        """`rate` steps a frame before the upsampling; `after` is the snake that follows the block."""
+        upsample, units = module.upsample, [cast(ResidualUnit, unit) for unit in module.units]
+        channels = upsample.channels
+        rate *= upsample.stride
+        snakes = [*(unit.act1 for unit in units), after]
+        return cls(
+            upsample=transposed(upsample, dtype, snakes[0]),
+            units=[Unit.of(unit, snake, dtype) for unit, snake in zip(units, snakes[1:], strict=True)],
+            inputs=[buffers.add(channels, rate, unit.conv1.slot.keep) for unit in units],
+            raw=buffers.add(channels, rate, shared="raw"),
+            hidden=buffers.add(channels, rate, shared="hidden"),
+            out=buffers.add(channels, rate, out_keep),
+        )
+
+
+def transposed(module: CausalTransposedConv, dtype: torch.dtype, snake: SnakeBeta | None = None) -> Product:
+    """A transposed convolution: a window gives all samples of its stride, side by side."""
+    return Product(
+        weight=packed(window_weight(module.conv), dtype),
+        taps=module.conv.kernel_size,
+        bias=wide(module.conv.bias),
+        snake=Snake.of(snake, module.stride) if snake else None,
+    )
+
+
+def pre_conv(decoder: CodecDecoder, dtype: torch.dtype) -> Product:
+    """The first convolution with the codebooks' projections folded in: it takes [semantic | acoustic] vector sums."""
+    conv, book = decoder.pre_conv, decoder.quantizer
+    projection = torch.cat([book.semantic_proj.weight, book.acoustic_proj.weight], dim=1).double()
+    weight = window_weight(conv).double()
+    taps = weight.view(len(weight), conv.kernel_size, -1)
+    return Product(weight=packed((taps @ projection).flatten(1), dtype), taps=conv.kernel_size, bias=wide(conv.bias))

@@ -1,0 +1,315 @@
+"""Code2Wav on a GPU: CodecDecoder in Triton kernels, for CUDA graphs of any (batch, frames).
+
+All state of a row is in tensors indexed by row, on the device: the last inputs of each convolution in one arena, the
+attention's keys and values in rings, the position. A call copies the rows' histories to the fronts of the activation
+buffers, and the buffers' ends back at its end; in between each kernel writes where the next one reads.
+"""
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from vivavoce_engine.gpu.codec.blocks import Attention, Block, Upsampling, pre_conv
+from vivavoce_engine.gpu.codec.layers import (
+    HISTORY_BLOCK,
+    Buffer,
+    Buffers,
+    Launch,
+    Product,
+    Shape,
+    Snake,
+    launch,
+    normed_weight,
+    packed,
+    wide,
+    window_weight,
+)
+from vivavoce_engine.gpu.codec.step_kernels import (
+    depthwise_norm_kernel,
+    dequantize_kernel,
+    histories_kernel,
+    waveform_kernel,
+    window_attention_kernel,
+)
+from vivavoce_engine.models.codec_decoder import (
+    CodecDecoder,
+    LatentUpsampling,
+    UpsamplingBlock,
+    WindowBlock,
+    WindowTransformer,
+)
+
+FRAMES_AT_ONCE = 256
+"""More frames of a call are decoded in pieces: enough for a GPU, and it bounds the activation buffers. With few rows
+half of what they can ask for is."""
+
+
+def power_of_2(size: int) -> int:
+    """The smallest power of 2 that is no less."""
+    return 1 << (size - 1).bit_length()
+
+
+class GpuCodec:
+    """The state of `rows` rows and a dummy row, number `rows`, for the padding of a batch.
+
+    At most `max_frames` frames a call. Weights are copied from `decoder`; give it in float32 for the best parameters
+    of the snakes, whatever `dtype` the products have.
+    """
+
+    def __init__(
+        self,
+        decoder: CodecDecoder,
+        rows: int,
+        max_frames: int,
+        dtype: torch.dtype | None = None,
+        frames_at_once: int = FRAMES_AT_ONCE,
+    ) -> None:
+        table = decoder.quantizer.codebooks[0]
+        self.dtype = dtype or table.dtype
+        self._like = torch.empty(0, dtype=self.dtype, device=table.device)
+        # More than half of the rows seldom have a longest piece at once, and these buffers are the decoder's largest.
+        self._max_frames, self._at_once = max_frames, max(min(frames_at_once, rows * max_frames // 2), max_frames)
+        self._memory_frames = decoder.memory_frames
+        self.weight_bytes = sum(weight.numel() for weight in decoder.parameters()) * self.dtype.itemsize
+        self.launch: Launch = launch
+        self.fuse_units = True
+        with torch.no_grad():
+            self._allocate(decoder, self._build(decoder), rows)
+
+    # ---- what a runner calls ----------------------------------------------------------------------------------
+
+    def reset(self, row: int) -> None:
+        """Makes a row fresh for another utterance. Its histories and rings keep what position 0 does not reach."""
+        self._position[row].zero_()
+
+    def prime(self, row: int, codes: Tensor) -> None:
+        """Makes a fresh row go on after `codes` [T, groups], whose audio nobody hears."""
+        self._arena[row].zero_()  # what the convolutions remember, where the first frames are not for them
+        rows = torch.full((1,), row, device=codes.device)
+        old = max(0, len(codes) - self._memory_frames)  # the convolutions behind the transformer have forgotten these
+        for piece in torch.split(codes[:old], self._max_frames) if old else ():
+            self._move(rows, Shape(1, len(piece)), piece[None], None)
+        for piece in torch.split(codes[old:], self._max_frames):
+            self.decode(rows, piece[None])
+
+    def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """codes [B, T, groups] of `rows` [B], int64 → audio [B, T * samples_per_frame] float32 in [-1, 1].
+
+        No synchronisation, and nothing that depends on values: it can be captured. Other rows are untouched; a row may
+        stand in a batch once, but for the dummy.
+        """
+        batch, frames = codes.shape[:2]
+        if frames > self._max_frames:
+            raise ValueError(f"{frames} frames in a call, but at most {self._max_frames} were asked for")
+        audio = torch.empty(batch, frames * self.samples_per_frame, dtype=torch.float32, device=codes.device)
+        size = self._at_once // frames
+        pieces = zip(*(torch.split(x, size) for x in (rows, codes.contiguous(), audio)), strict=True)
+        for some_rows, some_codes, some_audio in pieces:
+            self._move(some_rows, Shape(len(some_rows), frames), some_codes, some_audio)
+        return audio
+
+    # ---- a call -----------------------------------------------------------------------------------------------
+
+    def _move(self, rows: Tensor, shape: Shape, codes: Tensor, audio: Tensor | None) -> None:
+        """Decodes, or without `audio` stops after the transformer."""
+        self._histories(rows, shape, audio is None, save=False)
+        self._latents(rows, shape, codes)
+        if audio is not None:
+            self._waveform(shape, audio)
+        self._histories(rows, shape, audio is None, save=True)
+
+    def _histories(self, rows: Tensor, shape: Shape, latents_only: bool, save: bool) -> None:
+        table = self._latent_table if latents_only else self._table
+        self.launch(
+            histories_kernel,
+            (len(table), shape.batch),
+            self._arena,
+            self._memory,
+            rows,
+            self._position,
+            table,
+            shape.frames,
+            self._arena.shape[1],
+            SAVE=save,
+            BLOCK=HISTORY_BLOCK,
+        )
+
+    def _latents(self, rows: Tensor, shape: Shape, codes: Tensor) -> None:
+        """codes [B, T, groups] → the transformer's output, in the first upsampling's input."""
+        _, size, width = self._codebooks.shape
+        self.launch(
+            dequantize_kernel,
+            (shape.batch * shape.frames,),
+            codes,
+            self._codebooks,
+            self._vectors.memory,
+            shape.frames,
+            codes.shape[2],
+            self._vectors.keep,
+            size - 1,
+            WIDTH=width,
+            SEMANTIC=self._semantic,
+            BLOCK=power_of_2(width),
+            num_warps=4,
+        )
+        self._product(shape, self._pre_conv, self._vectors, self._latent)
+        self._product(shape, self._input, self._latent, self._residual)
+        for layer, ring in zip(self._layers, self._rings, strict=True):
+            self._product(shape, layer.qkv, self._residual, self._qkv)
+            self._attend(rows, shape, ring)
+            self._product(shape, layer.o, self._attended, self._residual, self._residual)
+            self._product(shape, layer.gate_up, self._residual, self._gated)
+            self._product(shape, layer.down, self._gated, self._residual, self._residual)
+        self._product(shape, self._output, self._residual, self._latent)
+
+    def _attend(self, rows: Tensor, shape: Shape, ring: Tensor) -> None:
+        _, length, _, heads, head_dim = ring.shape
+        self.launch(
+            window_attention_kernel,
+            (shape.batch, heads),
+            self._qkv.memory,
+            ring,
+            rows,
+            self._position,
+            self._inverse_frequency,
+            self._attended.memory,
+            shape.frames,
+            HEADS=heads,
+            HEAD_DIM=head_dim,
+            WINDOW=self._window,
+            RING=length,
+            KEYS=power_of_2(self._window - 1 + shape.frames),
+            num_warps=4,
+        )
+
+    def _waveform(self, shape: Shape, audio: Tensor) -> None:
+        """The transformer's output → audio [B, T * samples_per_frame]."""
+        x = self._latent
+        for stage in self._upsamplings:
+            self._product(shape, stage.conv, x, stage.upsampled)
+            self._depthwise(shape, stage)
+            self._product(shape, stage.widen, stage.normed, stage.middle)
+            self._product(shape, stage.narrow, stage.middle, stage.out, stage.upsampled)
+            x = stage.out
+        self._product(shape, self._head, x, self._blocks_in)
+        x = self._blocks_in
+        for block in self._blocks:
+            self._product(shape, block.upsample, x, block.inputs[0], None, block.raw)
+            outs = [*block.inputs[1:], block.out]
+            for unit, x, out in zip(block.units, block.inputs, outs, strict=True):
+                last = out is block.out
+                unit(shape, x, out, block.raw, block.hidden, last, launch=self.launch, fuse=self.fuse_units)
+            x = block.out
+        self.launch(
+            waveform_kernel,
+            (-(-shape.rows(x) // 32),),
+            x.memory,
+            self._final_weight,
+            self._final_bias,
+            audio,
+            shape.rows(x),
+            shape.steps(x),
+            x.keep,
+            CHANNELS=x.channels,
+            TAPS=x.keep + 1,
+            BM=32,
+            BLOCK=power_of_2(x.channels),
+            num_warps=4,
+        )
+
+    def _product(
+        self,
+        shape: Shape,
+        product: Product,
+        x: Buffer,
+        out: Buffer,
+        residual: Buffer | None = None,
+        raw: Buffer | None = None,
+    ) -> None:
+        product(shape, x, out, residual, raw, launch=self.launch)
+
+    def _depthwise(self, shape: Shape, stage: Upsampling) -> None:
+        x = stage.upsampled
+        self.launch(
+            depthwise_norm_kernel,
+            (shape.rows(x),),
+            x.memory,
+            *stage.depthwise,
+            stage.normed.memory,
+            shape.steps(x),
+            x.keep,
+            stage.eps,
+            CHANNELS=x.channels,
+            TAPS=stage.taps,
+            BLOCK=power_of_2(x.channels),
+            num_warps=4,
+        )
+
+    # ---- set-up -----------------------------------------------------------------------------------------------
+
+    def _build(self, decoder: CodecDecoder) -> Buffers:
+        """Packs the weights, and lays the buffers out."""
+        buffers, dtype = Buffers(self._at_once), self.dtype
+        self._codebooks = packed(torch.stack(list(decoder.quantizer.codebooks)), dtype)
+        self._semantic = decoder.quantizer.semantic
+        self._vectors = buffers.add(2 * self._codebooks.shape[2], 1, decoder.pre_conv.slot.keep)  # first: _move
+        self._pre_conv = pre_conv(decoder, dtype)
+        self._build_transformer(decoder.pre_transformer, buffers)
+        stages = cast(list[LatentUpsampling], list(decoder.upsample))
+        blocks = cast(list[UpsamplingBlock], list(decoder.blocks))
+        rate, self._upsamplings = 1, list[Upsampling]()
+        for index, stage in enumerate(stages):
+            rate *= stage.conv.stride
+            last = index + 1 == len(stages)
+            keep = decoder.head.slot.keep if last else 0
+            self._upsamplings.append(Upsampling.of(stage, buffers, rate, keep, dtype))
+        self._head = Product(
+            weight=packed(window_weight(decoder.head), dtype),
+            taps=decoder.head.kernel_size,
+            bias=wide(decoder.head.bias),
+            snake=Snake.of(blocks[0].act),
+        )
+        self._blocks_in = x = buffers.add(len(decoder.head.bias), rate, blocks[0].upsample.conv.slot.keep)
+        self._blocks: list[Block] = []
+        for index, block in enumerate(blocks):
+            rest = blocks[index + 1 :]
+            after = rest[0].act if rest else decoder.final_act
+            keep = (rest[0].upsample.conv if rest else decoder.final_conv).slot.keep
+            self._blocks.append(Block.of(block, after, buffers, x.rate, keep, dtype))
+            x = self._blocks[-1].out
+        self._final_weight, self._final_bias = wide(decoder.final_conv.weight), wide(decoder.final_conv.bias)
+        self.samples_per_frame = x.rate
+        return buffers
+
+    def _build_transformer(self, module: WindowTransformer, buffers: Buffers) -> None:
+        dtype = self.dtype
+        layers = cast(list[WindowBlock], list(module.layers))
+        config = layers[0].self_attn
+        hidden, latent = module.input_proj.out_features, module.input_proj.in_features
+        width = config.heads * config.head_dim
+        self._window = module.history + 1
+        self._inverse_frequency = wide(module.rope.inverse_frequency).to(self._like.device)
+        self._input = Product(weight=packed(module.input_proj.weight, dtype), bias=wide(module.input_proj.bias))
+        self._layers = [Attention.of(layer, dtype) for layer in layers]
+        self._output = Product(
+            weight=normed_weight(module.output_proj.weight, module.norm.weight, dtype),
+            norm_eps=module.norm.eps,
+            bias=wide(module.output_proj.bias),
+        )
+        self._latent, self._residual = buffers.add(latent, 1), buffers.add(hidden, 1)
+        self._qkv, self._attended = buffers.add(3 * width, 1), buffers.add(width, 1)
+        self._gated = buffers.add(layers[0].mlp.down_proj.in_features, 1)
+
+    def _allocate(self, decoder: CodecDecoder, buffers: Buffers, rows: int) -> None:
+        attention = cast(WindowBlock, decoder.pre_transformer.layers[0]).self_attn
+        self._memory = buffers.allocate(self._like)
+        table, size = buffers.histories()
+        latent_table, _ = buffers.histories(1)
+        device = self._like.device
+        self._table = torch.tensor(table, dtype=torch.int32, device=device)
+        self._latent_table = torch.tensor(latent_table, dtype=torch.int32, device=device)
+        self._arena = self._like.new_zeros(rows + 1, size)
+        length = self._window - 1 + self._max_frames
+        self._rings = self._like.new_zeros(len(self._layers), rows + 1, length, 2, attention.heads, attention.head_dim)
+        self._position = torch.zeros(rows + 1, dtype=torch.int64, device=device)

@@ -1,0 +1,266 @@
+"""Packed weights of Code2Wav and how its kernels are launched on them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vivavoce_engine.gpu.codec.kernels import product_kernel, unit_kernel
+from vivavoce_engine.gpu.codec.tiles import Tiles, choose, choose_unit
+from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, SnakeBeta
+
+HISTORY_BLOCK = 1024
+ALIGNMENT = 64
+"""Of buffers and histories, in values: their loads are 16 bytes wide."""
+
+Launch = Callable[..., None]
+"""launch(kernel, grid, *arguments, **constants)"""
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:  # noqa: ANN401
+    kernel[grid](*arguments, **constants)
+
+
+@dataclass(slots=True)
+class Buffer:
+    """Activations [B, keep + steps, channels]: `rate` steps a frame, behind the row's last `keep`."""
+
+    channels: int
+    rate: int
+    keep: int
+    offset: int
+    """Where `memory` begins in the memory of all buffers, in values."""
+    memory: Tensor
+
+
+class Buffers:
+    """Hands out the activation buffers, which lie in one tensor, for calls of up to `frames` frames in all."""
+
+    def __init__(self, frames: int) -> None:
+        self._frames = frames
+        self._all: list[Buffer] = []
+        self._shared: dict[str, list[Buffer]] = {}
+
+    def add(self, channels: int, rate: int, keep: int = 0, shared: str | None = None) -> Buffer:
+        """A new buffer; those `shared` under one name are never in use at the same time, and overlap."""
+        buffer = Buffer(channels, rate, keep, 0, torch.empty(0))
+        if shared is None:
+            self._all.append(buffer)
+        else:
+            self._shared.setdefault(shared, []).append(buffer)
+        return buffer
+
+    def allocate(self, like: Tensor) -> Tensor:
+        """Gives the buffers their memory, and returns all of it."""
+        size = 0
+        groups = [[buffer] for buffer in self._all] + list(self._shared.values())
+        for group in groups:
+            for buffer in group:
+                buffer.offset = size
+            # A call has at most as many rows as frames.
+            size += aligned(self._frames * max((one.keep + one.rate) * one.channels for one in group))
+        memory = torch.zeros(size, dtype=like.dtype, device=like.device)
+        for buffer in (one for group in groups for one in group):
+            buffer.memory = memory[buffer.offset :]
+        return memory
+
+    def histories(self, count: int | None = None) -> tuple[list[list[int]], int]:
+        """Rows of histories_kernel's table for the first `count` buffers, and the values a row needs in the arena."""
+        table: list[list[int]] = []
+        place = 0
+        for buffer in self._all[:count]:
+            values, per_frame = buffer.keep * buffer.channels, buffer.rate * buffer.channels
+            table += [[place, buffer.offset, values, per_frame, start] for start in range(0, values, HISTORY_BLOCK)]
+            place += aligned(values)
+        return table, place
+
+
+def aligned(values: int) -> int:
+    return -(-values // ALIGNMENT) * ALIGNMENT
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size of a call."""
+
+    batch: int
+    frames: int
+
+    def steps(self, buffer: Buffer) -> int:
+        return self.frames * buffer.rate
+
+    def rows(self, buffer: Buffer) -> int:
+        return self.batch * self.frames * buffer.rate
+
+
+def wide(parameter: Tensor) -> Tensor:
+    """What is added or multiplied rather than summed over stays in float32."""
+    return parameter.detach().float().flatten().contiguous()
+
+
+@dataclass(frozen=True, slots=True)
+class Snake:
+    """x + magnitude * sin²(frequency * x), both [N] float32."""
+
+    frequency: Tensor
+    magnitude: Tensor
+
+    @classmethod
+    def of(cls, module: SnakeBeta, repeat: int = 1) -> "Snake":
+        return cls(wide(module.frequency).repeat(repeat), wide(module.magnitude).repeat(repeat))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """Windows of `taps` steps, `dilation` apart, times weight [N, taps * channels], and what follows it."""
+
+    weight: Tensor
+    taps: int = 1
+    dilation: int = 1
+    norm_eps: float | None = None
+    """Set: the input goes through an RMSNorm, whose weight is folded into `weight`."""
+    bias: Tensor | None = None
+    activation: str = "none"
+    scale: Tensor | None = None
+    snake: Snake | None = None
+
+    def __call__(
+        self,
+        shape: Shape,
+        x: Buffer,
+        out: Buffer,
+        residual: Buffer | None = None,
+        raw: Buffer | None = None,
+        *,
+        launch: Launch = launch,
+        tiles: Tiles | None = None,
+    ) -> None:
+        """out = snake(residual + scale * activation(x · weight + bias)); `raw` gets the same before the snake."""
+        columns, depth = self.weight.shape
+        rows, steps = shape.rows(x), shape.steps(x)
+        tiles = tiles or choose(rows, columns, depth, x.memory.dtype)
+        launch(
+            product_kernel,
+            (tiles.count(rows, columns),),
+            x.memory,
+            self.weight,
+            self.bias,
+            self.scale,
+            residual.memory if residual else None,
+            raw.memory if raw else None,
+            self.snake.frequency if self.snake else None,
+            self.snake.magnitude if self.snake else None,
+            out.memory,
+            rows,
+            steps,
+            self.dilation,
+            x.keep,
+            residual.keep if residual else 0,
+            out.keep,
+            self.norm_eps or 0.0,
+            N=columns,
+            CHANNELS=x.channels,
+            TAPS=self.taps,
+            OUT_CHANNELS=out.channels,
+            NORM=self.norm_eps is not None,
+            ACTIVATION=self.activation,
+            **block(tiles, x.memory.dtype),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A residual unit and the snake behind it: one kernel where the width allows it, else two."""
+
+    spread: Product
+    point: Product
+
+    @classmethod
+    def of(cls, module: ResidualUnit, after: SnakeBeta, dtype: torch.dtype) -> "Unit":
+        conv, last = module.conv1, module.conv2
+        spread = Product(
+            weight=packed(window_weight(conv), dtype),
+            taps=conv.kernel_size,
+            dilation=conv.dilation,
+            bias=wide(conv.bias),
+            snake=Snake.of(module.act2),
+        )
+        point = Product(weight=packed(window_weight(last), dtype), bias=wide(last.bias), snake=Snake.of(after))
+        return cls(spread, point)
+
+    def __call__(
+        self,
+        shape: Shape,
+        x: Buffer,
+        out: Buffer,
+        raw: Buffer,
+        hidden: Buffer,
+        last: bool = False,
+        *,
+        launch: Launch = launch,
+        tiles: Tiles | None = None,
+        fuse: bool = True,
+    ) -> None:
+        """x went through the first snake; `raw` holds the unit's input and, but for a `last` one, then its output;
+        `hidden` is scratch."""
+        rows = shape.rows(x)
+        tiles = tiles or choose_unit(rows, x.channels, x.memory.dtype)
+        if tiles is None or not fuse:
+            self.spread(shape, x, hidden, launch=launch)
+            self.point(shape, hidden, out, raw, None if last else raw, launch=launch)
+            return
+        assert self.spread.snake is not None
+        assert self.point.snake is not None
+        launch(
+            unit_kernel,
+            (tiles.count(rows, x.channels),),
+            x.memory,
+            self.spread.weight,
+            self.spread.bias,
+            self.spread.snake.frequency,
+            self.spread.snake.magnitude,
+            self.point.weight,
+            self.point.bias,
+            raw.memory,
+            None if last else raw.memory,
+            self.point.snake.frequency,
+            self.point.snake.magnitude,
+            out.memory,
+            rows,
+            shape.steps(x),
+            self.spread.dilation,
+            x.keep,
+            out.keep,
+            WIDTH=x.channels,
+            TAPS=self.spread.taps,
+            **block(tiles, x.memory.dtype),
+        )
+
+
+def block(tiles: Tiles, dtype: torch.dtype) -> dict[str, Any]:
+    """A kernel's constants for `tiles`."""
+    return {
+        "BM": tiles.rows,
+        "BN_0": tiles.columns,
+        "BN_1": tiles.more_columns,
+        "BK": tiles.depth,
+        "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
+        "num_warps": tiles.warps,
+        "num_stages": tiles.stages,
+    }
+
+
+def packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    return weight.detach().to(dtype).contiguous()
+
+
+def window_weight(conv: CausalConv) -> Tensor:
+    """A convolution's weight [taps, channels, N] as [N, taps * channels]."""
+    return conv.weight.detach().permute(2, 0, 1).flatten(1)
+
+
+def normed_weight(weight: Tensor, norm: Tensor, dtype: torch.dtype) -> Tensor:
+    """A weight [N, channels] that takes what a norm with weights [channels] takes, but for the division."""
+    return packed(weight.detach().float() * norm.detach().float(), dtype)

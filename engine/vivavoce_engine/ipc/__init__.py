@@ -1,0 +1,1 @@
+"""Processes of this package, and messages between them."""

@@ -1,0 +1,39 @@
+"""Prompts → the talker's input embeddings. Reference: qwen-tts 0.1.1, `generate` and `generate_icl_prompt`."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from vivavoce_engine.device import to_device
+from vivavoce_engine.models.code_predictor import CodePredictor
+from vivavoce_engine.models.talker import Talker
+from vivavoce_engine.text.prompt import NO_ID, Prompt
+
+
+def embed_prompts(prompts: Sequence[Prompt], talker: Talker, predictor: CodePredictor) -> Tensor:
+    """[B, longest, hidden]: text side plus codec side; what follows the end of a shorter prompt means nothing."""
+    longest = max(prompt.prefill_tokens for prompt in prompts)
+    like = talker.codec_head.weight
+    ids = torch.full((2, len(prompts), longest), NO_ID)
+    for number, prompt in enumerate(prompts):
+        ids[0, number, : prompt.prefill_tokens] = torch.tensor(prompt.text_ids)
+        ids[1, number, : prompt.prefill_tokens] = torch.tensor(prompt.codec_ids)
+    text_ids, codec_ids = to_device(ids, like.device)
+    x = talker.embed(text_ids, codec_ids)
+    for number, prompt in enumerate(prompts):
+        for at, given in embed_conditioning(prompt, talker, predictor):
+            x[number, at : at + len(given)] += given
+    return x
+
+
+def embed_conditioning(prompt: Prompt, talker: Talker, predictor: CodePredictor) -> Iterator[tuple[int, Tensor]]:
+    """What is added where no id names it: (first position, [positions, hidden])."""
+    given, like = prompt.conditioning, talker.codec_head.weight
+    if given is None:
+        return
+    if given.embedding is not None:
+        yield given.embedding_at, to_device(torch.tensor(given.embedding)[None], like.device).to(like)
+    if given.codes is not None:
+        codes = to_device(torch.tensor(given.codes, dtype=torch.int64), like.device)
+        yield given.codes_at, predictor.embed_frame(codes, talker.codec_embedding(codes[:, 0]))

@@ -1,0 +1,37 @@
+"""Reference audio → what a Base checkpoint clones from: speaker embedding and codec frames."""
+
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.models.loader import load_encoders
+from vivavoce_engine.request import VoiceReference
+
+
+class ReferenceEncoder:
+    """Runs beside the engine's thread: on a CUDA stream of its own, or on the CPU.
+
+    Always float32, also where the engine computes in bfloat16: codes near the edge between two codebook entries
+    would tip over.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+        assert checkpoint.encoder is not None, "only Base checkpoints encode"
+        self._device = device
+        self._speaker, self._codec = load_encoders(checkpoint.path, checkpoint.encoder, device)
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._stream.wait_stream(torch.cuda.current_stream(device))  # the weights came on that one
+
+    def encode(self, audio: NDArray[np.float32]) -> VoiceReference:
+        """audio [samples] mono at 24 kHz → its embedding and codes, without text."""
+        beside = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+        with torch.inference_mode(), beside:
+            samples = torch.tensor(audio, device=self._device)[None]
+            embedding = self._speaker(samples)[0].cpu().numpy()
+            codes = self._codec(samples)[0].cpu().numpy().astype(np.int16, order="C")
+        return VoiceReference(embedding, codes)

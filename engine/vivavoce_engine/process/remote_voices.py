@@ -1,0 +1,40 @@
+"""Voices of a model in another process: names, files and caches stay here, recordings are encoded there. Torch-free."""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivavoce_engine.model import Model
+from vivavoce_engine.request import VoiceReference
+from vivavoce_engine.voices.registry import Voices
+from vivavoce_engine.voices.store import VoiceStore
+
+
+class VoiceSource(Protocol):
+    """What only a process knows of voices. Both wait for it, and raise EngineError if it is not to be had."""
+
+    def encode(self, audio: NDArray[np.float32]) -> VoiceReference: ...
+
+    def presets(self) -> Mapping[str, NDArray[np.float32]]: ...
+
+
+class _Presets(Mapping[str, NDArray[np.float32]]):
+    """The speakers' embeddings, asked for when they are needed."""
+
+    def __init__(self, source: VoiceSource) -> None:
+        self._source = source
+
+    def __getitem__(self, name: str) -> NDArray[np.float32]:
+        return self._source.presets()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._source.presets())
+
+    def __len__(self) -> int:
+        return len(self._source.presets())
+
+
+def remote_voices(model: Model, source: VoiceSource, store: VoiceStore | None) -> Voices:
+    return Voices(model.info, _Presets(source), source if model.info.clones else None, store)

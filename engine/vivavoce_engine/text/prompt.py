@@ -1,0 +1,279 @@
+"""Text and voice → the talker's prompt, as token ids. Torch-free: the runner turns ids into embeddings.
+
+Every prefill position is a text id plus a codec id (either may be absent); every frame after that adds one trailing
+text id, then tts_pad for ever. Layouts from the reference package (qwen-tts 0.1.1, core/models/modeling_qwen3_tts.py,
+`generate`). The reference builds chat strings and slices their ids by fixed counts, so a text that begins with a
+newline shifts its slices; here the text is tokenised on its own, where the role's newline cannot merge with it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as BytePairEncoder
+from tokenizers.models import BPE
+
+from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.errors import CheckpointError, Rejected
+from vivavoce_engine.request import AUTO_LANGUAGE, SynthesisRequest, VoiceReference
+from vivavoce_engine.text.stable import StableText
+
+NO_ID = -1
+"""Marks a prefill position without a text id or without a codec id."""
+PIECES = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""How Qwen2's tokenizer divides text before it merges bytes."""
+EMBEDDING_MAX = 1000
+"""Speaker embeddings are small numbers; values that could overflow on the way are no voice."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conditioning:
+    """The codec side of the prefill positions that no id names.
+
+    `embedding` [hidden] float32 stands at position `embedding_at`. The frames of `codes` [frames, code groups], the
+    sums of their code embeddings, stand from `codes_at` on; they are also what the utterance's audio goes on from. The
+    last `own_frames` of them are the model's own speech: their codes count for the repetition penalty.
+    """
+
+    embedding: NDArray[np.float32] | None = None
+    embedding_at: int = 0
+    codes: NDArray[np.int16] | None = None
+    codes_at: int = 0
+    own_frames: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The talker's input as ids.
+
+    `text_ids` and `codec_ids` have one entry for each prefill position. `trailing_ids[k]` is the text id added to
+    the input that follows frame k; after the last one comes tts_pad. `text_tokens` counts the spoken text alone.
+    """
+
+    text_ids: tuple[int, ...]
+    codec_ids: tuple[int, ...]
+    trailing_ids: tuple[int, ...]
+    text_tokens: int
+    conditioning: Conditioning | None = None
+
+    def __post_init__(self) -> None:
+        assert len(self.text_ids) == len(self.codec_ids)
+
+    @property
+    def prefill_tokens(self) -> int:
+        return len(self.text_ids)
+
+
+class Tokenizer:
+    """The checkpoint's byte-level BPE, as transformers' Qwen2Tokenizer.
+
+    Its pre-tokenizer is Qwen2's. The reference, loaded from a local folder with transformers 4.57.3, swaps in
+    Mistral's, which splits some camel-case words ("iPhone") otherwise; loaded from the hub it does not.
+    """
+
+    def __init__(self, path: Path) -> None:
+        # Built by hand: transformers would import torch, which a process that runs no model has no use for. Without
+        # the added tokens: a control token's name inside a text is text as any other.
+        try:
+            model = BPE.from_file(str(path / "vocab.json"), str(path / "merges.txt"))
+        except Exception as error:  # the tokenizers package raises no narrower type
+            raise CheckpointError(f"{path}: the tokenizer files cannot be read: {error}") from error
+        self._encoder = BytePairEncoder(model)
+        self._encoder.normalizer = normalizers.NFC()
+        self._encoder.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of plain text; control tokens never come out."""
+        ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def normalize(self, text: str) -> str:
+        """The text as `encode` sees it (Unicode NFC)."""
+        normalized: str = self._encoder.normalizer.normalize_str(text)
+        return normalized
+
+    def pieces(self, normalized: str) -> list[str]:
+        """The pieces of normalised text; merges happen inside them only."""
+        spans = self._encoder.pre_tokenizer.pre_tokenize_str(normalized)
+        return [normalized[start:end] for _, (start, end) in spans]
+
+
+class TextFrontend:
+    """Builds prompts for one checkpoint. Thread-safe: it holds nothing that changes."""
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        self._checkpoint = checkpoint
+        self._tokenizer = tokenizer
+        self._newline, *rest = tokenizer.encode("\n")
+        assistant = tokenizer.encode("assistant")
+        if rest or assistant != [checkpoint.assistant_token_id]:
+            raise CheckpointError(f"{checkpoint.path}: vocab.json does not belong to config.json's assistant_token_id")
+        self._speakers = {name.lower(): codec_id for name, codec_id in checkpoint.talker.spk_id.items()}
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        return tuple(self._speakers)
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Names that a request may give; a dialect is reached through its speaker, as in the reference."""
+        names = (name for name in self._checkpoint.talker.codec_language_id if "dialect" not in name)
+        return (AUTO_LANGUAGE, *names)
+
+    def prompt(self, request: SynthesisRequest) -> Prompt:
+        """Raises Rejected, naming the request's field, if this checkpoint cannot speak it."""
+        if not request.text.strip():
+            raise Rejected("text", "the text is blank")
+        check_characters("text", request.text)
+        context = request.context
+        if context is None:
+            return self.build(request, self._tokenizer.encode(request.text), complete=True)
+        check_characters("context", context.text)
+        check_codes("context", context.codes, self._checkpoint)
+        # As one text: words and signs at the seam get the tokens that they have inside a text.
+        whole = self.build(request, self._tokenizer.encode(context.text + request.text), complete=True)
+        return replace(whole, text_tokens=max(1, whole.text_tokens - len(self._tokenizer.encode(context.text))))
+
+    @property
+    def end_of_text_id(self) -> int:
+        return self._checkpoint.tts_eos_token_id
+
+    def live_text(self) -> StableText:
+        """For a text that arrives in fragments."""
+        return StableText(self._tokenizer)
+
+    def tokens_to_start(self, request: SynthesisRequest) -> int:
+        """Text tokens that `build` needs of a text that is not complete."""
+        reference = request.reference
+        frames = 0 if reference is None or reference.codes is None else len(reference.codes)
+        return max(1, 1 + frames - len(self._reference_text(reference)))
+
+    def build(self, request: SynthesisRequest, text: Sequence[int], complete: bool) -> Prompt:
+        """The prompt for text ids, those of the request's context before them, of which more will follow unless
+        `complete`: they then go on as trailing ids. The context's frames stand where they would have been made.
+
+        Raises:
+            Rejected: as `prompt`.
+        """
+        assert complete or (request.streaming_text and len(text) >= self.tokens_to_start(request))
+        checkpoint, talker = self._checkpoint, self._checkpoint.talker
+        pad, bos, eos = checkpoint.tts_pad_token_id, checkpoint.tts_bos_token_id, checkpoint.tts_eos_token_id
+        language, speaker = self._language_head(request), self._speaker(request)
+        role = [*self._instruct(request), checkpoint.im_start_token_id, checkpoint.assistant_token_id, self._newline]
+        head = [*language, *speaker, talker.codec_pad_id]
+        positions = [(text_id, NO_ID) for text_id in role]
+        positions += zip([pad] * (len(head) - 1) + [bos], head, strict=True)
+        # Two tracks: the text, after the reference's own; and the start of speech, then the frames that are known.
+        reference, context = request.reference, request.context
+        known = [given.codes for given in (reference, context) if given is not None and given.codes is not None]
+        codes = np.concatenate(known) if known else None
+        text_track = [*self._reference_text(reference), *text, *([eos] if complete else [])]
+        speech_track = [talker.codec_bos_id] + [NO_ID] * (0 if codes is None else len(codes))
+        if not request.streaming_text:  # one track after the other; both side by side otherwise
+            positions += [(text_id, talker.codec_pad_id) for text_id in text_track]
+            text_track = []
+        spoken_at = len(positions)
+        positions += zip_longest(text_track[: len(speech_track)], speech_track, fillvalue=pad)
+        text_ids, codec_ids = zip(*positions, strict=True)
+        conditioning = None
+        if reference is not None or context is not None:
+            embedding = None if reference is None else reference.embedding
+            own_frames = 0 if context is None else len(context.codes)
+            conditioning = Conditioning(embedding, len(role) + len(language), codes, spoken_at + 1, own_frames)
+        return Prompt(text_ids, codec_ids, tuple(text_track[len(speech_track) :]), len(text), conditioning)
+
+    def _reference_text(self, reference: VoiceReference | None) -> list[int]:
+        if reference is None or reference.codes is None:
+            return []
+        if not reference.text.strip():
+            raise Rejected("reference", "going on from a recording takes the text that is spoken in it")
+        check_characters("reference", reference.text)
+        return self._tokenizer.encode(reference.text)
+
+    def _instruct(self, request: SynthesisRequest) -> list[int]:
+        check_characters("instructions", request.instructions)
+        if not request.instructions.strip():
+            if self._checkpoint.task == "voice_design":
+                raise Rejected("instructions", "this model designs the voice from `instructions`, which are missing")
+            return []
+        if not self._checkpoint.takes_instructions:
+            raise Rejected("instructions", "this model was not trained to follow instructions")
+        start, end = self._checkpoint.im_start_token_id, self._checkpoint.im_end_token_id
+        encode = self._tokenizer.encode
+        return [start, *encode(f"user\n{request.instructions}"), end, self._newline]
+
+    def _speaker(self, request: SynthesisRequest) -> list[int]:
+        name = request.speaker.lower()
+        if request.reference is not None:
+            if name:
+                raise Rejected("reference", "a voice is named or given by example, not both")
+            check_reference(request.reference, self._checkpoint)
+            return [NO_ID]
+        if self._checkpoint.task == "voice_design":
+            if name:
+                raise Rejected("speaker", "this model has no preset speakers; describe the voice in `instructions`")
+            return []
+        if self._checkpoint.task == "base" and not name and not self._speakers:
+            raise Rejected("speaker", "this model has no preset speakers; give it a voice to clone")
+        if name not in self._speakers:
+            raise Rejected("speaker", f"there is no speaker {request.speaker!r}; there are {', '.join(self._speakers)}")
+        return [self._speakers[name]]
+
+    def _language_head(self, request: SynthesisRequest) -> list[int]:
+        talker = self._checkpoint.talker
+        language = request.language.lower()
+        if language not in self.languages:
+            raise Rejected(
+                "language", f"there is no language {request.language!r}; there are {', '.join(self.languages)}"
+            )
+        dialect = talker.spk_is_dialect.get(request.speaker.lower(), False)
+        if dialect and language in ("chinese", AUTO_LANGUAGE):
+            language = str(dialect)
+        if language == AUTO_LANGUAGE:
+            return [talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id]
+        language_id = talker.codec_language_id[language]
+        return [talker.codec_think_id, talker.codec_think_bos_id, language_id, talker.codec_think_eos_id]
+
+
+def check_characters(field: str, text: str) -> None:
+    """Raises Rejected for half a surrogate pair, which JSON can spell and no tokenizer can read."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise Rejected(field, "half of a surrogate pair is no character")
+
+
+def check_reference(reference: VoiceReference, checkpoint: Checkpoint) -> None:
+    """Raises Rejected unless the checkpoint can speak with the voice. Embeddings are as good as preset speakers, which
+    are embeddings too; only a Base model goes on from a recording."""
+    talker, embedding, codes = checkpoint.talker, reference.embedding, reference.codes
+    if checkpoint.task == "voice_design":
+        raise Rejected("reference", "this model designs voices from `instructions`; a Base model clones them")
+    size = talker.transformer.hidden_size
+    if embedding.shape != (size,):
+        raise Rejected("reference", f"this model's speaker embeddings have {size} values, not {embedding.size}")
+    if not (np.abs(embedding) <= EMBEDDING_MAX).all():  # false for NaN too
+        raise Rejected("reference", f"a speaker embedding's values lie between -{EMBEDDING_MAX} and {EMBEDDING_MAX}")
+    if codes is None:
+        return
+    if checkpoint.task != "base":
+        raise Rejected("reference", "this model cannot go on from a recording; a Base model can")
+    check_codes("reference", codes, checkpoint)
+
+
+def check_codes(field: str, codes: NDArray[np.int16], checkpoint: Checkpoint) -> None:
+    """Raises Rejected unless these are frames of the checkpoint's codec, at least one."""
+    groups, size = checkpoint.talker.num_code_groups, checkpoint.talker.predictor_vocab_size
+    if codes.ndim != 2 or codes.shape[1] != groups or not len(codes):
+        raise Rejected(field, f"this model's frames have {groups} codes; the size of these is {codes.shape}")
+    if codes.min() < 0 or codes.max() >= size:
+        raise Rejected(field, f"this model's codes are below {size}")

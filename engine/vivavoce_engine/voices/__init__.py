@@ -1,0 +1,1 @@
+"""Voices: preset speakers, stored voices, mixes, and clones of reference audio."""

@@ -1,0 +1,183 @@
+"""Code2Wav's Triton kernels against the PyTorch module, for any pieces, rows and batches.
+
+On a machine without a GPU Triton's interpreter runs the kernels; it knows no bfloat16, so float16 stands for it there.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from vivavoce_bench.cards.random_codec import random_decoder
+from vivavoce_engine.checkpoint.files import CodecDecoderConfig, RopeConfig, TransformerConfig
+from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
+pytest.importorskip("triton")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+from vivavoce_engine.gpu.codec import layers as codec_layers  # noqa: E402
+from vivavoce_engine.gpu.codec.decoder import GpuCodec  # noqa: E402
+from vivavoce_engine.gpu.codec.kernels import _snake  # noqa: E402
+from vivavoce_engine.gpu.codec.tiles import Tiles  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # Triton's interpreter
+
+TOLERANCE = 1e-4
+HALF = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16
+WINDOW, CODES, GROUPS, MAX_FRAMES = 4, 32, 3, 3
+WIDE = CodecDecoderConfig(  # of 192 and 96 channels, which are no powers of 2
+    transformer=TransformerConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        rms_norm_eps=1e-5,
+        rope=RopeConfig(theta=1e4, head_dim=16),
+    ),
+    sliding_window=WINDOW,
+    latent_dim=32,
+    codebook_dim=32,
+    codebook_size=CODES,
+    num_quantizers=GROUPS,
+    num_semantic_quantizers=1,
+    decoder_dim=192,
+    upsample_rates=(2,),
+    upsampling_ratios=(2, 2),
+    sample_rate=24000,
+    samples_per_frame=8,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture(scope="module")
+def decoder() -> CodecDecoder:
+    return random_decoder(WIDE, DEVICE)
+
+
+def codes_of(seed: int, batch: int, frames: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(CODES, (batch, frames, GROUPS), generator=generator).to(DEVICE)
+
+
+def index(*rows: int) -> Tensor:
+    return torch.tensor(rows, device=DEVICE)
+
+
+def in_pieces(codec: GpuCodec, rows: Tensor, codes: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    return torch.cat([codec.decode(rows, piece) for piece in torch.split(codes, list(sizes), dim=1)], dim=1)
+
+
+def whole(decoder: CodecDecoder, codes: Tensor) -> Tensor:
+    rows = CodecRows(decoder, len(codes), decoder.quantizer.codebooks[0])
+    return rows.decode(torch.arange(len(codes), device=DEVICE), codes)
+
+
+def difference(actual: Tensor, expected: Tensor) -> float:
+    assert actual.shape == expected.shape
+    return (actual - expected).abs().max().item()
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_pieces_of_any_size_are_the_module_s_audio(
+    decoder: CodecDecoder, fuse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past the window and once around the ring; with the residual units in one kernel, too."""
+    if fuse and DEVICE.type == "cuda":
+        pytest.skip("float32 units in one kernel do not fit the registers")
+    if fuse:
+        monkeypatch.setattr(codec_layers, "choose_unit", lambda *_: Tiles(32, 64, 32, 16, 4, 2))
+    codes = codes_of(1, 2, 9)
+    codec = GpuCodec(decoder, 3, MAX_FRAMES)
+    audio = in_pieces(codec, index(2, 0), codes, (1, 3, 2, 1, 2))
+    assert audio.dtype == torch.float32
+    expected = whole(decoder, codes)
+    assert 0.05 < expected.square().mean().sqrt() < 0.7
+    assert difference(audio, expected) < TOLERANCE
+
+
+def test_rows_keep_their_own_state(decoder: CodecDecoder) -> None:
+    """Rows join, rest, and are used again; a row does the same bits whoever else is in its batch of that size."""
+    codes = codes_of(2, 3, 6)
+    codec = GpuCodec(decoder, 3, MAX_FRAMES)
+    first = codec.decode(index(1, 0), codes[:2, :3])
+    other = codec.decode(index(2, 0), torch.stack([codes[2, :2], codes[1, 3:5]]))
+    codec.reset(2)
+    second = codec.decode(index(2, 1), torch.stack([codes[2, :3], codes[0, 3:]]))
+    expected = whole(decoder, codes)
+    assert difference(torch.cat([first[0], second[1]]), expected[0]) < TOLERANCE
+    assert difference(torch.cat([first[1], other[1]]), expected[1, : len(first[1]) + len(other[1])]) < TOLERANCE
+    assert difference(second[0], expected[2, : len(second[0])]) < TOLERANCE
+    assert difference(other[0], expected[2, : len(other[0])]) < TOLERANCE
+
+
+def test_padding_rows_disturb_nobody(decoder: CodecDecoder) -> None:
+    codes = codes_of(3, 1, 2)
+    alone, padded = GpuCodec(decoder, 2, MAX_FRAMES), GpuCodec(decoder, 2, MAX_FRAMES)
+    junk = torch.full((2, 2, GROUPS), 1 << 40, device=DEVICE)
+    expected = alone.decode(index(1), codes)
+    audio = padded.decode(index(1, 2, 2), torch.cat([codes, junk]))
+    assert difference(audio[:1], expected) < TOLERANCE
+    assert difference(padded.decode(index(1), codes), alone.decode(index(1), codes)) < TOLERANCE
+    fresh = GpuCodec(decoder, 2, MAX_FRAMES).decode(index(0), codes)
+    assert torch.equal(padded.decode(index(0), codes), fresh)
+
+
+@pytest.mark.parametrize("frames", [1, 19])
+def test_a_primed_row_goes_on_as_if_it_had_spoken(decoder: CodecDecoder, frames: int) -> None:
+    """Fewer frames than the convolutions remember, and more."""
+    assert 1 < decoder.memory_frames < 19
+    codes = codes_of(4, 1, frames + 2)
+    codec = GpuCodec(decoder, 2, MAX_FRAMES)
+    codec.prime(1, codes[0, :frames])
+    audio = codec.decode(index(1), codes[:, frames:])
+    assert difference(audio, whole(decoder, codes)[:, -audio.shape[1] :]) < TOLERANCE
+
+
+def test_a_large_call_in_pieces_of_rows(decoder: CodecDecoder) -> None:
+    codes = codes_of(5, 3, 2)
+    codec = GpuCodec(decoder, 3, MAX_FRAMES, frames_at_once=4)
+    assert difference(codec.decode(index(0, 1, 2), codes), whole(decoder, codes)) < TOLERANCE
+
+
+def test_half_precision_is_no_worse_than_the_module_s(decoder: CodecDecoder) -> None:
+    codes = codes_of(6, 2, 3)
+    expected = whole(decoder, codes)
+    audio = GpuCodec(decoder, 2, MAX_FRAMES, dtype=HALF).decode(index(0, 1), codes)
+    module = whole(random_decoder(WIDE, DEVICE).to(HALF), codes).float()
+    error, usual = (x.sub(expected).norm() / expected.norm() for x in (audio, module))
+    assert 0 < error < 1.1 * usual < 0.1
+
+
+def test_more_frames_than_asked_for(decoder: CodecDecoder) -> None:
+    with pytest.raises(ValueError, match="4 frames in a call, but at most 3"):
+        GpuCodec(decoder, 1, MAX_FRAMES).decode(index(0), codes_of(7, 1, 4))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def snake_kernel(x, frequency, out, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    i = tl.arange(0, SIZE)
+    tl.store(out + i, _snake(tl.load(x + i), tl.load(frequency + i), 1.0))
+
+
+@pytest.mark.parametrize("frequency", [1.0, 30.0, 3000.0])
+def test_snake_of_large_angles(frequency: float) -> None:
+    """The angle is rounded to float32, as in the module; its sine is right all the same."""
+    x = torch.linspace(-8, 8, 4096, device=DEVICE)
+    rate = torch.full_like(x, frequency)
+    out = torch.empty_like(x)
+    snake_kernel[(1,)](x, rate, out, SIZE=4096)
+    expected = x.double() + (x * rate).double().sin().square()
+    assert (out.double() - expected).abs().max() < 2e-6
+    assert math.isclose((out - x).max().item(), 1, abs_tol=1e-3)

@@ -1,0 +1,162 @@
+"""The engine on a GPU, with the shipped voice: `make test-gpu`."""
+
+import asyncio
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
+from vivavoce_engine.batching.loop import EngineLoop
+from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.cpu.runner import TorchRunner
+from vivavoce_engine.gpu.runner import GraphRunner
+from vivavoce_voice import CHECKPOINT
+
+from tests.engine.test_reference_parity import servable
+from tests.support.golden import load_golden
+from tests.support.speaking import GREEDY, Speech, running, speak
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA card: `make test-gpu` on one")
+
+ROWS = 64
+SENTENCES = (
+    "The train to the coast leaves at nine.",
+    "Could you tell me where the library is?",
+    "She packed two sandwiches and an old map.",
+    "Hello!",
+    "Rain is expected in the evening, so take an umbrella with you.",
+)
+WAVE_TOLERANCE = 1e-3
+SPEAKERS = ("bella", "emma")
+SPOKEN_S = 1800.0
+"""Speech of the long test."""
+
+
+@cache
+def runner(dtype: str, eager: bool = False, deterministic: bool = False) -> GraphRunner:
+    config = EngineConfig(
+        max_streams=ROWS, max_context=512, max_queue=1000, max_queue_s=1e6, dtype=dtype, eager=eager,
+        deterministic=deterministic, max_prefills_per_step=8,
+    )  # fmt: skip
+    kind = {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
+    return GraphRunner("voice", read_checkpoint(CHECKPOINT), config, torch.device("cuda"), kind)
+
+
+@pytest.fixture(params=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def said(engine_runner: GraphRunner | TorchRunner, *requests: SynthesisRequest) -> list[Speech]:
+    config = EngineConfig(max_streams=ROWS, max_context=512, max_queue=1000, max_queue_s=1e6, max_prefills_per_step=8)
+    with running(Engine(engine_runner, config)) as engine:
+        return speak(engine, *requests)
+
+
+def requests(count: int) -> list[SynthesisRequest]:
+    return [
+        SynthesisRequest(
+            SENTENCES[number % len(SENTENCES)], SPEAKERS[number % 2], seed=number, streaming_text=number % 3 == 0
+        )
+        for number in range(count)
+    ]
+
+
+def test_greedy_codes_equal_the_reference_in_float32() -> None:
+    golden = load_golden("shipped_voice")
+    wanted = servable(golden, read_checkpoint(CHECKPOINT))
+    for name, speech in zip(wanted, said(runner("float32"), *wanted.values()), strict=True):
+        codes, safe = golden.tensors[f"{name}/codes"], golden.calls[name]["safe_frames"]
+        different = np.argwhere(speech.codes[:safe] != codes[:safe])
+        assert not len(different), f"{name}: {len(different)} codes differ, the first at {different[0]}"
+
+
+def test_audio_equals_the_cpu_s_in_float32() -> None:
+    config = EngineConfig(max_streams=4, max_context=512, device="cpu", dtype="float32")
+    plain = TorchRunner("voice", read_checkpoint(CHECKPOINT), config)
+    request = SynthesisRequest(SENTENCES[0], "bella", sampling=GREEDY)
+    with running(Engine(plain, config)) as engine:
+        (expected,) = speak(engine, request)
+    (ours,) = said(runner("float32"), request)
+    assert (ours.codes == expected.codes).all()
+    assert np.abs(ours.pcm - expected.pcm).max() < WAVE_TOLERANCE
+
+
+def test_most_greedy_codes_are_the_same_in_bfloat16() -> None:
+    """Teacher-forcing apart: up to the first frame that differs, which is the first that may."""
+    golden = load_golden("shipped_voice")
+    wanted = servable(golden, read_checkpoint(CHECKPOINT))
+    same = total = 0
+    for name, speech in zip(wanted, said(runner("bfloat16"), *wanted.values()), strict=True):
+        codes = golden.tensors[f"{name}/codes"]
+        count = min(len(codes), len(speech.codes))
+        equal = (speech.codes[:count] == codes[:count]).all(axis=1)
+        first = count if equal.all() else int(equal.argmin())
+        same, total = same + first, total + len(codes)
+    print(f"bfloat16: {same} of {total} frames before the first that differs")
+    assert same > 0
+
+
+def test_a_graph_does_what_single_launches_do(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In pieces of the same lengths, which otherwise depend on who is faster: other pieces are other sums."""
+    monkeypatch.setattr(EngineLoop, "_runs_dry", lambda *_: False)
+    recorded, launched = (said(runner(dtype, eager), *requests(9)) for eager in (False, True))
+    for ours, theirs in zip(recorded, launched, strict=True):
+        assert (ours.codes == theirs.codes).all()
+        assert ours.chunk_frames == theirs.chunk_frames
+        assert (ours.pcm == theirs.pcm).all()
+
+
+def test_a_seeded_request_says_the_same_alone_and_in_any_batch() -> None:
+    together = said(runner("bfloat16", deterministic=True), *requests(ROWS))
+    for number in (0, 7, 33):
+        (alone,) = said(runner("bfloat16", deterministic=True), requests(ROWS)[number])
+        assert (alone.codes == together[number].codes).all()
+    few = said(runner("bfloat16", deterministic=True), *requests(ROWS)[20:25])
+    for ours, theirs in zip(few, together[20:25], strict=True):
+        assert (ours.codes == theirs.codes).all()
+
+
+def test_half_an_hour_of_speech_over_all_rows_with_joins_and_cancels() -> None:
+    """Every utterance that is heard to its end is whole, every row is free in the end, and the engine agrees."""
+    chance = random.Random(5)
+    heard_frames = cancelled = finished = 0
+
+    async def listener(engine: Engine, number: int) -> None:
+        nonlocal heard_frames, cancelled, finished
+        turn = 0
+        while heard_frames * engine.info.frame_s < SPOKEN_S:
+            request = requests(5)[(number + turn) % 5]
+            leave_after = chance.randrange(1, 6) if chance.random() < 0.3 else None
+            turn += 1
+            pieces = 0
+            async with engine.submit(request) as stream:
+                async for chunk in stream:
+                    heard_frames += chunk.frames
+                    pieces += 1
+                    assert np.isfinite(chunk.pcm).all()
+                    if pieces == leave_after:
+                        break
+                if stream.finished is None:
+                    cancelled += 1
+                else:
+                    finished += 1
+
+    async def everybody(engine: Engine) -> None:
+        await asyncio.gather(*(listener(engine, number) for number in range(ROWS + 8)))
+        for _ in range(200):
+            if engine.stats().running == engine.stats().queued == 0:
+                return
+            await asyncio.sleep(0.05)
+
+    config = EngineConfig(max_streams=ROWS, max_context=512, max_queue=1000, max_queue_s=1e6, max_prefills_per_step=8)
+    with running(Engine(runner("bfloat16"), config)) as engine:
+        asyncio.run(everybody(engine))
+        assert engine.ready
+        assert engine.stats().running == engine.stats().queued == 0
+    print(f"{heard_frames * 0.08:.0f} s of speech, {finished} utterances finished, {cancelled} cancelled")
+    assert finished > 100
+    assert cancelled > 30

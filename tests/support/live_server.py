@@ -1,0 +1,93 @@
+"""A real server on a real socket, in a thread of the test's process, over an engine that the test can look into."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import uvicorn
+from vivavoce_engine import Engine, EngineConfig, SpeechEngine
+from vivavoce_engine.batching.scheduler import Plan
+from vivavoce_engine.fake_runner import FakeRunner, fake_voices
+from vivavoce_server import ServerConfig, create_app
+from vivavoce_server.cli import bind
+from vivavoce_server.service import Service
+from vivavoce_server.uvicorn_sockets import connection_options
+
+from tests.support.waiting import HUNG_S, wait_until
+
+
+@dataclass
+class LiveServer:
+    url: str
+    engine: SpeechEngine
+    service: Service
+
+
+def fake_engine(
+    config: EngineConfig | None = None, before_step: Callable[[Plan], None] | None = None, step_s: float = 0.0
+) -> Engine:
+    return Engine(FakeRunner(before_step=before_step, step_s=step_s), config or EngineConfig(), fake_voices())
+
+
+@contextmanager
+def live_server(
+    engines: SpeechEngine | Mapping[str, SpeechEngine] | None = None, config: ServerConfig | None = None
+) -> Iterator[LiveServer]:
+    """Starts the engines and a server over them; stops both."""
+    engines = fake_engine() if engines is None else engines
+    all_engines = [engines] if isinstance(engines, SpeechEngine) else list(engines.values())
+    listener = bind("127.0.0.1", 0)
+    config = config or ServerConfig()
+    app = create_app(engines, config)
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, **connection_options(config))
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    for engine in all_engines:
+        engine.start()
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        yield LiveServer(f"http://127.0.0.1:{listener.getsockname()[1]}", all_engines[0], app.state.service)
+    finally:
+        server.should_exit = True
+        thread.join(HUNG_S)
+        assert not thread.is_alive(), "the server did not stop"
+        for engine in all_engines:
+            engine.stop()
+
+
+def ask_and_leave(server: LiveServer, path: str, body: Mapping[str, Any], leave_when: Callable[[], bool]) -> None:
+    """Sends a request over a bare socket, and closes it without reading once the condition holds."""
+    content = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    url = httpx.URL(server.url)
+    with socket.create_connection((url.host, url.port or 80)) as client:
+        client.sendall(head.encode() + content)
+        wait_until(leave_when)
+
+
+class Gate:
+    """Holds the engine's thread before a step until the test lets it go: order without clocks."""
+
+    def __init__(self, hold_from_step: int = 0) -> None:
+        self._hold_from_step = hold_from_step
+        self._steps = 0
+        self._open = threading.Event()
+        self.batches: list[int] = []
+
+    def __call__(self, plan: Plan) -> None:
+        self.batches.append(len(plan.step))
+        self._steps += 1
+        if self._steps > self._hold_from_step:
+            assert self._open.wait(HUNG_S), "the test never opened the gate"
+
+    def open(self) -> None:
+        self._open.set()

@@ -1,0 +1,144 @@
+"""Servers that speak at times that a test has set. They live in the test's event loop, and so in its virtual time."""
+
+import asyncio
+import base64
+import json
+import math
+from array import array
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from vivavoce_bench.listener.live_text import LiveSpeaker
+from vivavoce_bench.listener.load import LoadPlan, Run, run_load
+from vivavoce_bench.listener.servers import Target
+from vivavoce_bench.listener.transports import HttpSpeaker, Speaker
+from vivavoce_client.live_transport import ConnectionLost
+
+from tests.support.virtual_time import run_in_virtual_time
+
+SAMPLE_RATE = 24000
+
+
+def tone(seconds: float) -> bytes:
+    """Loud from its first sample on."""
+    samples = (round(8000 * math.cos(2 * math.pi * 300 * n / SAMPLE_RATE)) for n in range(round(seconds * SAMPLE_RATE)))
+    return array("h", samples).tobytes()
+
+
+def silence(seconds: float) -> bytes:
+    return bytes(2 * round(seconds * SAMPLE_RATE))
+
+
+def near(value: float) -> Any:  # (approx is not typed as what it stands for)
+    return pytest.approx(value, abs=1e-6)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a server says to one request: each piece after a pause. `broken` ends it in the middle."""
+
+    pieces: Sequence[tuple[float, bytes]]
+    content_type: str = "audio/pcm"
+    status: int = 200
+    broken: bool = False
+
+
+Script = Callable[[int, dict[str, Any]], Answer]
+"""(number of the request, its body) → the answer."""
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for pause_s, piece in self._answer.pieces:
+            await asyncio.sleep(pause_s)
+            yield piece
+        if self._answer.broken:
+            raise httpx.RemoteProtocolError("incomplete chunked read")
+
+
+class ScriptedHttp(httpx.AsyncBaseTransport):
+    """An HTTP server under httpx. What comes before the body of a request takes `connect_s`."""
+
+    def __init__(self, script: Script, connect_s: float = 0.0) -> None:
+        self._script = script
+        self._connect_s = connect_s
+        self.bodies: list[dict[str, Any]] = []
+        self.times: list[float] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(self._connect_s)
+        await request.extensions["trace"]("http11.send_request_body.started", {})
+        self.bodies.append(json.loads(await request.aread()))
+        self.times.append(asyncio.get_running_loop().time())
+        answer = self._script(len(self.bodies) - 1, self.bodies[-1])
+        return httpx.Response(answer.status, headers={"content-type": answer.content_type}, stream=_Body(answer))
+
+
+class ScriptedSocket:
+    """A WebSocket server: it greets, then answers the end of the text, or a word of it, with messages after pauses."""
+
+    def __init__(self, before: Sequence[str], answer: Sequence[tuple[float, str | bytes]], after: str) -> None:
+        self.sent: list[tuple[float, dict[str, Any]]] = []
+        self.closed = False
+        self._after = after
+        self._answer = answer
+        self._inbox: asyncio.Queue[str | bytes | None] = asyncio.Queue()
+        for message in before:
+            self._inbox.put_nowait(json.dumps({"type": message}))
+        self._answering: asyncio.Task[None] | None = None
+
+    async def send(self, message: str) -> None:
+        self.sent.append((asyncio.get_running_loop().time(), json.loads(message)))
+        if self._answering is None and self.sent[-1][1]["type"] == self._after:
+            self._answering = asyncio.create_task(self._speak())
+
+    async def _speak(self) -> None:
+        for pause_s, message in self._answer:
+            await asyncio.sleep(pause_s)
+            self._inbox.put_nowait(message)
+        self._inbox.put_nowait(None)
+
+    async def receive(self) -> str | bytes:
+        message = await self._inbox.get()
+        if message is None:
+            raise ConnectionLost("going away", again=False)
+        return message
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def sse(*events: dict[str, Any]) -> bytes:
+    return b"".join(f"event: {each['type']}\r\ndata: {json.dumps(each)}\r\n\r\n".encode() for each in events)
+
+
+def delta(pcm: bytes) -> dict[str, Any]:
+    return {"type": "speech.audio.delta", "audio": base64.b64encode(pcm).decode()}
+
+
+DONE = {"type": "speech.audio.done", "usage": {}}
+
+
+def run_http(plan: LoadPlan, server: ScriptedHttp, target: Target | None = None) -> Run:
+    async def run() -> Run:
+        async with HttpSpeaker(target or Target("vivavoce", "http://server"), server) as speaker:
+            return await run_load(plan, speaker)
+
+    return run_in_virtual_time(run())
+
+
+def run_live(plan: LoadPlan, target: Target, connect: Callable[[], ScriptedSocket]) -> Run:
+    async def run() -> Run:
+        async def open_it(url: str, headers: dict[str, str]) -> ScriptedSocket:
+            return connect()
+
+        speaker: Speaker = LiveSpeaker(target, open_it)
+        return await run_load(plan, speaker)
+
+    return run_in_virtual_time(run())

@@ -1,0 +1,144 @@
+"""Holds an engine's thread before each step, so that a test decides what happens between which frames."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from vivavoce_engine import Engine, EngineConfig, ModelInfo
+from vivavoce_engine.batching.runner import Outcome, PromptBuilder, Runner
+from vivavoce_engine.batching.runner import Step as BegunStep
+from vivavoce_engine.batching.scheduler import Plan
+from vivavoce_engine.fake_runner import FakeRunner
+
+from tests.support.waiting import HUNG_S
+
+
+@dataclass(frozen=True)
+class Step:
+    """The utterances of one engine step, as they were before it ran."""
+
+    start: tuple[int, ...]
+    step: tuple[int, ...]
+    rows: tuple[int, ...]
+    vocode: tuple[tuple[int, int], ...]
+
+
+def step_of(plan: Plan) -> Step:
+    return Step(
+        tuple(sequence.utterance_id for sequence in plan.start),
+        tuple(sequence.utterance_id for sequence in plan.step),
+        tuple(sequence.row for sequence in plan.step),
+        tuple((sequence.utterance_id, frames) for sequence, frames in plan.vocode),
+    )
+
+
+@dataclass
+class Steps:
+    """A `before_step` hook. The engine's thread announces each step (`next`) and waits until it is let go (`allow`)."""
+
+    taken: list[Step] = field(default_factory=list)
+    _announced: "queue.Queue[Step]" = field(default_factory=queue.Queue)
+    _permits: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    _open: bool = False
+    _failure: Exception | None = None
+
+    def __call__(self, plan: Plan) -> None:
+        step = step_of(plan)
+        self.taken.append(step)
+        self._announced.put(step)
+        if not self._open:
+            assert self._permits.acquire(timeout=HUNG_S), "the test let nobody go"
+        if self._failure is not None:
+            raise self._failure
+
+    def next(self) -> Step:
+        """The step that the engine's thread stands before, once it is there."""
+        return self._announced.get(timeout=HUNG_S)
+
+    def allow(self) -> Step:
+        """Lets one step go, and waits until the engine stands before the next."""
+        self._permits.release()
+        return self.next()
+
+    def open(self) -> None:
+        """Lets all steps go."""
+        self._open = True
+        self._permits.release()
+
+    def fail(self, failure: Exception) -> None:
+        """Makes the step that waits raise, as a broken runner would."""
+        self._failure = failure
+        self.open()
+
+
+class WatchedRunner:
+    """Another runner, with a hook before each step on the engine's thread, or with other prompts."""
+
+    shares_pages = True
+
+    def __init__(
+        self,
+        runner: Runner,
+        before_step: Callable[[Plan], None] = lambda _: None,
+        text: PromptBuilder | None = None,
+    ) -> None:
+        self._runner = runner
+        self._before_step = before_step
+        self._text = text or runner.text
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._runner.info
+
+    @property
+    def text(self) -> PromptBuilder:
+        return self._text
+
+    @property
+    def steps_ahead(self) -> int:
+        return self._runner.steps_ahead
+
+    def launch(self, plan: Plan) -> BegunStep:
+        self._before_step(plan)
+        return self._runner.launch(plan)
+
+
+class LateRunner(WatchedRunner):
+    """Another runner as a device beside the host: of a step nothing is known before it is waited for, and the next may
+    be begun before that. `moments` has what happened in order: the number of a step, and whether it began or ended."""
+
+    steps_ahead = 1
+
+    def __init__(self, runner: Runner) -> None:
+        super().__init__(runner)
+        self.moments: list[tuple[int, str]] = []
+        self._begun = 0
+
+    def launch(self, plan: Plan) -> BegunStep:
+        step = self._runner.launch(plan)
+        number, given = self._begun, step.outcome
+        self._begun += 1
+        outcome = Outcome(plan, {}, {}, given.failed)
+        self.moments.append((number, "begins"))
+
+        def wait() -> None:
+            self.moments.append((number, "ends"))
+            outcome.ended.update(given.ended)
+            outcome.audio.update(given.audio)
+
+        return BegunStep(outcome, wait)
+
+
+@contextmanager
+def stepping(runner: FakeRunner | None = None, **settings: int | float) -> Iterator[tuple[Engine, Steps]]:
+    """A fake engine that takes a step when it is told to. It stops in the end, whatever happened."""
+    steps = Steps()
+    engine = Engine(WatchedRunner(runner or FakeRunner(), steps), EngineConfig(**settings))  # type: ignore[arg-type]
+    engine.start()
+    try:
+        yield engine, steps
+    finally:
+        steps.open()
+        engine.stop()

@@ -1,0 +1,71 @@
+"""Utterances without a model, an engine or an event loop: for tests of what is pure Python."""
+
+import math
+
+import numpy as np
+from vivavoce_engine import SynthesisRequest
+from vivavoce_engine.batching.messages import AudioChunk, Finished
+from vivavoce_engine.batching.pending import Pending, TrailingText
+from vivavoce_engine.batching.scheduler import Plan, Scheduler
+from vivavoce_engine.batching.sequence import Sequence
+from vivavoce_engine.front.stream import AudioStream
+from vivavoce_engine.text.prompt import NO_ID, Prompt
+
+
+class Listener(AudioStream):
+    """A stream whose reader is the test; it has no event loop."""
+
+    def __init__(self, utterance_id: int) -> None:
+        self.utterance_id = utterance_id
+        self._frames_sent = self.frames_read = 0
+
+    def read(self, frames: int) -> None:
+        assert frames <= self.unread_frames
+        self.frames_read += frames
+
+
+def pending(
+    utterance_id: int,
+    max_frames: int = 100,
+    first_chunk_frames: int = 1,
+    client: str = "",
+    deadline_s: float = math.inf,
+    frames: float = 1.0,
+    prompt_tokens: int = 1,
+    live: bool = False,
+) -> Pending:
+    """`frames` is what is expected of it; a `live` one has text for its first frame alone."""
+    request = SynthesisRequest("text", first_chunk_frames=first_chunk_frames, client=client)
+    prompt = Prompt((NO_ID,) * prompt_tokens, (NO_ID,) * prompt_tokens, (), text_tokens=3)
+    trailing = TrailingText((NO_ID,), False, 1) if live else TrailingText((), True, 3)
+    return Pending(utterance_id, request, prompt, 0, max_frames, Listener(utterance_id), trailing, frames, deadline_s)
+
+
+def listener(sequence: Sequence | Pending) -> Listener:
+    assert isinstance(sequence.stream, Listener)
+    return sequence.stream
+
+
+def piece(frames: int) -> AudioChunk:
+    """One sample and one code a frame."""
+    return AudioChunk(np.arange(frames, dtype=np.float32), np.arange(frames, dtype=np.int16)[:, None])
+
+
+def commit(scheduler: Scheduler, plan: Plan, ending: frozenset[int] = frozenset()) -> dict[int, Finished]:
+    """Does what the engine does with a plan that ran: `ending` speak their last frame in it. Gives the finished."""
+    for sequence in plan.step:
+        sequence.add_frame()
+    for sequence, frames in plan.vocode:
+        sequence.add_vocoded(frames)
+    for sequence in plan.step:
+        sequence.know_frame(sequence.utterance_id in ending)
+    for sequence, frames in plan.vocode:
+        sent = sequence.send(piece(frames))
+        assert sent is not None
+        sequence.stream.count_sent(sent.frames)
+    finished = {}
+    for sequence in scheduler.running_sequences():
+        if sequence.complete:
+            finished[sequence.utterance_id] = sequence.finished()
+            scheduler.release(sequence)
+    return finished
