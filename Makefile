@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
-SOURCES := engine server clients eval voice tests deploy bench
+SOURCES := engine server clients eval voice tests deploy bench examples
 
 .PHONY: run install lint types test test-programs test-quality test-gpu bench-gpu soak fuzz audit bench voice clean
 

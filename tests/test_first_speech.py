@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 from vivavoce_engine import EngineConfig
 from vivavoce_engine.load import load_engine
-from vivavoce_server.voices import OPENAI_VOICES
+from vivavoce_server.openai_voices import OPENAI_VOICES
 from vivavoce_voice import CHECKPOINT
 
 from tests.support.live_server import LiveServer, live_server

@@ -4,12 +4,13 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from vivavoce_engine import EngineConfig
-from vivavoce_engine.load import load_engine
+import vivavoce_engine
+from vivavoce_engine import EngineConfig, load_engine
 from vivavoce_voice import CHECKPOINT
 
 from tests.support.live_server import LiveServer, live_server
@@ -53,6 +54,15 @@ def test_curl_lines_run(server: LiveServer, line: str, tmp_path: Path) -> None:
     outputs = list(tmp_path.iterdir())
     assert outputs
     assert all(path.stat().st_size > 1000 for path in outputs)
+
+
+def test_the_docstring_of_the_engine_runs() -> None:
+    (example,) = re.findall(r"\n\n((?:    .*\n|\n)+)", vivavoce_engine.__doc__ or "")
+    played: list[int] = []
+    program = textwrap.dedent(example).replace("path/to/checkpoint", str(CHECKPOINT))
+    exec(program, {"play": lambda pcm: played.append(len(pcm))})  # noqa: S102
+    assert sum(played) > 12_000, "a word is at least half a second of 24 kHz"
+    assert all(length % 1920 == 0 for length in played)
 
 
 def test_there_is_something_to_run() -> None:

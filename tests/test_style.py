@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("engine", "server", "clients", "eval", "voice")
+SOURCES = ("engine", "server", "clients", "eval", "voice", "examples")
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 500
 MAX_PARAMETERS = 6

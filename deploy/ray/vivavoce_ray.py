@@ -16,7 +16,7 @@ from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 from vivavoce_server import create_app
 from vivavoce_server.config import load_settings
-from vivavoce_server.loading import open_engines
+from vivavoce_server.engines import open_engines
 from vivavoce_server.service import Service
 
 RATE_WINDOW_S = 60.0

@@ -1,12 +1,26 @@
 """Vivavoce's engine: continuous batching of Qwen3-TTS utterances, streamed as 24 kHz float audio.
 
-engine = EngineProcess(read_model("path/to/checkpoint", EngineConfig()), EngineConfig())
-engine.start()
-async for chunk in engine.submit(SynthesisRequest("Hello.", speaker="heart")): ...
+    import asyncio
+    from vivavoce_engine import EngineConfig, SynthesisRequest, load_engine
+
+    async def speak() -> None:
+        async for chunk in engine.submit(SynthesisRequest("Hello.", speaker="heart")):
+            play(chunk.pcm)  # float32 mono in [-1, 1]
+
+    engine = load_engine("path/to/checkpoint", EngineConfig())
+    engine.start()
+    asyncio.run(speak())
+    engine.stop()
+
+A server gives each engine a process of its own instead: `EngineProcess(read_model(path, config), config)`. Importing
+this package imports no torch.
 """
 
+from vivavoce_engine.batching.admission import Backlog
+from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.messages import AudioChunk, Finished
 from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.embeddings import EMBEDDING_MAX
 from vivavoce_engine.errors import (
     CheckpointError,
     EndlessSpeech,
@@ -19,18 +33,31 @@ from vivavoce_engine.errors import (
     SynthesisFailed,
 )
 from vivavoce_engine.front.interface import EngineStats, SpeechEngine
+from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream, collect
 from vivavoce_engine.front.thread import Engine
+from vivavoce_engine.load import load_engine, read_model
 from vivavoce_engine.model import Model
 from vivavoce_engine.process.engine_process import EngineProcess
 from vivavoce_engine.process.pool import EnginePool
+from vivavoce_engine.process.wire import Reason
 from vivavoce_engine.request import ModelInfo, Sampling, SamplingParams, SpokenContext, SynthesisRequest, VoiceReference
+from vivavoce_engine.text.prompt import check_characters
+from vivavoce_engine.voices.blends import MAX_PARTS as MAX_BLEND_PARTS
+from vivavoce_engine.voices.blends import blend_embeddings, embedding_of
+from vivavoce_engine.voices.reference_audio import MAX_BYTES as MAX_REFERENCE_BYTES
 from vivavoce_engine.voices.registry import Voices
+from vivavoce_engine.voices.store import MAX_TEXT_CHARS as MAX_TRANSCRIPT_CHARS
 from vivavoce_engine.voices.store import StoredVoice, VoiceStore
 
 __all__ = [
+    "EMBEDDING_MAX",
+    "MAX_BLEND_PARTS",
+    "MAX_REFERENCE_BYTES",
+    "MAX_TRANSCRIPT_CHARS",
     "AudioChunk",
     "AudioStream",
+    "Backlog",
     "CheckpointError",
     "EndlessSpeech",
     "Engine",
@@ -40,10 +67,13 @@ __all__ = [
     "EngineProcess",
     "EngineStats",
     "Finished",
+    "LiveUtterance",
     "Model",
     "ModelInfo",
     "NotServing",
     "Overloaded",
+    "Playback",
+    "Reason",
     "Rejected",
     "Sampling",
     "SamplingParams",
@@ -57,5 +87,10 @@ __all__ = [
     "VoiceReference",
     "VoiceStore",
     "Voices",
+    "blend_embeddings",
+    "check_characters",
     "collect",
+    "embedding_of",
+    "load_engine",
+    "read_model",
 ]

@@ -14,7 +14,7 @@ from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.errors import Rejected
 from vivavoce_engine.model import Model, Parts
-from vivavoce_engine.request import ModelInfo, Sampling, SynthesisRequest, VoiceReference
+from vivavoce_engine.request import ModelInfo, Sampling, SynthesisRequest, UtteranceOptions, VoiceReference
 from vivavoce_engine.text.prompt import NO_ID, Prompt
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import VoiceStore
@@ -71,15 +71,15 @@ class FakeText:
     def close(self) -> list[int]:
         return []
 
-    def tokens_to_start(self, request: SynthesisRequest) -> int:
+    def tokens_to_start(self, options: UtteranceOptions) -> int:
         return 1
 
-    def build(self, request: SynthesisRequest, text: SequenceOf[int], complete: bool) -> Prompt:
-        if request.reference is None and request.speaker not in self.info.speakers:
-            raise Rejected("speaker", f"there is no speaker {request.speaker!r}")
-        if request.language.lower() not in self.info.languages:
-            raise Rejected("language", f"there is no language {request.language!r}")
-        trailing = (*text[1:], *([self.end_of_text_id] if complete else [])) if request.streaming_text else ()
+    def build(self, options: UtteranceOptions, text: SequenceOf[int], complete: bool) -> Prompt:
+        if options.reference is None and options.speaker not in self.info.speakers:
+            raise Rejected("speaker", f"there is no speaker {options.speaker!r}")
+        if options.language.lower() not in self.info.languages:
+            raise Rejected("language", f"there is no language {options.language!r}")
+        trailing = (*text[1:], *([self.end_of_text_id] if complete else [])) if options.streaming_text else ()
         return Prompt((NO_ID,), (NO_ID,), trailing, len(text))
 
 

@@ -1,6 +1,7 @@
 """What a caller may ask for, and what a model can do. Frozen and torch-free: no tensors, tokens or HTTP here."""
 
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -8,7 +9,14 @@ from numpy.typing import NDArray
 
 TaskType = Literal["custom_voice", "voice_design", "base"]
 AUTO_LANGUAGE = "auto"
+RANDOM_BITS = 24
+"""Bits of the random number of a draw; float32 holds them exactly."""
 SEED_MAX = 2**63 - 1
+
+
+def draw_seed() -> int:
+    """A random seed, from 0 to SEED_MAX, for a request that names none."""
+    return secrets.randbelow(SEED_MAX + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +81,9 @@ class SpokenContext:
     codes: NDArray[np.int16]
 
 
-@dataclass(frozen=True, slots=True)
-class SynthesisRequest:
-    """One utterance.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UtteranceOptions:
+    """How an utterance is to be spoken, whatever its text is. `SpeechEngine.open` takes these alone.
 
     The voice is a `speaker` of the checkpoint or a `reference`, never both; neither for a VoiceDesign checkpoint,
     whose voice is described by `instructions`.
@@ -91,10 +99,10 @@ class SynthesisRequest:
     `client` tells whose request it is: clients get rows in turn, however many requests each has in the queue.
     `context` is what was said just before, with the same voice; somebody hears it now, so the request is never refused
     for the length of the queue and has the next row. The context is left out where it would take more than half of
-    the positions, and for models with `max_utterance_chars`: two texts in one go are too long for them.
+    the positions, and for models with `max_utterance_chars`: two texts in one go are too long for them. An utterance
+    whose text arrives later takes none.
     """
 
-    text: str
     speaker: str = ""
     language: str = AUTO_LANGUAGE
     instructions: str = ""
@@ -117,6 +125,17 @@ class SynthesisRequest:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.max_wait_s is not None and not self.max_wait_s >= 0:
             raise ValueError(f"max_wait_s must be at least 0, not {self.max_wait_s}")
+
+    def with_text(self, text: str) -> "SynthesisRequest":
+        """A request to speak the text with these options."""
+        return SynthesisRequest(text, **{field.name: getattr(self, field.name) for field in fields(UtteranceOptions)})
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesisRequest(UtteranceOptions):
+    """One utterance: its text, and how it is to be spoken. The options are given by name."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ from fastapi import Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from vivavoce_engine import SpeechEngine
 
-from vivavoce_server import batch, elevenlabs, errors, health, http, playground, voice_routes, websocket
+from vivavoce_server import batch, errors, health, http, playground, voice_routes
 from vivavoce_server.access import BEARER, Keyring, load_keyring
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.context import REQUEST_ID_HEADER, RequestContextMiddleware
 from vivavoce_server.limits import BodyLimitMiddleware
+from vivavoce_server.live import elevenlabs, websocket
 from vivavoce_server.service import Service
 
 

@@ -1,7 +1,9 @@
 """The engine's float32 audio → bytes of a file, as they are made: the only translation out."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from vivavoce_server.containers import FORMATS, FormatName
 from vivavoce_server.effects import Effect, Resampler, Samples, TimeStretch
@@ -24,6 +26,14 @@ class AudioOptions:
         return self.sample_rate or FORMATS[self.format].sample_rate or model_rate
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes of a file, and how many seconds of it they complete: an encoder may hold samples back for later pieces."""
+
+    content: bytes
+    audio_s: float
+
+
 class SpeechEncoder:
     """samples → tempo → sample rate → container; what changes nothing is left out."""
 
@@ -35,11 +45,26 @@ class SpeechEncoder:
         if rate != model_rate:
             self._effects.append(Resampler(model_rate, rate))
         self._encoder = FORMATS[options.format].encoder(rate)
+        self._samples_per_s = model_rate * options.speed
+        """Samples of the model in a second of the file."""
         self._takes_long = bool(self._effects) or options.format in ("mp3", "opus", "aac")
 
-    async def encode(self, pcm: Samples) -> bytes:
-        """`feed`, on a thread where it takes long: 9 ms for a second of mp3, in which the event loop serves others."""
-        return await asyncio.to_thread(self.feed, pcm) if self._takes_long else self.feed(pcm)
+    async def pieces(self, samples: AsyncIterator[Samples]) -> AsyncIterator[Piece]:
+        """The file, each piece as soon as the samples in it are there; none is empty.
+
+        An encoder that takes long works on a thread: 9 ms for a second of mp3, in which the event loop serves others.
+        """
+        held_s = 0.0
+        async for pcm in samples:
+            held_s += len(pcm) / self._samples_per_s
+            if content := await self._run(partial(self.feed, pcm)):
+                yield Piece(content, held_s)
+                held_s = 0.0
+        if content := await self._run(self.flush):
+            yield Piece(content, held_s)
+
+    async def _run(self, encode: Callable[[], bytes]) -> bytes:
+        return await asyncio.to_thread(encode) if self._takes_long else encode()
 
     def feed(self, pcm: Samples) -> bytes:
         return self._feed(pcm, 0)

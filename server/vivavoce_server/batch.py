@@ -2,9 +2,7 @@
 
 import asyncio
 import base64
-import time
 import uuid
-from dataclasses import replace
 from typing import Literal
 
 from fastapi import APIRouter
@@ -16,8 +14,8 @@ from vivavoce_server.access import Caller, CallerDep
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid
 from vivavoce_server.http import ERROR_RESPONSES, ServiceDep
-from vivavoce_server.jobs import job_without_voice, voiced_if_room
-from vivavoce_server.metrics import Outcome, SpeechMeter, outcome_of
+from vivavoce_server.jobs import prepare
+from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.schemas import InputText, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.speech import Speech, Usage
@@ -116,13 +114,11 @@ class BatchResponse(SpokenResponse):
     async def _spoken(self, request: SpeechRequest, model: str) -> tuple[bytes, str, Usage]:
         """An item's file, what it is, and what it cost."""
         meter = SpeechMeter(self.service.metrics, model)
-        start_by_s = time.monotonic() + self._max_wait_s
-        outcome: Outcome = "disconnected"
+        outcome: RequestOutcome = "disconnected"
         admitted = False
         try:
-            job = replace(job_without_voice(request, self.service), start_by_s=start_by_s)
-            job = await voiced_if_room(job, request, self.service)
-            with Speech(job, meter, self.caller.name) as speech:
+            job = prepare(request, self.service, self._max_wait_s)
+            with Speech(job, await job.find_voice(), meter, self.caller.name) as speech:
                 admitted = True
                 audio, cost = await speech.whole()
             outcome = "completed"

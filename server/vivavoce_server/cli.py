@@ -19,8 +19,8 @@ from vivavoce_server.app import create_app
 from vivavoce_server.config import ServerConfig, load_settings, setting_help
 from vivavoce_server.context import log_to_stderr
 from vivavoce_server.draining import DrainingServer
-from vivavoce_server.hangup import Hangup
-from vivavoce_server.loading import open_engines
+from vivavoce_server.engines import open_engines
+from vivavoce_server.sighup import SighupHandler
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Loads, warms up, serves until SIGTERM or SIGINT, drains. Returns the exit status."""
-    hangup = Hangup()
+    sighup = SighupHandler()
     flags = {name: getattr(args, name) for name in setting_help() if getattr(args, name) is not None}
     try:
         config, engine_config = load_settings(flags)
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         with progress(f"loading and warming up {', '.join(config.model) or 'the shipped voice'}"):
             for engine in engines.values():
                 engine.start()
-        serve(create_app(engines, config, keyring), config, listener, hangup)
+        serve(create_app(engines, config, keyring), config, listener, sighup)
     except EngineError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
         return FAILURE
@@ -79,7 +79,7 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(app: FastAPI, config: ServerConfig, listener: socket.socket, hangup: Hangup) -> None:
+def serve(app: FastAPI, config: ServerConfig, listener: socket.socket, sighup: SighupHandler) -> None:
     """Runs the app on a bound socket until a signal, and says where it is once it answers."""
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
@@ -91,7 +91,7 @@ def serve(app: FastAPI, config: ServerConfig, listener: socket.socket, hangup: H
         leave_out_what_stays()
         announce(url, first, config)
 
-    DrainingServer(app, config, begin, hangup).run(sockets=[listener])
+    DrainingServer(app, config, begin, sighup).run(sockets=[listener])
 
 
 def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:

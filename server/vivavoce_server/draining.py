@@ -15,8 +15,8 @@ from fastapi import FastAPI
 
 from vivavoce_server.access import Keyring, read_keys
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.hangup import Hangup
 from vivavoce_server.service import Service
+from vivavoce_server.sighup import SighupHandler
 from vivavoce_server.uvicorn_sockets import connection_options
 
 log = logging.getLogger(__name__)
@@ -31,9 +31,9 @@ class DrainingServer(uvicorn.Server):
     """
 
     def __init__(
-        self, app: FastAPI, config: ServerConfig, on_started: Callable[[], None], hangup: Hangup | None = None
+        self, app: FastAPI, config: ServerConfig, on_started: Callable[[], None], sighup: SighupHandler | None = None
     ) -> None:
-        """`hangup` None leaves SIGHUP alone."""
+        """`sighup` None leaves SIGHUP alone."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -52,14 +52,14 @@ class DrainingServer(uvicorn.Server):
         self._keyring = keyring
         self._settings = config
         self._on_started = on_started
-        self._hangup = hangup
+        self._sighup = sighup
         self._draining: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        if self._hangup is not None:
-            self._hangup.serve(self._loop, self._reload, self._start_draining)
+        if self._sighup is not None:
+            self._sighup.serve(self._loop, self._reload, self._start_draining)
         await super().startup(sockets)
         self._on_started()
 

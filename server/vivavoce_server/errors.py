@@ -81,6 +81,9 @@ class ErrorDetail(BaseModel):
     code: str | None
 
 
+BUG_DETAIL = ErrorDetail(message="The server has a fault; see its log", type="server_error", param=None, code="bug")
+
+
 class ErrorBody(BaseModel):
     """The body of every answer that is not a success."""
 
@@ -225,8 +228,7 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
 
 def bug_response() -> JSONResponse:
     """The answer to an exception that nobody foresaw. What it says may be secret: that goes to the log alone."""
-    detail = ErrorDetail(message="The server has a fault; see its log", type="server_error", param=None, code="bug")
-    return error_response(500, detail)
+    return error_response(500, BUG_DETAIL)
 
 
 def install(app: FastAPI) -> None:

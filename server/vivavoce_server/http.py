@@ -1,8 +1,5 @@
 """OpenAI's routes: speech and models."""
 
-import time
-from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -13,7 +10,7 @@ from vivavoce_server.containers import FORMATS
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.errors import ErrorBody
 from vivavoce_server.framing import AudioFraming, SseFraming
-from vivavoce_server.jobs import job_without_voice, voiced_if_room
+from vivavoce_server.jobs import prepare
 from vivavoce_server.schemas import TASK_NAMES, SpeechRequest
 from vivavoce_server.service import Service, get_service
 from vivavoce_server.streaming import SpeechResponse, SpeechRoute
@@ -80,11 +77,9 @@ class AudioModelList(BaseModel):
 @speech_router.post("/audio/speech", status_code=200, response_class=SpeechResponse, responses=SPEECH_RESPONSES)
 async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max_wait_s: MaxWaitDep) -> SpeechResponse:
     """Speaks `input`. The audio is sent as it is made, unless `stream` is false."""
-    job = replace(job_without_voice(body, service), start_by_s=time.monotonic() + max_wait_s)
+    job = prepare(body, service, max_wait_s)
     framing = SseFraming() if body.stream_format == "sse" else AudioFraming(job.audio.media_type)
-    # The voice is found by the response: fetching and encoding count as speech, and end when the client leaves.
-    find_voice = partial(voiced_if_room, job, body, service)
-    return SpeechResponse(service, caller, job, framing, body.stream is False, find_voice)
+    return SpeechResponse(service, caller, job, framing, whole=body.stream is False)
 
 
 @router.get("/models")

@@ -1,55 +1,111 @@
-"""From a request to what the engine is to do: the same for every route."""
+"""A request's body → what the engine is to say: the only translation in, for HTTP, batches and live sockets."""
 
+import math
+import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
-from vivavoce_engine import ModelInfo, SpeechEngine, SynthesisRequest
+from vivavoce_engine import ModelInfo, Sampling, SpeechEngine
+from vivavoce_engine.request import UtteranceOptions, draw_seed
 
+from vivavoce_server.audio import AudioOptions
+from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import invalid
-from vivavoce_server.schemas import TASK_NAMES, SpeechRequest
+from vivavoce_server.normalize import ALL_STEPS, normalize
+from vivavoce_server.references import References
+from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
-from vivavoce_server.speech import SpeechJob
+from vivavoce_server.text_parts import parts_of
 
 
-async def job_of(request: SpeechRequest, service: Service) -> SpeechJob:
-    """What is to be said, in which voice, by which model.
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A pause between two parts of a text."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechJob:
+    """Parts to be heard one after the other, as one file; there are none where the text arrives later.
+
+    `model` is the engine's name on this server. `options_without_voice` are those of every utterance; `find_voice` adds
+    the voice. `seed_is_fixed` tells that the client chose the seed. The first text must have its turn by `start_by_s`
+    (time.monotonic), or the job is refused as Overloaded; what has begun waits as long as it takes.
+    """
+
+    model: str
+    engine: SpeechEngine
+    parts: tuple[str | Silence, ...]
+    audio: AudioOptions
+    options_without_voice: UtteranceOptions
+    request: SpeechOptions
+    references: References
+    seed_is_fixed: bool = False
+    start_by_s: float = math.inf
+
+    @property
+    def max_wait_s(self) -> float | None:
+        """Seconds that are left for its turn to come."""
+        return max(0.0, self.start_by_s - time.monotonic()) if math.isfinite(self.start_by_s) else None
+
+    async def find_voice(self) -> UtteranceOptions:
+        """The options of every utterance, with the voice. A reference may take seconds to fetch and encode; none is
+        fetched for speech that must begin by `start_by_s` and would be refused.
+
+        Raises:
+            ApiError: 400, there is no such voice, or the reference is no good; names the field.
+            NotServing: the engine is not running.
+            Overloaded: too many references are on their way, or the speech would be refused.
+        """
+        if self.request.ref_audio is not None and self.max_wait_s is not None:
+            self.engine.check_room(self.max_wait_s)
+        speaker, reference = await self.references.voice_of(self.request, self.engine)
+        return replace(self.options_without_voice, speaker=speaker, reference=reference)
+
+
+def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None = None) -> SpeechJob:
+    """The job of a SpeechRequest, or of options whose text arrives later.
+
+    `max_wait_s` is how many seconds from now its turn may take to come; None waits as long as it takes.
 
     Raises:
         ApiError: a field's value cannot be served; names the field.
-        Overloaded: too many references are on their way.
     """
-    return await voiced(job_without_voice(request, service), request, service)
-
-
-def job_without_voice(request: SpeechRequest, service: Service) -> SpeechJob:
-    """What can be told at once of a job. Raises ApiError as above."""
+    if not isinstance(request, SpeechRequest):
+        _check_live(request)
     model, engine = service.find_model(request.model)
     _check_task(request, model, engine, service)
-    return request.to_job(model, engine, service.config)
-
-
-async def voiced_if_room(job: SpeechJob, request: SpeechRequest, service: Service) -> SpeechJob:
-    """The same for speech that is to begin by `job.start_by_s`: if that is refused, no reference is fetched for it.
-
-    Raises:
-        NotServing, Overloaded: as `submit` would.
-    """
-    if request.ref_audio is not None:
-        job.engine.check_room(job.max_wait_s)
-    return await voiced(job, request, service)
-
-
-async def voiced(job: SpeechJob, request: SpeechRequest, service: Service) -> SpeechJob:
-    """The job with its voice. A reference may take seconds to fetch and encode. Raises as above."""
-    speaker, reference = await service.references.voice_of(request, job.engine)
-    parts = tuple(
-        replace(part, speaker=speaker, reference=reference) if isinstance(part, SynthesisRequest) else part
-        for part in job.parts
+    if request.word_timestamps:
+        raise invalid("word_timestamps", "This server cannot tell when words are spoken yet", "not_available")
+    options = _options_of(request, engine.info)
+    parts = _parts_of(request, options.language, engine, service.config) if isinstance(request, SpeechRequest) else ()
+    if len(parts) > 1 and options.seed is None:
+        # One seed for all parts, so that they sound like one recording.
+        options = replace(options, seed=draw_seed())
+    return SpeechJob(
+        model=model,
+        engine=engine,
+        parts=parts,
+        audio=AudioOptions(request.response_format, request.speed, request.sample_rate),
+        options_without_voice=options,
+        request=request,
+        references=service.references,
+        seed_is_fixed=request.seed is not None,
+        start_by_s=math.inf if max_wait_s is None else time.monotonic() + max_wait_s,
     )
-    return replace(job, parts=parts)
 
 
-def _check_task(request: SpeechRequest, model: str, engine: SpeechEngine, service: Service) -> None:
+def _check_live(options: SpeechOptions) -> None:
+    """Raises a 400 for options that need the whole text before it is spoken."""
+    if options.normalize:
+        raise invalid("normalize", "Text that arrives in fragments cannot be normalized", "not_available")
+    if options.non_streaming_mode:
+        raise invalid("non_streaming_mode", "Live text is always spoken as it comes", "not_available")
+
+
+def _check_task(request: SpeechOptions, model: str, engine: SpeechEngine, service: Service) -> None:
     """Raises a 400 that says which model can, if this one cannot."""
     task = request.task_type
     if task is not None and task != TASK_NAMES[engine.info.task]:
@@ -63,3 +119,45 @@ def _check_task(request: SpeechRequest, model: str, engine: SpeechEngine, servic
 
 def _models_that(service: Service, can: Callable[[ModelInfo], bool]) -> str:
     return " or ".join(repr(name) for name, engine in service.engines.items() if can(engine.info))
+
+
+def _options_of(request: SpeechOptions, info: ModelInfo) -> UtteranceOptions:
+    """Everything but the voice."""
+    defaults = UtteranceOptions()
+    return UtteranceOptions(
+        language=defaults.language if request.language is None else request.language,
+        instructions=request.instructions or "",
+        sampling=_sampling_of(request, info.sampling),
+        seed=request.seed,
+        # The reference's wrappers read the whole text before they speak, but for the one that clones.
+        streaming_text=info.task == "base" if request.non_streaming_mode is None else not request.non_streaming_mode,
+        max_frames=request.max_new_tokens,
+        first_chunk_frames=request.initial_codec_chunk_frames or defaults.first_chunk_frames,
+    )
+
+
+def _sampling_of(request: SpeechOptions, defaults: Sampling) -> Sampling:
+    """The checkpoint's sampling with the request's changes, which concern the talker (code 0), as in vLLM-Omni."""
+    names = ("temperature", "top_p", "repetition_penalty")
+    changes: dict[str, Any] = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
+    talker = replace(defaults.talker, **changes)
+    if request.top_k is not None:
+        talker = replace(talker, top_k=max(request.top_k, 0))  # -1, vLLM's word for "all", is 0 here
+    return replace(defaults, talker=talker)
+
+
+def _parts_of(
+    request: SpeechRequest, language: str, engine: SpeechEngine, config: ServerConfig
+) -> tuple[str | Silence, ...]:
+    if request.stream_format == "sse" and request.stream is False:
+        raise invalid("stream", "Server-sent events always stream")
+    if not request.input.strip():
+        raise invalid("input", "The input is blank")
+    if len(request.input) > config.max_input_chars:
+        message = f"The input has {len(request.input)} characters; the most is {config.max_input_chars}"
+        raise invalid("input", message, "string_above_max_length")
+    steps = ALL_STEPS if request.normalize is True else request.normalize or ()
+    max_part_chars = min(config.max_part_chars, engine.info.max_utterance_chars or config.max_part_chars)
+    parts = parts_of(normalize(request.input, steps), language, max_part_chars)
+    # A pause is as long as its tag says at any speed.
+    return tuple(part if isinstance(part, str) else Silence(part * request.speed) for part in parts)

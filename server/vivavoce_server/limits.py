@@ -1,10 +1,14 @@
-"""Bodies larger than the operator allows are refused: by their announced length, or as soon as they exceed it."""
+"""How large a client's messages and bodies may be. A body that is too large is refused by its announced length, or as
+soon as it exceeds the limit."""
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vivavoce_server.errors import http_error_response
+
+MAX_MESSAGE_BYTES = 4 * 2**20
+"""Largest message on a WebSocket: 30 s of reference audio in base64 fit."""
 
 
 class BodyLimitMiddleware:

@@ -11,12 +11,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect
 from vivavoce_engine import NotServing, SpeechEngine
-from vivavoce_engine.batching.chunking import Playback
+from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.process.wire import Reason
 
 from vivavoce_server.errors import status_of
 
-Outcome = Literal["completed", "disconnected", "cancelled", "rejected", "refused", "failed", "cut_off"]
+RequestOutcome = Literal["completed", "disconnected", "cancelled", "rejected", "refused", "failed", "cut_off"]
 UNKNOWN_MODEL = ""
 """Of requests that ended before it was known what they wanted; to Prometheus, no label at all."""
 TRY_AGAIN = frozenset({429, 503})
@@ -27,7 +27,7 @@ QUEUE_WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 UNDERRUN_BUCKETS_S = (0.0, FRAME_S / 2, FRAME_S, 2 * FRAME_S, 4 * FRAME_S, 1.0, 3.0)
 
 
-def outcome_of(error: Exception, admitted: bool = False) -> Outcome:
+def outcome_of(error: Exception, admitted: bool = False) -> RequestOutcome:
     """How a request ends that this error ends before its first audio."""
     if isinstance(error.__cause__, ClientDisconnect):
         return "disconnected"
@@ -46,7 +46,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "vivavoce_requests",
-            f"Speech requests by how they ended: {', '.join(get_args(Outcome))}",
+            f"Speech requests by how they ended: {', '.join(get_args(RequestOutcome))}",
             ("model", "outcome"),
             registry=self.registry,
         )
@@ -83,7 +83,7 @@ class Metrics:
     def _begin_at_zero(self, models: Iterable[str]) -> None:
         """A series that begins with its first event has not grown since then: rates would miss that event."""
         for model in models:
-            for outcome in get_args(Outcome):
+            for outcome in get_args(RequestOutcome):
                 self.requests.labels(model, outcome)
             for of_model in (self.ttfa_s, self.queue_wait_s, self.rtf, self.underrun_s, self.audio_s, self.endless):
                 of_model.labels(model)
@@ -161,7 +161,7 @@ class SpeechMeter:
         now_s = self._clock()
         if not self.heard:
             self._metrics.ttfa_s.labels(self._model).observe(now_s - self._asked_s)
-        self._underrun_s += self._playback.hear(now_s, seconds)
+        self._underrun_s += self._playback.add_audio(now_s, seconds)
         self._audio_s += seconds
         self._made_s.inc(seconds)
 
@@ -178,7 +178,7 @@ class SpeechMeter:
         """The model would not stop; whether that ends the request is another question."""
         self._metrics.endless.labels(self._model).inc()
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: RequestOutcome) -> None:
         self._metrics.requests.labels(self._model, outcome).inc()
         if outcome == "completed" and self._audio_s and not self._paced_by_text:
             self._metrics.rtf.labels(self._model).observe((self._clock() - self._asked_s) / self._audio_s)

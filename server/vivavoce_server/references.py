@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from vivavoce_engine import Rejected, SpeechEngine, VoiceReference
-from vivavoce_engine.text.prompt import EMBEDDING_MAX, check_characters
+from vivavoce_engine.text.prompt import check_characters
 from vivavoce_engine.voices.blends import MAX_PARTS, blend_embeddings, embedding_of
 from vivavoce_engine.voices.reference_audio import MAX_BYTES
 from vivavoce_engine.voices.registry import MAX_WAITING
@@ -24,8 +24,8 @@ from vivavoce_engine.voices.store import MAX_TEXT_CHARS
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import ApiError, invalid, rejected_as
 from vivavoce_server.fetching import Fetcher, is_url
+from vivavoce_server.openai_voices import voice_aliases
 from vivavoce_server.schemas import SpeechOptions, WeightedEmbedding
-from vivavoce_server.voices import voice_aliases
 
 Chosen = tuple[str, VoiceReference | None]
 """`speaker` and `reference` of a SynthesisRequest."""
@@ -150,12 +150,8 @@ def mean_embedding(given: Sequence[float] | Sequence[WeightedEmbedding]) -> NDAr
     if len(weighted) > MAX_PARTS:
         raise Rejected("reference", f"a mix of {len(weighted)} embeddings; the most is {MAX_PARTS}")
     if weighted:
-        mean = blend_embeddings([part.embedding for part in weighted], [part.weight for part in weighted])
-    else:
-        mean = embedding_of([value for value in given if isinstance(value, float)])
-    if np.abs(mean).max() > EMBEDDING_MAX:
-        raise Rejected("reference", f"a speaker embedding's values lie between -{EMBEDDING_MAX} and {EMBEDDING_MAX}")
-    return mean
+        return blend_embeddings([part.embedding for part in weighted], [part.weight for part in weighted])
+    return embedding_of([value for value in given if isinstance(value, float)])
 
 
 def decode_audio(text: str) -> bytes:

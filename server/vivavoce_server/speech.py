@@ -1,9 +1,7 @@
-"""One listener's speech: what to say, then the bytes of its file as they are made."""
+"""One listener's speech: a job that runs, as the bytes of its file while they are made."""
 
 import asyncio
 import math
-import secrets
-import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -11,47 +9,13 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
-from vivavoce_engine import AudioStream, EndlessSpeech, SpeechEngine, SpokenContext, SynthesisRequest
-from vivavoce_engine.request import SEED_MAX
+from vivavoce_engine import AudioStream, EndlessSpeech, SpokenContext, SynthesisRequest
+from vivavoce_engine.request import UtteranceOptions, draw_seed
 
-from vivavoce_server.audio import AudioOptions, SpeechEncoder
+from vivavoce_server.audio import SpeechEncoder
 from vivavoce_server.effects import Samples
+from vivavoce_server.jobs import Silence, SpeechJob
 from vivavoce_server.metrics import SpeechMeter
-
-
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """A pause between two parts of a text."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechJob:
-    """Parts to be heard one after the other, as one file. `model` is the engine's name on this server.
-
-    `seed_is_fixed` tells that the parts have the seed that they must have: the client chose it. The first text must
-    have its turn by `start_by_s` (time.monotonic), or the job is refused as Overloaded; what has begun waits as long as
-    it takes.
-    """
-
-    model: str
-    engine: SpeechEngine
-    parts: tuple[SynthesisRequest | Silence, ...]
-    audio: AudioOptions
-    seed_is_fixed: bool = False
-    start_by_s: float = math.inf
-
-    @property
-    def max_wait_s(self) -> float | None:
-        """Seconds that are left for its turn to come."""
-        return max(0.0, self.start_by_s - time.monotonic()) if math.isfinite(self.start_by_s) else None
-
-    def with_another_seed(self) -> "SpeechJob":
-        """The same speech, drawn anew, with a seed that stays."""
-        seed = secrets.randbelow(SEED_MAX)
-        parts = (replace(part, seed=seed) if isinstance(part, SynthesisRequest) else part for part in self.parts)
-        return replace(self, parts=tuple(parts), seed_is_fixed=True, start_by_s=math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,24 +31,24 @@ class Usage:
 
 
 class Speech:
-    """A job that runs: `with Speech(job, meter) as speech: async for piece in speech.pieces()`.
+    """A job that runs: `with Speech(job, await job.find_voice(), meter) as speech: async for piece in speech.pieces()`.
 
     Entering submits the first text, so a refusal comes before the first byte. Each later text goes on from the one
     before it, in one acoustic context, and begins as soon as that is made, which is before it has been heard: the
     listener waits for none, and a long job holds one of the engine's rows. Leaving cancels what has not ended.
     """
 
-    def __init__(self, job: SpeechJob, meter: SpeechMeter, client: str = "") -> None:
+    def __init__(self, job: SpeechJob, options: UtteranceOptions, meter: SpeechMeter, client: str = "") -> None:
         self._job = job
         self._meter = meter
         # The engine gives clients its rows in turn, so that one key's burst delays nobody else.
-        self._requests = [replace(part, client=client) for part in job.parts if isinstance(part, SynthesisRequest)]
-        self._client = client
+        self._options = replace(options, client=client)
+        self._texts = [part for part in job.parts if isinstance(part, str)]
         self._streams: list[AudioStream] = []
         self._cancels = ExitStack()
 
     def __enter__(self) -> Self:
-        self._submit(replace(self._requests[0], max_wait_s=self._job.max_wait_s))
+        self._submit(replace(self._options, max_wait_s=self._job.max_wait_s).with_text(self._texts[0]))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -99,15 +63,16 @@ class Speech:
     def _follow(self, stream: AudioStream) -> asyncio.Task[AudioStream] | None:
         """Sees to the text after that of the latest stream, beside whoever reads this; None after the last text."""
         number = len(self._streams)
-        if number == len(self._requests):
+        if number == len(self._texts):
             return None
-        following = asyncio.create_task(self._go_on(stream, self._requests[number - 1].text, self._requests[number]))
+        following = asyncio.create_task(self._go_on(stream, self._texts[number - 1], self._texts[number]))
         self._cancels.callback(following.cancel)
         following.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever reads may have left
         return following
 
-    async def _go_on(self, stream: AudioStream, said: str, request: SynthesisRequest) -> AudioStream:
-        return self._submit(replace(request, context=SpokenContext(said, await stream.made())))
+    async def _go_on(self, stream: AudioStream, said: str, text: str) -> AudioStream:
+        context = SpokenContext(said, await stream.all_codes())
+        return self._submit(replace(self._options, context=context).with_text(text))
 
     @cached_property
     def _encoder(self) -> SpeechEncoder:
@@ -126,16 +91,12 @@ class Speech:
         Raises:
             EngineError: a text failed.
         """
-        encoder = self._encoder
         try:
-            async for pcm in self._samples():
-                if piece := await encoder.encode(pcm):
-                    yield piece
+            async for piece in self._encoder.pieces(self._samples()):
+                yield piece.content
         except EndlessSpeech:
             self._meter.count_endless()
             raise
-        if tail := encoder.flush():
-            yield tail
 
     async def whole(self) -> tuple[bytes, Usage]:
         """The join of the pieces, as a file that knows its length, and what it cost.
@@ -148,9 +109,14 @@ class Speech:
         except EndlessSpeech:
             if self._job.seed_is_fixed:
                 raise
-            with Speech(self._job.with_another_seed(), self._meter, self._client) as again:
+            with self._with_another_seed() as again:
                 return await again.whole()
         return self._encoder.complete(body), self.usage
+
+    def _with_another_seed(self) -> "Speech":
+        """The same job with another seed, for good. It has had its turn, and waits for the next as long as it takes."""
+        job = replace(self._job, seed_is_fixed=True, start_by_s=math.inf)
+        return Speech(job, replace(self._options, seed=draw_seed()), self._meter, self._options.client)
 
     async def _samples(self) -> AsyncIterator[Samples]:
         sample_rate = self._job.engine.info.sample_rate

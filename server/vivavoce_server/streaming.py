@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,9 +15,10 @@ from vivavoce_engine import EngineError, Overloaded
 
 from vivavoce_server.access import Caller
 from vivavoce_server.framing import Framing
-from vivavoce_server.metrics import UNKNOWN_MODEL, Outcome, SpeechMeter, outcome_of
+from vivavoce_server.jobs import SpeechJob
+from vivavoce_server.metrics import UNKNOWN_MODEL, RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.service import Service, get_service
-from vivavoce_server.speech import Speech, SpeechJob
+from vivavoce_server.speech import Speech
 
 log = logging.getLogger(__name__)
 
@@ -103,21 +104,20 @@ class SpeechResponse(SpokenResponse):
         job: SpeechJob,
         framing: Framing,
         whole: bool,
-        find_voice: Callable[[], Awaitable[SpeechJob]],
     ) -> None:
         super().__init__(service, caller, framing.media_type, job.model)
         self._job = job
-        self._find_voice = find_voice
         self._framing = framing
         self._whole = whole
 
     async def speak(self, send: Send) -> None:
         meter = SpeechMeter(self.service.metrics, self._job.model)
-        outcome: Outcome = "disconnected"  # if nothing below says otherwise, it was cancelled
+        outcome: RequestOutcome = "disconnected"  # if nothing below says otherwise, it was cancelled
         admitted = False
         try:
-            job = await self._find_voice()
-            with Speech(job, meter, self.caller.name) as speech:
+            # Fetching and encoding a reference count as speech, and end when the client leaves.
+            options = await self._job.find_voice()
+            with Speech(self._job, options, meter, self.caller.name) as speech:
                 admitted = True
                 outcome = await (
                     self._send_whole(speech, send) if self._whole else self._send_stream(speech, meter, send)
@@ -128,7 +128,7 @@ class SpeechResponse(SpokenResponse):
         finally:
             meter.end(outcome)
 
-    async def _send_whole(self, speech: Speech, send: Send) -> Outcome:
+    async def _send_whole(self, speech: Speech, send: Send) -> RequestOutcome:
         body, usage = await speech.whole()
         self.headers["Content-Length"] = str(len(body))
         self.headers["X-Usage-Input-Tokens"] = str(usage.input_tokens)
@@ -137,7 +137,7 @@ class SpeechResponse(SpokenResponse):
         await send({"type": "http.response.body", "body": body})
         return "completed"
 
-    async def _send_stream(self, speech: Speech, meter: SpeechMeter, send: Send) -> Outcome:
+    async def _send_stream(self, speech: Speech, meter: SpeechMeter, send: Send) -> RequestOutcome:
         pieces = _framed(speech.pieces(), self._framing)
         first = await anext(pieces, b"")
         await self.start(send)

@@ -13,6 +13,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from vivavoce_server.config import ServerConfig
+from vivavoce_server.limits import MAX_MESSAGE_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +23,6 @@ HEAD_S = 10.0
 """Seconds that a client has for a request's line and headers, from its first byte or from connecting."""
 BODY_S = 120.0
 """Seconds for the body after them: 16 MiB at 1.1 Mbit/s."""
-MAX_MESSAGE_BYTES = 4 * 2**20
-"""Largest message of a client: 30 s of reference audio in base64 fit."""
 PING_INTERVAL_S = 10.0
 PING_TIMEOUT_S = 20.0
 """A peer that answers no ping this long is gone: 30 s after its last sign of life at most."""
@@ -31,7 +30,7 @@ ABORT_S = 10.0
 """Seconds that a peer has to take the last bytes and the close message."""
 
 
-class PromptHttp(H11Protocol):
+class TimedHttp(H11Protocol):
     """uvicorn's own, but a peer cannot hold the connection open by sending or reading next to nothing.
 
     A response is written as fast as the peer reads. Once the system's buffers are full the speech waits, its row rests,
@@ -104,7 +103,7 @@ class PromptHttp(H11Protocol):
         self.transport.abort()
 
 
-class PromptWebSocket(WebSocketsSansIOProtocol):
+class TimedWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's own, but a peer that reads nothing cannot hold the connection open for ever."""
 
     async def send(self, message: ASGISendEvent) -> None:
@@ -123,9 +122,9 @@ class PromptWebSocket(WebSocketsSansIOProtocol):
 def connection_options(config: ServerConfig) -> dict[str, Any]:
     """Arguments of uvicorn.Config. Audio does not get smaller by compressing each message: that would cost time."""
     return {
-        "http": partial(PromptHttp, stall_s=config.stall_s),
+        "http": partial(TimedHttp, stall_s=config.stall_s),
         "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
-        "ws": PromptWebSocket,
+        "ws": TimedWebSocket,
         "ws_max_size": MAX_MESSAGE_BYTES,
         "ws_ping_interval": PING_INTERVAL_S,
         "ws_ping_timeout": PING_TIMEOUT_S,

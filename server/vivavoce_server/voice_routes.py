@@ -14,10 +14,10 @@ from vivavoce_engine.voices.reference_audio import MAX_BYTES
 from vivavoce_server.access import CallerDep, identify
 from vivavoce_server.errors import ApiError, ErrorBody, invalid, rejected_as
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
+from vivavoce_server.openai_voices import voice_aliases
 from vivavoce_server.references import check_ref_text, mean_embedding
 from vivavoce_server.schemas import WeightedEmbedding
 from vivavoce_server.service import Service
-from vivavoce_server.voices import voice_aliases
 
 router = APIRouter(prefix="/v1/audio", dependencies=[Depends(identify)])
 EMBEDDINGS: TypeAdapter[list[float] | list[WeightedEmbedding]] = TypeAdapter(

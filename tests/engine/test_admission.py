@@ -3,8 +3,19 @@
 import asyncio
 
 import pytest
+from vivavoce_bench.planning.simulation import FRAMES_PER_TOKEN, Arrival, Simulation
+from vivavoce_bench.planning.step_times import NOTHING
 from vivavoce_engine import Engine, EngineConfig, Overloaded, SynthesisRequest
-from vivavoce_engine.batching.admission import FIRST_FRAMES_PER_S, FIRST_FRAMES_PER_TOKEN, Admission, Load
+from vivavoce_engine.batching.admission import (
+    FIRST_FRAMES_PER_S,
+    FIRST_FRAMES_PER_TOKEN,
+    Admission,
+    Backlog,
+    LoopState,
+    Rates,
+    waiting,
+)
+from vivavoce_engine.batching.capacity import DEVICE
 from vivavoce_engine.batching.scheduler import Scheduler
 from vivavoce_engine.fake_runner import FakeRunner
 
@@ -21,22 +32,22 @@ def admission(max_queue: int = 3, max_queue_s: float = 8.0) -> Admission:
 
 def test_the_queue_is_bounded_by_requests_and_by_seconds_of_speech() -> None:
     gate = admission()
-    gate.check(Load(2, 50.0), frames=50.0, max_wait_s=None)
+    gate.check(Backlog(2, 50.0), frames=50.0, max_wait_s=None)
     with pytest.raises(Overloaded, match="3 requests are waiting"):
-        gate.check(Load(3, 0.0), frames=1.0, max_wait_s=None)
+        gate.check(Backlog(3, 0.0), frames=1.0, max_wait_s=None)
     with pytest.raises(Overloaded, match="too long"):
-        gate.check(Load(2, 50.0), frames=51.0, max_wait_s=None)
+        gate.check(Backlog(2, 50.0), frames=51.0, max_wait_s=None)
 
 
 def test_an_empty_queue_takes_a_text_of_any_length() -> None:
-    admission().check(Load(0, 0.0), frames=1e6, max_wait_s=None)
+    admission().check(Backlog(0, 0.0), frames=1e6, max_wait_s=None)
 
 
 def test_a_wait_that_cannot_be_met_is_refused_at_once() -> None:
     gate = admission()
-    gate.check(Load(1, 2 * FIRST_FRAMES_PER_S), frames=1.0, max_wait_s=2.0)
+    gate.check(Backlog(1, 2 * FIRST_FRAMES_PER_S), frames=1.0, max_wait_s=2.0)
     with pytest.raises(Overloaded, match=r"about 2\.0 s"):
-        gate.check(Load(1, 2 * FIRST_FRAMES_PER_S), frames=1.0, max_wait_s=1.9)
+        gate.check(Backlog(1, 2 * FIRST_FRAMES_PER_S), frames=1.0, max_wait_s=1.9)
 
 
 def test_estimates_follow_what_was_measured() -> None:
@@ -54,7 +65,7 @@ def test_estimates_follow_what_was_measured() -> None:
 
 
 def test_clients_get_rows_in_turn() -> None:
-    scheduler = Scheduler(EngineConfig(max_streams=3, max_prefills_per_step=8), 100, pages=64, on_device=True)
+    scheduler = Scheduler(EngineConfig(max_streams=3, max_prefills_per_step=8), 100, pages=64, capacity=DEVICE)
     for utterance_id, client in ((1, "a"), (2, "a"), (3, "a"), (4, "b"), (5, "c")):
         scheduler.enqueue(pending(utterance_id, client=client))
     assert [sequence.utterance_id for sequence in scheduler.plan().start] == [1, 4, 5]
@@ -62,7 +73,7 @@ def test_clients_get_rows_in_turn() -> None:
 
 
 def test_what_waited_too_long_leaves_the_queue() -> None:
-    scheduler = Scheduler(EngineConfig(max_streams=1), 100, pages=64, on_device=True)
+    scheduler = Scheduler(EngineConfig(max_streams=1), 100, pages=64, capacity=DEVICE)
     scheduler.enqueue(pending(1, deadline_s=5.0))
     scheduler.enqueue(pending(2))
     assert scheduler.next_deadline_s == 5.0
@@ -74,9 +85,9 @@ def test_what_waited_too_long_leaves_the_queue() -> None:
 
 def test_a_request_whose_wait_runs_out_in_the_queue_is_refused() -> None:
     async def wait_in_vain(engine: Engine) -> None:
-        blocking = engine.submit(SynthesisRequest("x" * 50, "heart"))
+        blocking = engine.submit(SynthesisRequest("x" * 50, speaker="heart"))
         await anext(blocking)
-        late = engine.submit(SynthesisRequest("late", "heart", max_wait_s=0.0))
+        late = engine.submit(SynthesisRequest("late", speaker="heart", max_wait_s=0.0))
         with pytest.raises(Overloaded, match="time to wait has passed") as refused:
             await anext(late)
         assert refused.value.retry_after_s >= 1
@@ -88,14 +99,14 @@ def test_a_request_whose_wait_runs_out_in_the_queue_is_refused() -> None:
 
 def test_estimated_frames_leave_the_queue_with_their_request() -> None:
     async def fill(engine: Engine) -> None:
-        engine.submit(SynthesisRequest("ab", "heart"))
+        engine.submit(SynthesisRequest("ab", speaker="heart"))
         steps.next()
-        waiting = [engine.submit(SynthesisRequest("a" * length, "heart")) for length in (10, 20)]
-        assert engine.waiting() == Load(2, 30 * FIRST_FRAMES_PER_TOKEN)
-        waiting[0].cancel()
+        queued = [engine.submit(SynthesisRequest("a" * length, speaker="heart")) for length in (10, 20)]
+        assert engine.waiting() == Backlog(2, 30 * FIRST_FRAMES_PER_TOKEN)
+        queued[0].cancel()
         steps.allow()
-        assert engine.waiting() == Load(1, 20 * FIRST_FRAMES_PER_TOKEN)
-        waiting[1].cancel()
+        assert engine.waiting() == Backlog(1, 20 * FIRST_FRAMES_PER_TOKEN)
+        queued[1].cancel()
 
     with stepping(max_streams=1) as (engine, steps):
         asyncio.run(fill(engine))
@@ -103,38 +114,72 @@ def test_estimated_frames_leave_the_queue_with_their_request() -> None:
 
 def test_nobody_waits_longer_than_an_idle_engine_takes() -> None:
     with running(Engine(FakeRunner(), EngineConfig())) as engine:
-        speech = asyncio.run(listen(engine, SynthesisRequest("hello", "heart", max_wait_s=30.0)))
+        speech = asyncio.run(listen(engine, SynthesisRequest("hello", speaker="heart", max_wait_s=30.0)))
         assert speech.finished.frames == 5
 
 
 def test_rows_that_are_free_count_before_they_are_taken() -> None:
     async def burst(engine: Engine) -> None:
-        engine.submit(SynthesisRequest("ab", "heart"))
+        engine.submit(SynthesisRequest("ab", speaker="heart"))
         steps.next()
         for _ in range(3):
-            engine.submit(SynthesisRequest("a" * 10, "heart"))
-        assert engine.waiting() == Load(0, 0.0)
-        engine.submit(SynthesisRequest("a" * 10, "heart"))
-        assert engine.waiting() == Load(1, 10 * FIRST_FRAMES_PER_TOKEN)
+            engine.submit(SynthesisRequest("a" * 10, speaker="heart"))
+        assert engine.waiting() == Backlog(0, 0.0)
+        engine.submit(SynthesisRequest("a" * 10, speaker="heart"))
+        assert engine.waiting() == Backlog(1, 10 * FIRST_FRAMES_PER_TOKEN)
 
     with stepping(max_streams=4) as (engine, steps):
         asyncio.run(burst(engine))
 
 
+@pytest.mark.parametrize(
+    ("accepted", "state", "expected"),
+    [
+        (Backlog(10, 1000.0), LoopState(Rates()), Backlog(2, 200.0)),
+        (Backlog(8, 1000.0), LoopState(Rates()), Backlog(0, 0.0)),
+        (Backlog(10, 1000.0), LoopState(Rates(), running=8, left_queue=8, left_queue_frames=900.0), Backlog(2, 100.0)),
+        (Backlog(10, 1000.0), LoopState(Rates(), running=7, left_queue=8, left_queue_frames=900.0), Backlog(1, 50.0)),
+        (Backlog(3, 60.0), LoopState(Rates(), running=1, left_queue=1, left_queue_frames=20.0), Backlog(0, 0.0)),
+        (
+            Backlog(3, 60.0),
+            LoopState(Rates(), running=1, left_queue=1, left_queue_frames=20.0, short_of_pages=True),
+            Backlog(2, 40.0),
+        ),
+    ],
+)
+def test_requests_that_find_no_row_free_wait(accepted: Backlog, state: LoopState, expected: Backlog) -> None:
+    assert waiting(accepted, state, max_streams=8) == expected
+
+
+def test_a_simulation_counts_what_waits_as_an_engine_does() -> None:
+    tokens, requests = 25, 10
+    simulation = Simulation(NOTHING, EngineConfig())
+    for _ in range(requests):
+        simulation.submit(Arrival(0.0, tokens * FRAMES_PER_TOKEN))
+
+    async def burst(engine: Engine) -> Backlog:
+        for _ in range(requests):
+            engine.submit(SynthesisRequest("a" * tokens, speaker="heart"))
+        return engine.waiting()
+
+    with stepping() as (engine, _):
+        assert simulation.waiting() == asyncio.run(burst(engine)) == Backlog(2, 2 * tokens * FIRST_FRAMES_PER_TOKEN)
+
+
 def test_rows_for_which_there_are_no_pages_are_not_free() -> None:
     async def fill(engine: Engine) -> None:
-        engine.submit(SynthesisRequest("a" * 15, "heart"))
+        engine.submit(SynthesisRequest("a" * 15, speaker="heart"))
         steps.next()
-        assert engine.waiting() == Load(0, 0.0)
-        long = engine.submit(SynthesisRequest("a" * 20, "heart"))
+        assert engine.waiting() == Backlog(0, 0.0)
+        long = engine.submit(SynthesisRequest("a" * 20, speaker="heart"))
         steps.allow()
-        assert engine.waiting() == Load(1, 20 * FIRST_FRAMES_PER_TOKEN)
+        assert engine.waiting() == Backlog(1, 20 * FIRST_FRAMES_PER_TOKEN)
         with pytest.raises(Overloaded, match="1 requests are waiting"):
-            engine.submit(SynthesisRequest("ab", "heart"))
+            engine.submit(SynthesisRequest("ab", speaker="heart"))
         long.cancel()
         steps.allow()
-        assert engine.waiting() == Load(0, 0.0)
-        engine.submit(SynthesisRequest("ab", "heart"))
+        assert engine.waiting() == Backlog(0, 0.0)
+        engine.submit(SynthesisRequest("ab", speaker="heart"))
 
     with stepping(max_streams=4, max_queue=1, max_context=128, kv_positions=128) as (engine, steps):
         asyncio.run(fill(engine))
@@ -143,12 +188,12 @@ def test_rows_for_which_there_are_no_pages_are_not_free() -> None:
 def test_engines_that_share_a_queue_share_its_seconds_too() -> None:
     async def fill(one: Engine, two: Engine) -> None:
         for engine, steps in ((one, steps_one), (two, steps_two)):
-            engine.submit(SynthesisRequest("ab", "heart"))
+            engine.submit(SynthesisRequest("ab", speaker="heart"))
             steps.next()
-        one.submit(SynthesisRequest("a" * 20, "heart"))
+        one.submit(SynthesisRequest("a" * 20, speaker="heart"))
         with pytest.raises(Overloaded, match="too long"):
-            two.submit(SynthesisRequest("a" * 20, "heart"))
-        two.submit(SynthesisRequest("a" * 4, "heart"))
+            two.submit(SynthesisRequest("a" * 20, speaker="heart"))
+        two.submit(SynthesisRequest("a" * 4, speaker="heart"))
 
     limit_s = 100 * FRAME_S
     with (

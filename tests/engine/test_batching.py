@@ -19,7 +19,7 @@ from vivavoce_engine import (
     SynthesisRequest,
     collect,
 )
-from vivavoce_engine.batching.chunking import host_chunk_frames
+from vivavoce_engine.batching.capacity import HOST
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu import runner as cpu_runner
@@ -36,13 +36,25 @@ HOT = Sampling(
     SamplingParams(temperature=1.2, top_k=0, top_p=0.9, repetition_penalty=1.2), SamplingParams(temperature=1.1)
 )
 REQUESTS = {
-    "full": SynthesisRequest("Hello, world! The quick brown fox.", "ryan", "english", seed=1, max_frames=16),
-    "streaming": SynthesisRequest("你好。今天天气很好。", "eric", seed=2, max_frames=12, streaming_text=True),
-    "one_word": SynthesisRequest("Hello", "serena", "german", seed=2**63 - 1, max_frames=9, first_chunk_frames=3),
-    "hot": SynthesisRequest(
-        "It's 7:45, isn't it?", "vivian", "auto", sampling=HOT, seed=0, max_frames=14, streaming_text=True
+    "full": SynthesisRequest(
+        "Hello, world! The quick brown fox.", speaker="ryan", language="english", seed=1, max_frames=16
     ),
-    "greedy": SynthesisRequest("The lazy dog jumps over.", "ryan", "chinese", sampling=GREEDY, max_frames=11),
+    "streaming": SynthesisRequest("你好。今天天气很好。", speaker="eric", seed=2, max_frames=12, streaming_text=True),
+    "one_word": SynthesisRequest(
+        "Hello", speaker="serena", language="german", seed=2**63 - 1, max_frames=9, first_chunk_frames=3
+    ),
+    "hot": SynthesisRequest(
+        "It's 7:45, isn't it?",
+        speaker="vivian",
+        language="auto",
+        sampling=HOT,
+        seed=0,
+        max_frames=14,
+        streaming_text=True,
+    ),
+    "greedy": SynthesisRequest(
+        "The lazy dog jumps over.", speaker="ryan", language="chinese", sampling=GREEDY, max_frames=11
+    ),
 }
 """Sampled with seeds, both text modes, every mix of settings: what an engine meets."""
 SHAPES_HERE: tuple[ShapeName, ...] = ("tiny", "tiny_32")
@@ -200,7 +212,7 @@ def test_sizes_of_pieces_change_nothing(
             requests = [replace(REQUESTS[name], first_chunk_frames=first_chunk_frames) for name in names]
             for name, speech in zip(names, speak(engine, *requests), strict=True):
                 assert_same(name, speech, alone["tiny"][name])
-                largest = min(max_chunk_frames, host_chunk_frames(len(names)))
+                largest = HOST.largest_piece(len(names), max_chunk_frames)
                 assert speech.chunk_frames[0] == min(first_chunk_frames, largest)
                 assert max(speech.chunk_frames) <= largest
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vivavoce_engine import Rejected
+from vivavoce_engine.embeddings import EMBEDDING_MAX
 from vivavoce_engine.voices.blends import MAX_CHARS, MAX_PARTS, blend_embeddings, embedding_of, parse_blend
 
 
@@ -80,6 +81,7 @@ def test_a_voice_mixed_with_itself_is_itself() -> None:
         ([[1.0], [2.0]], [1, float("inf")]),
         ([[1.0], [1.0, 2.0]], [1, 1]),
         ([[1.0], [float("nan")]], [1, 1]),
+        ([[1.0], [EMBEDDING_MAX + 1.0]], [1, 1]),
     ],
 )
 def test_what_cannot_be_mixed(embeddings: list[list[float]], weights: list[float]) -> None:
@@ -90,9 +92,17 @@ def test_what_cannot_be_mixed(embeddings: list[list[float]], weights: list[float
 
 @pytest.mark.parametrize(
     "values",
-    [[], [[1.0]], 1.0, ["a"], [None], [float("nan")], [float("inf")], [1e39], [10**400], [[1.0], [1.0, 2.0]], {}, "1"],
+    [
+        *([], [[1.0]], 1.0, {}, "1", [[1.0], [1.0, 2.0]], ["a"], [None]),
+        *([float("nan")], [float("inf")], [1e39], [10**400], [0.0, -EMBEDDING_MAX - 1.0]),
+    ],
 )
 def test_what_is_no_embedding(values: object) -> None:
     with pytest.raises(Rejected) as refusal:
         embedding_of(values)  # type: ignore[arg-type]
     assert refusal.value.param == "reference"
+
+
+def test_the_largest_values_are_an_embedding() -> None:
+    largest = [float(EMBEDDING_MAX), -float(EMBEDDING_MAX)]
+    assert embedding_of(largest).tolist() == blend_embeddings([largest, largest], [1, 3]).tolist() == largest

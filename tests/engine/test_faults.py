@@ -12,6 +12,7 @@ from vivavoce_engine.batching.sequence import ENDLESS_FRAMES, ENDLESS_FRAMES_PER
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.fake_runner import FakeRunner
+from vivavoce_engine.request import UtteranceOptions
 from vivavoce_engine.text.prompt import Prompt
 
 from tests.engine.conftest import Checkpoints
@@ -20,7 +21,7 @@ from tests.support.stepping import Steps, WatchedRunner, stepping
 from tests.support.utterances import pending
 
 NO_SUCH_ID = 10**6
-GOOD = SynthesisRequest("Hello, world!", "ryan", "english", seed=3, max_frames=12, streaming_text=True)
+GOOD = SynthesisRequest("Hello, world!", speaker="ryan", language="english", seed=3, max_frames=12, streaming_text=True)
 
 
 class PoisonedText:
@@ -41,11 +42,11 @@ class PoisonedText:
     def live_text(self) -> object:
         return self._inner.live_text()
 
-    def tokens_to_start(self, request: SynthesisRequest) -> int:
-        return self._inner.tokens_to_start(request)
+    def tokens_to_start(self, options: UtteranceOptions) -> int:
+        return self._inner.tokens_to_start(options)
 
-    def build(self, request: SynthesisRequest, text: SequenceOf[int], complete: bool) -> Prompt:
-        return self._inner.build(request, text, complete)
+    def build(self, options: UtteranceOptions, text: SequenceOf[int], complete: bool) -> Prompt:
+        return self._inner.build(options, text, complete)
 
     @property
     def end_of_text_id(self) -> int:
@@ -76,7 +77,7 @@ def test_endless_speech_is_ended_with_an_error() -> None:
     heard: list[int] = []
 
     async def speak(engine: Engine) -> None:
-        async for chunk in engine.submit(SynthesisRequest("ab", "heart")):
+        async for chunk in engine.submit(SynthesisRequest("ab", speaker="heart")):
             heard.append(chunk.frames)
 
     with running(Engine(FakeRunner(frames_per_character=10_000), EngineConfig(max_streams=1))) as engine:
@@ -89,7 +90,7 @@ def test_endless_speech_is_ended_with_an_error() -> None:
 
 def test_a_limit_that_the_caller_set_is_no_fault() -> None:
     async def speak(engine: Engine) -> str:
-        return (await listen(engine, SynthesisRequest("ab", "heart", max_frames=100))).finished.reason
+        return (await listen(engine, SynthesisRequest("ab", speaker="heart", max_frames=100))).finished.reason
 
     with running(Engine(FakeRunner(frames_per_character=10_000), EngineConfig(max_streams=1))) as engine:
         assert asyncio.run(speak(engine)) == "length"
@@ -98,12 +99,12 @@ def test_a_limit_that_the_caller_set_is_no_fault() -> None:
 def test_the_same_frame_over_and_over_is_endless_speech() -> None:
     sequence = Sequence(pending(1, max_frames=1000), row=0)
     frame, other = [7, 8, 9], [7, 8, 1]
-    sequence.watch(np.array([frame] * (SAME_FRAMES - 1), np.int16))
+    sequence.count_repeats(np.array([frame] * (SAME_FRAMES - 1), np.int16))
     assert not sequence.runs_away
-    sequence.watch(np.array([other], np.int16))
-    sequence.watch(np.array([frame] * (SAME_FRAMES - 1), np.int16))
+    sequence.count_repeats(np.array([other], np.int16))
+    sequence.count_repeats(np.array([frame] * (SAME_FRAMES - 1), np.int16))
     assert not sequence.runs_away
-    sequence.watch(np.array([frame], np.int16))
+    sequence.count_repeats(np.array([frame], np.int16))
     assert sequence.runs_away
 
 
@@ -114,7 +115,7 @@ def test_errors_form_one_tree() -> None:
 
 def test_a_step_that_hangs_shows_in_the_stats() -> None:
     async def speak(engine: Engine, steps: Steps) -> None:
-        engine.submit(SynthesisRequest("abc", "heart"))
+        engine.submit(SynthesisRequest("abc", speaker="heart"))
         steps.next()
         first = engine.stats().step_s
         assert first > 0

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from vivavoce_engine import AudioChunk, Engine, EngineConfig, Overloaded, Rejected, SynthesisRequest
+from vivavoce_engine import AudioChunk, Engine, EngineConfig, Overloaded, Rejected
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.fake_runner import FakeRunner
 from vivavoce_engine.front.live import LiveUtterance
+from vivavoce_engine.request import UtteranceOptions
 from vivavoce_engine.text.prompt import TextFrontend
 from vivavoce_voice import CHECKPOINT
 
@@ -42,8 +43,8 @@ def shipped_engine() -> Iterator[Engine]:
         yield engine
 
 
-def request_for(engine: Engine, seed: int, max_frames: int) -> SynthesisRequest:
-    return SynthesisRequest(TEXT, engine.info.speakers[0], seed=seed, max_frames=max_frames)
+def options_for(engine: Engine, seed: int, max_frames: int) -> UtteranceOptions:
+    return UtteranceOptions(speaker=engine.info.speakers[0], seed=seed, max_frames=max_frames)
 
 
 def fragments_of(text: str, cuts: list[int], waits: list[bool]) -> list[Fragment]:
@@ -52,8 +53,8 @@ def fragments_of(text: str, cuts: list[int], waits: list[bool]) -> list[Fragment
     return [(piece, bool(waits) and waits[index % len(waits)]) for index, piece in enumerate(pieces)]
 
 
-async def say(engine: Engine, request: SynthesisRequest, fragments: list[Fragment]) -> Speech:
-    utterance = engine.open(request)
+async def say(engine: Engine, options: UtteranceOptions, fragments: list[Fragment]) -> Speech:
+    utterance = engine.open(options)
     committer = engine_text(engine).live_text()
     chunks: list[AudioChunk] = []
     tokens = 0
@@ -61,7 +62,7 @@ async def say(engine: Engine, request: SynthesisRequest, fragments: list[Fragmen
         utterance.append(text)
         tokens += len(committer.append(text))
         # The first token is in the prompt, and each further one makes a frame possible.
-        while wait and sum(chunk.frames for chunk in chunks) < min(tokens - 1, request.max_frames or tokens):
+        while wait and sum(chunk.frames for chunk in chunks) < min(tokens - 1, options.max_frames or tokens):
             chunks.append(await anext(utterance.stream))
     utterance.end()
     chunks += [chunk async for chunk in utterance.stream]
@@ -70,9 +71,9 @@ async def say(engine: Engine, request: SynthesisRequest, fragments: list[Fragmen
 
 
 @cache
-def at_once(engine: Engine, request: SynthesisRequest) -> Speech:
+def at_once(engine: Engine, options: UtteranceOptions) -> Speech:
     """What is said where the text comes in one piece."""
-    return asyncio.run(say(engine, request, [(TEXT, False)]))
+    return asyncio.run(say(engine, options, [(TEXT, False)]))
 
 
 def engine_text(engine: Engine) -> TextFrontend:
@@ -104,8 +105,8 @@ def assert_same(actual: Speech, expected: Speech) -> None:
 def test_any_fragments_at_any_time_give_the_same_speech(
     engine: Engine, cuts: list[int], waits: list[bool], seed: int
 ) -> None:
-    request = request_for(engine, seed, max_frames=40)
-    assert_identical(asyncio.run(say(engine, request, fragments_of(TEXT, cuts, waits))), at_once(engine, request))
+    options = options_for(engine, seed, max_frames=40)
+    assert_identical(asyncio.run(say(engine, options, fragments_of(TEXT, cuts, waits))), at_once(engine, options))
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -113,46 +114,46 @@ def test_any_fragments_at_any_time_give_the_same_speech(
 def test_any_fragments_give_the_same_speech_of_the_shipped_voice(
     shipped_engine: Engine, cuts: list[int], waits: list[bool]
 ) -> None:
-    request = request_for(shipped_engine, 8, max_frames=30)
-    actual = asyncio.run(say(shipped_engine, request, fragments_of(TEXT, cuts, waits)))
-    assert_identical(actual, at_once(shipped_engine, request))
+    options = options_for(shipped_engine, 8, max_frames=30)
+    actual = asyncio.run(say(shipped_engine, options, fragments_of(TEXT, cuts, waits)))
+    assert_identical(actual, at_once(shipped_engine, options))
 
 
 def test_live_text_equals_the_same_text_submitted(engine: Engine) -> None:
-    request = request_for(engine, 5, max_frames=40)
-    submitted = replace(request, streaming_text=True, end_after_text=True)
-    live = asyncio.run(say(engine, request, [(TEXT, False)]))
+    options = options_for(engine, 5, max_frames=40)
+    submitted = replace(options.with_text(TEXT), streaming_text=True, end_after_text=True)
+    live = asyncio.run(say(engine, options, [(TEXT, False)]))
     assert_identical(live, asyncio.run(listen(engine, submitted)))
 
 
 @pytest.mark.parametrize("waits", [[True], [False, True]])
 def test_the_shipped_voice_word_by_word(shipped_engine: Engine, waits: list[bool]) -> None:
-    request = request_for(shipped_engine, 7, max_frames=60)
+    options = options_for(shipped_engine, 7, max_frames=60)
     cuts = [index for index, character in enumerate(TEXT) if character == " "]
-    actual = asyncio.run(say(shipped_engine, request, fragments_of(TEXT, cuts, waits)))
-    assert_identical(actual, at_once(shipped_engine, request))
+    actual = asyncio.run(say(shipped_engine, options, fragments_of(TEXT, cuts, waits)))
+    assert_identical(actual, at_once(shipped_engine, options))
 
 
 def test_neighbours_that_wait_for_text_change_nothing(engine: Engine) -> None:
     async def together() -> list[Speech]:
         words = [(word, True) for word in ("Hello there, ", "it's 7:45!", "  The quick ", "brown fox jumps.")]
-        return await asyncio.gather(*(say(engine, request_for(engine, seed, 30), words) for seed in (1, 2, 3)))
+        return await asyncio.gather(*(say(engine, options_for(engine, seed, 30), words) for seed in (1, 2, 3)))
 
     for seed, speech in zip((1, 2, 3), asyncio.run(together()), strict=True):
-        assert_same(speech, asyncio.run(say(engine, request_for(engine, seed, 30), [(TEXT, False)])))
+        assert_same(speech, asyncio.run(say(engine, options_for(engine, seed, 30), [(TEXT, False)])))
 
 
 def test_speech_does_not_end_before_the_text_has(engine: Engine) -> None:
     committer = engine_text(engine).live_text()
     text_tokens = len(committer.append(TEXT)) + len(committer.close())
     for seed in range(6):
-        speech = asyncio.run(say(engine, request_for(engine, seed, 100), [(TEXT, False)]))
+        speech = asyncio.run(say(engine, options_for(engine, seed, 100), [(TEXT, False)]))
         assert speech.finished.frames >= text_tokens
         assert speech.finished.text_tokens == text_tokens
 
 
 def open_fake(engine: Engine) -> LiveUtterance:
-    return engine.open(SynthesisRequest("", "heart", seed=1))
+    return engine.open(UtteranceOptions(speaker="heart", seed=1))
 
 
 @pytest.mark.parametrize("phase", ["before text", "waiting for text", "text ended"])
@@ -178,7 +179,7 @@ def test_cancelling_frees_the_row_in_every_phase(phase: str) -> None:
 def test_blank_and_unservable_live_texts_are_refused() -> None:
     async def attempts(engine: Engine) -> None:
         with pytest.raises(Rejected, match="no speaker") as refused:
-            engine.open(SynthesisRequest("", "nobody"))
+            engine.open(UtteranceOptions(speaker="nobody"))
         assert refused.value.param == "speaker"
         with pytest.raises(Rejected, match="blank"):
             open_fake(engine).end()

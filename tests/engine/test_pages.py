@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vivavoce_engine import Engine, EngineConfig, Overloaded, SynthesisRequest
 from vivavoce_engine.batching.admission import Admission
+from vivavoce_engine.batching.capacity import DEVICE
 from vivavoce_engine.batching.loop import EngineLoop
 from vivavoce_engine.batching.messages import AudioChunk, Delivery, Failed, Finished, Submit
 from vivavoce_engine.batching.runner import Runner
@@ -29,7 +30,7 @@ def scheduler_of(pages: int, context_pages: int = 2, streams: int = 4, max_unrea
         kv_positions=pages * PAGE,
         max_prefills_per_step=streams,
     )
-    return Scheduler(config, max_unread_frames, config.kv_pages, on_device=True)
+    return Scheduler(config, max_unread_frames, config.kv_pages, DEVICE)
 
 
 def pages(scheduler: Scheduler) -> dict[int, list[int]]:
@@ -213,7 +214,7 @@ class Ahead:
         for sequence, ended in step:
             if not self.scheduler.is_running(sequence):
                 continue
-            sequence.know_frame(ended)
+            sequence.confirm_frame(ended)
             if sequence.ended and sequence.frames_known == sequence.frames_made:
                 self.spoken.append(sequence.utterance_id)
                 self.scheduler.release(sequence)
@@ -272,7 +273,7 @@ def test_speech_that_fits_by_turns_is_heard_whole() -> None:
     lengths = [PAGE + 30, 5, PAGE + 1, 40, 2 * PAGE - 2, 3]
     config = EngineConfig(max_streams=3, max_context=2 * PAGE, kv_positions=3 * PAGE)
     with running(Engine(LateRunner(FakeRunner()), config)) as engine:
-        speeches = speak(engine, *(SynthesisRequest("x" * n, "heart", seed=n) for n in lengths))
+        speeches = speak(engine, *(SynthesisRequest("x" * n, speaker="heart", seed=n) for n in lengths))
         assert engine.ready, "a page has leaked"
     for length, speech in zip(lengths, speeches, strict=True):
         assert np.array_equal(speech.pcm, tone(length, 0, length))
@@ -282,6 +283,6 @@ def test_a_runner_of_a_host_has_a_whole_context_for_each_row() -> None:
     config = EngineConfig(max_streams=3, max_context=2 * PAGE - 1, kv_positions=2 * PAGE)
     length = 2 * PAGE - 2
     with running(Engine(FakeRunner(), config)) as engine:
-        speeches = speak(engine, *(SynthesisRequest("x" * length, "heart", seed=n) for n in range(3)))
+        speeches = speak(engine, *(SynthesisRequest("x" * length, speaker="heart", seed=n) for n in range(3)))
         assert engine.stats().steps < 2 * length, "they spoke side by side"
     assert [speech.finished.frames for speech in speeches] == [length] * 3

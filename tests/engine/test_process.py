@@ -32,12 +32,13 @@ from vivavoce_engine import (
 )
 from vivavoce_engine.fake_runner import FakeEncoder, tone
 from vivavoce_engine.process import engine_process as process_module
+from vivavoce_engine.request import UtteranceOptions
 
 from tests.support.faulty_models import HANG, LEAVE, RAISE, SLOW, faulty_model
 from tests.support.recordings import voice_like, wav
 from tests.support.waiting import HUNG_S, wait_until
 
-ENDLESS = SynthesisRequest(SLOW + "x" * 5000, "heart")
+ENDLESS = SynthesisRequest(SLOW + "x" * 5000, speaker="heart")
 T = TypeVar("T")
 
 
@@ -70,7 +71,7 @@ def faulty(**settings: float) -> EngineProcess:
 
 
 def says(characters: int, seed: int = 1) -> SynthesisRequest:
-    return SynthesisRequest("a" * characters, "heart", seed=seed)
+    return SynthesisRequest("a" * characters, speaker="heart", seed=seed)
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
@@ -113,7 +114,7 @@ async def test_it_speaks(shared: EngineProcess) -> None:
 
 
 async def test_live_text_is_spoken_as_it_comes(shared: EngineProcess) -> None:
-    live = shared.open(says(1, seed=3))
+    live = shared.open(UtteranceOptions(speaker="heart", seed=3))
     live.append("ab")
     first = await soon(anext(live.stream))
     assert np.array_equal(first.pcm, tone(3, 0, 1))
@@ -125,7 +126,7 @@ async def test_live_text_is_spoken_as_it_comes(shared: EngineProcess) -> None:
 
 async def test_what_is_wrong_is_told_at_once(shared: EngineProcess) -> None:
     with pytest.raises(Rejected) as rejected:
-        shared.submit(SynthesisRequest("Hello", "nobody"))
+        shared.submit(SynthesisRequest("Hello", speaker="nobody"))
     assert rejected.value.param == "speaker"
     streams = [shared.submit(ENDLESS) for _ in range(4)]
     with pytest.raises(Overloaded, match="2 requests are waiting"):
@@ -187,7 +188,7 @@ async def test_nothing_that_was_loaded_is_collected_again(caplog: pytest.LogCapt
     engine = faulty()
     with started(engine):
         with pytest.raises(NotServing):
-            await soon(collect(engine.submit(SynthesisRequest(LEAVE, "heart"))))
+            await soon(collect(engine.submit(SynthesisRequest(LEAVE, speaker="heart"))))
         await until(lambda: engine.ready)
     records = [record for record in caplog.records if record.name == "vivavoce_engine.process.collector"]
     counts = [int(record.getMessage().split()[0]) for record in records]
@@ -200,7 +201,7 @@ async def test_what_the_process_logs_is_in_the_servers_log(caplog: pytest.LogCap
     engine = faulty()
     with started(engine):
         with pytest.raises(NotServing):
-            await soon(collect(engine.submit(SynthesisRequest("raise", "heart"))))
+            await soon(collect(engine.submit(SynthesisRequest("raise", speaker="heart"))))
         await until(lambda: engine.ready)
     (record,) = (record for record in caplog.records if record.name == "vivavoce_engine.process.worker")
     assert "the engine broke down" in record.getMessage()
@@ -239,7 +240,7 @@ async def test_it_comes_back(how: str) -> None:
             reason = CUES[how]
             streams[1].cancel()
             streams[2].cancel()
-            streams[1:] = [engine.submit(SynthesisRequest(how, "heart"))]
+            streams[1:] = [engine.submit(SynthesisRequest(how, speaker="heart"))]
         for stream in streams:
             with pytest.raises(NotServing, match="broke down"):
                 await soon(collect(stream))
@@ -379,7 +380,7 @@ async def test_a_mix_of_voices_loads_the_model_too() -> None:
 
 async def test_what_nobody_uses_is_unloaded_and_comes_back() -> None:
     with started(on_demand(ttl_s=0.3)) as engine:
-        stream = engine.submit(SynthesisRequest(SLOW + "a" * 60, "heart", seed=6))
+        stream = engine.submit(SynthesisRequest(SLOW + "a" * 60, speaker="heart", seed=6))
         heard = await pcm_of(stream)  # longer than the time to live: it is used
         assert np.array_equal(heard, tone(6, 0, len(heard) // 1920))
         first = pid_of(engine)

@@ -3,7 +3,8 @@
 import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_engine.batching.admission import Admission
-from vivavoce_engine.batching.chunking import Playback
+from vivavoce_engine.batching.capacity import DEVICE, HOST
+from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.loop import EngineLoop
 from vivavoce_engine.batching.messages import AppendText, AudioChunk, Delivery, Submit
 from vivavoce_engine.batching.runner import Step
@@ -20,8 +21,7 @@ class TimedRunner(LateRunner):
     `decoding_ms` for each frame that they decode."""
 
     def __init__(self, steps_ahead: int, *steps_ms: float, decoding_ms: float = 0.0) -> None:
-        super().__init__(FakeRunner())
-        self.steps_ahead = steps_ahead
+        super().__init__(FakeRunner(), DEVICE if steps_ahead else HOST)
         self.now_s = 1000.0
         self._steps_ms = list(steps_ms)
         self._decoding_ms = decoding_ms
@@ -61,7 +61,7 @@ class Spoken:
         for _, event in deliveries:
             if isinstance(event, AudioChunk):
                 self.pieces.append(event.frames)
-                self.stalled_s += self._playback.hear(self._runner.now_s, event.frames * FAKE_INFO.frame_s)
+                self.stalled_s += self._playback.add_audio(self._runner.now_s, event.frames * FAKE_INFO.frame_s)
 
     def run(self) -> list[int]:
         while self.loop.step():

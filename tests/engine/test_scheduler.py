@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from vivavoce_engine import EngineConfig
-from vivavoce_engine.batching.scheduler import HOST_PREFILL_TOKENS, PREFILL_TOKENS, Plan, Scheduler
+from vivavoce_engine.batching.capacity import DEVICE, HOST, Capacity
+from vivavoce_engine.batching.scheduler import Plan, Scheduler
 from vivavoce_engine.batching.sequence import Sequence
 
 from tests.support.utterances import commit, listener, pending
@@ -17,9 +18,9 @@ from tests.support.utterances import commit, listener, pending
 UNREAD = 1000
 
 
-def scheduler_of(max_unread_frames: int = UNREAD, on_device: bool = True, **settings: int) -> Scheduler:
+def scheduler_of(max_unread_frames: int = UNREAD, capacity: Capacity = DEVICE, **settings: int) -> Scheduler:
     config = EngineConfig(**settings)  # type: ignore[arg-type]
-    return Scheduler(config, max_unread_frames, config.kv_pages, on_device)
+    return Scheduler(config, max_unread_frames, config.kv_pages, capacity)
 
 
 def ids(sequences: SequenceOf[Sequence]) -> list[int]:
@@ -54,11 +55,11 @@ def test_a_burst_starts_a_few_at_a_time_while_the_others_go_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("on_device", "most", "expected"),
-    [(True, PREFILL_TOKENS, [[0], [1, 2, 3, 4], []]), (False, HOST_PREFILL_TOKENS, [[0], [1, 2], [3, 4], []])],
+    ("capacity", "most", "expected"),
+    [(DEVICE, 1024, [[0], [1, 2, 3, 4], []]), (HOST, 512, [[0], [1, 2], [3, 4], []])],
 )
-def test_long_prompts_start_a_few_at_a_time(on_device: bool, most: int, expected: list[list[int]]) -> None:
-    scheduler = scheduler_of(on_device=on_device, max_streams=8, max_prefills_per_step=8)
+def test_long_prompts_start_a_few_at_a_time(capacity: Capacity, most: int, expected: list[list[int]]) -> None:
+    scheduler = scheduler_of(capacity=capacity, max_streams=8, max_prefills_per_step=8)
     for utterance_id, tokens in enumerate((most + 1, 12, most // 2, 1, 30)):
         scheduler.enqueue(pending(utterance_id, prompt_tokens=tokens))
     started = []
@@ -271,7 +272,7 @@ TestSchedulerMachine = SchedulerMachine.TestCase
 
 WITHOUT_TORCH = """
 import asyncio, sys
-from vivavoce_engine.batching import chunking, scheduler, sequence, slots
+from vivavoce_engine.batching import pace, scheduler, sequence, slots
 import vivavoce_engine.checkpoint.files, vivavoce_engine.load, vivavoce_engine.text.prompt
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest, collect
 from vivavoce_engine.fake_runner import FakeRunner

@@ -2,6 +2,7 @@
 
 import pytest
 from vivavoce_engine.batching.messages import Finished
+from vivavoce_engine.batching.pace import UNHURRIED, next_piece
 from vivavoce_engine.batching.sequence import Sequence
 
 from tests.support.utterances import pending, piece
@@ -11,12 +12,12 @@ def speak(sequence: Sequence, frames: int, max_chunk_frames: int = 8) -> list[in
     """Speaks `frames` frames, the last of which ends the speech, and gives the pieces that are decoded."""
     pieces = []
     for frame in range(1, frames + 1):
-        due = sequence.next_chunk(max_chunk_frames, frames_coming=1)
+        due = next_piece(sequence, 1, max_chunk_frames, UNHURRIED)
         make(sequence, end_of_speech=frame == frames)
         if due:
             decode(sequence, due)
             pieces.append(due)
-    while due := sequence.next_chunk(max_chunk_frames, frames_coming=0):
+    while due := next_piece(sequence, 0, max_chunk_frames, UNHURRIED):
         decode(sequence, due)
         pieces.append(due)
     return pieces
@@ -25,7 +26,7 @@ def speak(sequence: Sequence, frames: int, max_chunk_frames: int = 8) -> list[in
 def make(sequence: Sequence, end_of_speech: bool = False) -> None:
     """One frame, from its step's beginning to its end."""
     sequence.add_frame()
-    sequence.know_frame(end_of_speech)
+    sequence.confirm_frame(end_of_speech)
 
 
 def decode(sequence: Sequence, frames: int) -> None:
@@ -107,10 +108,10 @@ def test_what_was_begun_before_the_end_was_known_is_no_speech() -> None:
     for _ in range(3):
         sequence.add_frame()
     sequence.add_vocoded(3)
-    sequence.know_frame(end_of_speech=False)
-    sequence.know_frame(end_of_speech=True)
+    sequence.confirm_frame(end_of_speech=False)
+    sequence.confirm_frame(end_of_speech=True)
     assert (sequence.ended, sequence.frames_made, sequence.frames_waiting, sequence.complete) == (True, 2, 0, False)
-    sequence.know_frame(end_of_speech=False)
+    sequence.confirm_frame(end_of_speech=False)
     sent = sequence.send(piece(3))
     assert sent is not None
     assert (sent.pcm.tolist(), sent.codes.tolist()) == ([0, 1], [[0], [1]])
@@ -126,10 +127,10 @@ def test_a_piece_of_nothing_but_void_frames_is_not_sent() -> None:
     sequence.add_vocoded(1)
     sequence.add_frame()
     sequence.add_vocoded(1)
-    sequence.know_frame(end_of_speech=True)
+    sequence.confirm_frame(end_of_speech=True)
     assert sequence.send(piece(1)) is not None
     assert sequence.complete
-    sequence.know_frame(end_of_speech=False)
+    sequence.confirm_frame(end_of_speech=False)
     assert sequence.send(piece(1)) is None
 
 
@@ -138,7 +139,7 @@ def test_the_last_allowed_frame_is_complete_when_it_is_known() -> None:
     sequence.add_frame()
     sequence.add_vocoded(1)
     assert (sequence.ended, sequence.complete) == (True, False)
-    sequence.know_frame(end_of_speech=False)
+    sequence.confirm_frame(end_of_speech=False)
     assert sequence.send(piece(1)) is not None
     assert sequence.complete
     assert sequence.finished().reason == "length"

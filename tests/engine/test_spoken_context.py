@@ -38,8 +38,8 @@ RANDOM = np.random.default_rng(3)
 EMBEDDING = RANDOM.normal(0, 0.05, 64).astype(np.float32)
 RECORDING = RANDOM.integers(0, 2048, (7, GROUPS)).astype(np.int16)
 VOICES: dict[str, tuple[Kind, SynthesisRequest]] = {
-    "custom_voice": ("custom_voice", SynthesisRequest("", "ryan", "english")),
-    "instructed": ("custom_voice", SynthesisRequest("", "eric", instructions="calm and clear")),
+    "custom_voice": ("custom_voice", SynthesisRequest("", speaker="ryan", language="english")),
+    "instructed": ("custom_voice", SynthesisRequest("", speaker="eric", instructions="calm and clear")),
     "voice_design": ("voice_design", SynthesisRequest("", language="english", instructions="an old man")),
     "x_vector": ("base", SynthesisRequest("", reference=VoiceReference(EMBEDDING))),
     "in_context": ("base", SynthesisRequest("", reference=VoiceReference(EMBEDDING, RECORDING, "What I say."))),
@@ -87,7 +87,7 @@ def test_going_on_is_as_if_nobody_had_paused(voice: str, streaming_text: bool, e
 def test_the_prompt_is_that_of_one_text(checkpoints: Checkpoints) -> None:
     checkpoint = read_checkpoint(checkpoints("tiny", "custom_voice"))
     frontend = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
-    request = SynthesisRequest("", "ryan", "english")
+    request = SynthesisRequest("", speaker="ryan", language="english")
     context = SpokenContext(FIRST, RECORDING)
     for streaming_text in (False, True):
         mode = replace(request, streaming_text=streaming_text)
@@ -120,12 +120,12 @@ def test_a_context_of_another_model_is_rejected(context: SpokenContext, message:
     checkpoint = read_checkpoint(checkpoints("tiny", "custom_voice"))
     frontend = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
     with pytest.raises(Rejected, match=message) as rejected:
-        frontend.prompt(SynthesisRequest("Hello", "ryan", context=context))
+        frontend.prompt(SynthesisRequest("Hello", speaker="ryan", context=context))
     assert rejected.value.param == "context"
 
 
 def test_a_context_that_leaves_too_little_room_is_left_out(checkpoints: Checkpoints) -> None:
-    request = SynthesisRequest("Hello", "ryan", sampling=GREEDY, max_frames=8)
+    request = SynthesisRequest("Hello", speaker="ryan", sampling=GREEDY, max_frames=8)
     long = replace(request, context=SpokenContext("Hi. ", np.tile(RECORDING, (10, 1))))
     with running(load(checkpoints("tiny", "custom_voice"), max_context=128)) as engine:
         alone, dropped = speak(engine, request, long)
@@ -166,7 +166,7 @@ async def test_what_goes_on_is_not_refused_and_is_next() -> None:
 async def test_the_codes_are_known_before_they_are_read() -> None:
     with running(Engine(FakeRunner(), EngineConfig())) as engine:
         stream = engine.submit(SynthesisRequest("x" * 9, speaker="heart", seed=1))
-        codes = await stream.made()
+        codes = await stream.all_codes()
         assert stream.finished is None
         assert np.array_equal(codes, np.arange(9)[:, None])
         assert np.array_equal(codes, np.concatenate([chunk.codes async for chunk in stream]))

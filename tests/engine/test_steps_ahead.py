@@ -11,7 +11,7 @@ from tests.support.stepping import LateRunner
 
 def request(frames: int, seed: int = 0, first_chunk_frames: int = 1, max_frames: int | None = None) -> SynthesisRequest:
     return SynthesisRequest(
-        "x" * frames, "heart", seed=seed, first_chunk_frames=first_chunk_frames, max_frames=max_frames
+        "x" * frames, speaker="heart", seed=seed, first_chunk_frames=first_chunk_frames, max_frames=max_frames
     )
 
 

@@ -22,8 +22,9 @@ from vivavoce_engine import (
     collect,
 )
 from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.embeddings import EMBEDDING_MAX
 from vivavoce_engine.fake_runner import EMBEDDING_SIZE, FAKE_INFO, FakeEncoder, FakeRunner, fake_voices
-from vivavoce_engine.text.prompt import EMBEDDING_MAX, TextFrontend, Tokenizer
+from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 from vivavoce_engine.voices import registry as module
 
 from tests.engine.conftest import Checkpoints
@@ -200,7 +201,7 @@ async def test_encoding_stalls_no_running_stream(store: VoiceStore) -> None:
     with running(engine):
         cloning = asyncio.create_task(asyncio.to_thread(engine.voices.add, "anna", CONSENT, RECORDING, "said"))
         await asyncio.to_thread(stands.wait, HUNG_S)
-        _, finished = await collect(engine.submit(SynthesisRequest("spoken meanwhile", "heart")))
+        _, finished = await collect(engine.submit(SynthesisRequest("spoken meanwhile", speaker="heart")))
         assert finished.reason == "stop"
         assert not cloning.done()
         goes_on.set()
@@ -301,8 +302,8 @@ def embedding(change: float) -> NDArray[np.float32]:
 
 
 BAD_REFERENCES: list[tuple[Kind, VoiceReference, str]] = [
-    ("base", VoiceReference(np.ones(HIDDEN - 1, np.float32)), "have 64 values, not 63"),
-    ("base", VoiceReference(np.ones((1, HIDDEN), np.float32)), "have 64 values"),
+    ("base", VoiceReference(np.ones(HIDDEN - 1, np.float32)), "takes 64 values, not 63"),
+    ("base", VoiceReference(np.ones((1, HIDDEN), np.float32)), "takes 64 values"),
     ("base", VoiceReference(embedding(float("nan"))), "values lie between"),
     ("base", VoiceReference(embedding(float("inf"))), "values lie between"),
     ("base", VoiceReference(embedding(-2 * EMBEDDING_MAX)), "values lie between"),
@@ -334,7 +335,7 @@ def test_a_voice_is_named_or_given_not_both_and_base_needs_one(checkpoints: Chec
     checkpoint = read_checkpoint(checkpoints("tiny", "base"))
     frontend = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
     with pytest.raises(Rejected, match="not both"):
-        frontend.prompt(SynthesisRequest("Hello.", "ryan", reference=GOOD))
+        frontend.prompt(SynthesisRequest("Hello.", speaker="ryan", reference=GOOD))
     with pytest.raises(Rejected, match="give it a voice to clone") as refusal:
         frontend.prompt(SynthesisRequest("Hello."))
     assert refusal.value.param == "speaker"
@@ -347,7 +348,7 @@ def test_a_preset_speaker_and_its_embedding_are_one_voice(checkpoints: Checkpoin
     """So a mix lies between its speakers, and mixes and stored voices speak on checkpoints that do not clone."""
     with running(load(checkpoints("tiny", "custom_voice"))) as engine:
         assert (engine.info.embedding_size, engine.info.clones) == (HIDDEN, False)
-        named = SynthesisRequest("Hello, world!", "ryan", "english", sampling=GREEDY, max_frames=8)
+        named = SynthesisRequest("Hello, world!", speaker="ryan", language="english", sampling=GREEDY, max_frames=8)
         given = replace(named, speaker="", reference=VoiceReference(engine.voices.embedding("Ryan")))
         _, mix = engine.voices.resolve("ryan(1)+serena(1)")
         mixed = replace(given, reference=mix)

@@ -66,7 +66,7 @@ def said(runner: GraphRunner | TorchRunner, *requests: SynthesisRequest) -> list
 
 
 def preset(text: str, *, streaming_text: bool) -> SynthesisRequest:
-    return SynthesisRequest(text, "ryan", sampling=GREEDY, streaming_text=streaming_text, max_frames=FRAMES)
+    return SynthesisRequest(text, speaker="ryan", sampling=GREEDY, streaming_text=streaming_text, max_frames=FRAMES)
 
 
 def clone(hidden: int, groups: int, *, in_context: bool, own: bool = False) -> SynthesisRequest:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
-from vivavoce_engine.batching.loop import EngineLoop
+from vivavoce_engine.batching.pace import Moment
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.gpu.runner import GraphRunner
@@ -59,7 +59,10 @@ def said(engine_runner: GraphRunner | TorchRunner, *requests: SynthesisRequest) 
 def requests(count: int) -> list[SynthesisRequest]:
     return [
         SynthesisRequest(
-            SENTENCES[number % len(SENTENCES)], SPEAKERS[number % 2], seed=number, streaming_text=number % 3 == 0
+            SENTENCES[number % len(SENTENCES)],
+            speaker=SPEAKERS[number % 2],
+            seed=number,
+            streaming_text=number % 3 == 0,
         )
         for number in range(count)
     ]
@@ -77,7 +80,7 @@ def test_greedy_codes_equal_the_reference_in_float32() -> None:
 def test_audio_equals_the_cpu_s_in_float32() -> None:
     config = EngineConfig(max_streams=4, max_context=512, device="cpu", dtype="float32")
     plain = TorchRunner("voice", read_checkpoint(CHECKPOINT), config)
-    request = SynthesisRequest(SENTENCES[0], "bella", sampling=GREEDY)
+    request = SynthesisRequest(SENTENCES[0], speaker="bella", sampling=GREEDY)
     with running(Engine(plain, config)) as engine:
         (expected,) = speak(engine, request)
     (ours,) = said(runner("float32"), request)
@@ -102,7 +105,7 @@ def test_most_greedy_codes_are_the_same_in_bfloat16() -> None:
 
 def test_a_graph_does_what_single_launches_do(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In pieces of the same lengths, which otherwise depend on who is faster: other pieces are other sums."""
-    monkeypatch.setattr(EngineLoop, "_runs_dry", lambda *_: False)
+    monkeypatch.setattr(Moment, "runs_dry", lambda *_: False)
     recorded, launched = (said(runner(dtype, eager), *requests(9)) for eager in (False, True))
     for ours, theirs in zip(recorded, launched, strict=True):
         assert (ours.codes == theirs.codes).all()

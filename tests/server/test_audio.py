@@ -1,6 +1,8 @@
 """Samples → files, apart from HTTP: every format, rate and speed, however the audio is cut."""
 
 import io
+import threading
+from collections.abc import AsyncIterator
 
 import av
 import av.logging
@@ -175,3 +177,47 @@ def test_tempo_steps_are_within_the_filters_range(speed: float) -> None:
     steps = tempo_steps(speed)
     assert np.prod(steps) == pytest.approx(speed)
     assert all(0.5 <= step <= 2 for step in steps)
+
+
+async def cut(pcm: Samples, piece_samples: int) -> AsyncIterator[Samples]:
+    for at in range(0, len(pcm), piece_samples):
+        yield pcm[at : at + piece_samples]
+
+
+@pytest.mark.parametrize("name", ["mp3", "opus", "aac", "flac", "wav", "pcm"])
+async def test_pieces_are_the_file_and_tell_how_long_it_is(name: FormatName) -> None:
+    options, pcm = AudioOptions(name, speed=2.0), tone(MODEL_RATE)
+    pieces = [piece async for piece in SpeechEncoder(options, MODEL_RATE).pieces(cut(pcm, FRAME_SAMPLES))]
+    file, expected = b"".join(piece.content for piece in pieces), b"".join(encoded(options, pcm, FRAME_SAMPLES)[1])
+    np.testing.assert_array_equal(decoded(file, options)[0], decoded(expected, options)[0])
+    assert all(piece.content for piece in pieces)
+    assert sum(piece.audio_s for piece in pieces) == pytest.approx(len(pcm) / MODEL_RATE / 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "on_loop"),
+    [
+        (AudioOptions("pcm"), True),
+        (AudioOptions("wav"), True),
+        (AudioOptions("flac"), True),
+        (AudioOptions("pcm", speed=2.0), False),
+        (AudioOptions("pcm", sample_rate=8000), False),
+        (AudioOptions("mp3"), False),
+        (AudioOptions("opus"), False),
+        (AudioOptions("aac"), False),
+    ],
+)
+async def test_what_takes_long_leaves_the_event_loop(
+    options: AudioOptions, on_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def work(*_: object) -> bytes:
+        threads.append(threading.get_ident())
+        return b"done"
+
+    monkeypatch.setattr(SpeechEncoder, "feed", work)
+    monkeypatch.setattr(SpeechEncoder, "flush", work)
+    pieces = [piece async for piece in SpeechEncoder(options, MODEL_RATE).pieces(cut(tone(MODEL_RATE), 24000))]
+    assert [piece.content for piece in pieces] == [b"done"] * 3
+    assert [thread == threading.get_ident() for thread in threads] == [on_loop] * 3

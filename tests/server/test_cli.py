@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from vivavoce_server.loading import warn_if_not_intelligible
+from vivavoce_server.engines import warn_if_not_intelligible
 
 from tests.support.server_process import SERVE, serving
 from tests.support.waiting import HUNG_S, wait_until

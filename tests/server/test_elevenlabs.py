@@ -16,7 +16,7 @@ from elevenlabs.core.api_error import ApiError
 from elevenlabs.realtime_tts import text_chunker
 from pydantic import SecretStr
 from vivavoce_server import ServerConfig
-from vivavoce_server.elevenlabs import to_ulaw
+from vivavoce_server.live.elevenlabs import to_ulaw
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 

@@ -8,9 +8,9 @@ from vivavoce_engine import Engine, EngineConfig, ModelInfo
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, fake_voices
 from vivavoce_server import ServerConfig, create_app
 from vivavoce_server.errors import ApiError
+from vivavoce_server.openai_voices import OPENAI_VOICES
 from vivavoce_server.references import References
 from vivavoce_server.schemas import SpeechOptions
-from vivavoce_server.voices import OPENAI_VOICES
 
 from tests.support.live_server import LiveServer, live_server
 

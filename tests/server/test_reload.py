@@ -14,7 +14,7 @@ from vivavoce_server import ServerConfig
 from vivavoce_server.access import KeyEntry, Keyring, read_keys
 from vivavoce_server.cli import FAILURE
 from vivavoce_server.errors import ApiError
-from vivavoce_server.hangup import STATUS
+from vivavoce_server.sighup import STATUS
 from websockets.sync.client import connect
 
 from tests.server.test_cli import SPEECH_BODY, address_of, raw_request, read_all

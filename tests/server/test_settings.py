@@ -4,7 +4,7 @@ import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_server import ServerConfig
 from vivavoce_server.config import load_settings, setting_help
-from vivavoce_server.loading import open_engines
+from vivavoce_server.engines import open_engines
 
 
 def test_defaults_are_those_of_the_two_classes() -> None:

@@ -13,7 +13,7 @@ from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import SAMPLES_PER_FRAME, tone
 from vivavoce_server import ServerConfig
 
-from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
+from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server, spoken_request
 from tests.support.waiting import wait_until
 
 TEXT = "Hello there."
@@ -101,7 +101,7 @@ def test_every_option_reaches_the_engine() -> None:
     }
     with live_server(fake_engine(before_step=plans.append)) as server:
         response = post(server, **options)
-    request = plans[0].step[0].pending.request
+    request = spoken_request(plans[0].step[0])
     talker = request.sampling.talker
     assert (talker.temperature, talker.top_p, talker.top_k, talker.repetition_penalty) == (0.5, 0.8, 0, 1.2)
     assert request.sampling.predictor == server.engine.info.sampling.predictor

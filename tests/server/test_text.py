@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
+from vivavoce_engine import Engine, EngineConfig
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, tone
 from vivavoce_server import ServerConfig
 from vivavoce_server.errors import ApiError
+from vivavoce_server.jobs import prepare
 from vivavoce_server.normalize import ALL_STEPS, Step, normalize
 from vivavoce_server.schemas import SpeechRequest
-from vivavoce_server.text import Part, parts_of, split_long
+from vivavoce_server.service import Service
+from vivavoce_server.text_parts import Part, parts_of, split_long
 
-from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
+from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server, spoken_request
 from tests.support.waiting import wait_until
 
 SAMPLE_RATE = 24000
@@ -161,7 +163,7 @@ def test_each_part_goes_on_from_the_one_before() -> None:
     plans: list[Plan] = []
     with live_server(fake_engine(before_step=plans.append), ServerConfig(max_part_chars=20)) as server:
         post(server, input="This is a sentence.  And here is another.[pause:1s]The last.")
-    requests = [sequence.pending.request for plan in plans for sequence in plan.start]
+    requests = [spoken_request(sequence) for plan in plans for sequence in plan.start]
     assert [request.text for request in requests] == ["This is a sentence.", "  And here is another.", "The last."]
     contexts = [request.context for request in requests]
     assert contexts[0] is None
@@ -174,7 +176,7 @@ def test_each_part_goes_on_from_the_one_before() -> None:
 def test_a_part_begins_before_the_one_before_it_is_read() -> None:
     """The client reads nothing: its socket is full with the first part, of 30 s of speech at most unread."""
     begun: list[str] = []
-    engine = fake_engine(before_step=lambda plan: begun.extend(row.pending.request.text for row in plan.start))
+    engine = fake_engine(before_step=lambda plan: begun.extend(spoken_request(row).text for row in plan.start))
     with live_server(engine, ServerConfig(max_part_chars=300)) as server:
         text = ("word " * 50).strip() + "."
         body = {**BODY, "input": f"{text} {text}", "sample_rate": 48000}
@@ -184,12 +186,9 @@ def test_a_part_begins_before_the_one_before_it_is_read() -> None:
 
 def test_a_model_says_no_more_in_one_go_than_it_can() -> None:
     engine = Engine(FakeRunner(replace(FAKE_INFO, max_utterance_chars=12)), EngineConfig())
-    job = SpeechRequest(input="One two three. Four five.", voice="heart").to_job("fake", engine, ServerConfig())
-    assert [part.text for part in job.parts if isinstance(part, SynthesisRequest)] == [
-        "One two",
-        " three.",
-        " Four five.",
-    ]
+    request = SpeechRequest(input="One two three. Four five.", voice="heart")
+    job = prepare(request, Service({"fake": engine}, ServerConfig()))
+    assert job.parts == ("One two", " three.", " Four five.")
 
 
 def test_leaving_in_a_later_part_frees_everything() -> None:
@@ -214,9 +213,7 @@ def test_leaving_in_a_later_part_frees_everything() -> None:
 )
 def test_normalize_is_the_requests_choice(wanted: bool | list[Step] | None, spoken: str) -> None:
     body = SpeechRequest(input="**5 km** \U0001f600", voice="heart", normalize=wanted)
-    job = body.to_job("fake", fake_engine(), ServerConfig())
-    (part,) = job.parts
-    assert part.text == spoken  # type: ignore[union-attr]
+    assert prepare(body, Service({"fake": fake_engine()}, ServerConfig())).parts == (spoken,)
 
 
 @pytest.mark.parametrize("fields", [{"normalize": ["numbers"]}, {"normalize": "yes"}, {"word_timestamps": True}])

@@ -146,7 +146,7 @@ async def test_200_abrupt_disconnects_leave_no_row_behind(server: LiveServer) ->
 
 
 async def test_a_reader_that_stops_is_closed_and_others_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivavoce_server.connection.FLUSH_S", 0.05)
+    monkeypatch.setattr("vivavoce_server.live.connection.FLUSH_S", 0.05)
     monkeypatch.setattr("vivavoce_server.uvicorn_sockets.ABORT_S", 0.05)
     config = ServerConfig(live_max_unsent_bytes=2**16, live_stall_s=0.05)
     with live_server(fake_engine(EngineConfig(max_context=2**16)), config) as server:
@@ -166,8 +166,8 @@ async def test_a_reader_that_stops_is_closed_and_others_lose_nothing(monkeypatch
 
 
 async def test_a_client_that_only_sends_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivavoce_server.connection.CONTROL_BYTES", 2**10)
-    monkeypatch.setattr("vivavoce_server.connection.FLUSH_S", 0.05)
+    monkeypatch.setattr("vivavoce_server.live.connection.CONTROL_BYTES", 2**10)
+    monkeypatch.setattr("vivavoce_server.live.connection.FLUSH_S", 0.05)
     config = ServerConfig(live_max_unsent_bytes=1)
     with live_server(config=config) as server:
         async with dial(server, max_queue=1) as socket:

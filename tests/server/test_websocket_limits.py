@@ -9,6 +9,7 @@ from vivavoce_engine import Engine, EngineConfig
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FakeRunner
 from vivavoce_server import ServerConfig
+from vivavoce_server.uvicorn_sockets import connection_options
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Origin
 
@@ -141,7 +142,8 @@ class NoText(type(FakeRunner().text)):  # type: ignore[misc]
 
 async def test_too_large_messages_close_with_1009(server: LiveServer) -> None:
     async with dial(server) as socket:
-        await socket.configure()
+        limits = (await socket.configure())["limits"]
+        assert limits["max_config_bytes"] == connection_options(ServerConfig())["ws_max_size"] == 2**22
         await socket.say("x" * 2**17)
         assert (await socket.error())["code"] == "message_too_large"
         assert await socket.close_code() == 1009
@@ -188,7 +190,7 @@ async def test_too_much_that_waits_its_turn_closes_with_1008() -> None:
 
 
 async def test_no_first_message_closes_with_1008(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivavoce_server.connection.FIRST_MESSAGE_S", 0.01)
+    monkeypatch.setattr("vivavoce_server.live.connection.FIRST_MESSAGE_S", 0.01)
     async with dial(server) as socket:
         assert (await socket.error())["code"] == "first_message_timeout"
         assert await socket.close_code() == 1008
@@ -342,7 +344,7 @@ async def test_a_bug_closes_with_1011(server: LiveServer, monkeypatch: pytest.Mo
 
     async with dial(server) as socket:
         await socket.configure()
-        monkeypatch.setattr("vivavoce_server.session.LiveSession.append", fail)
+        monkeypatch.setattr("vivavoce_server.live.session.LiveSession.append", fail)
         await socket.say("Hello")
         error = await socket.error()
         assert error["code"] == "bug"

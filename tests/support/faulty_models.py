@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from vivavoce_engine import Model
+from vivavoce_engine import Model, SynthesisRequest
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.errors import CheckpointError
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeEncoder, FakeRunner, FakeText, fake_presets
@@ -23,7 +23,8 @@ HANG, LEAVE, SLOW = "hang", "leave", "slow"
 
 def misbehave(plan: Plan) -> None:
     for sequence in plan.step:
-        text = sequence.pending.request.text
+        request = sequence.pending.request
+        text = request.text if isinstance(request, SynthesisRequest) else ""
         if text in RAISE:
             raise RAISE[text][1]
         if text == HANG:

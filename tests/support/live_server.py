@@ -10,8 +10,9 @@ from typing import Any
 
 import httpx
 import uvicorn
-from vivavoce_engine import Engine, EngineConfig, SpeechEngine
+from vivavoce_engine import Engine, EngineConfig, SpeechEngine, SynthesisRequest
 from vivavoce_engine.batching.scheduler import Plan
+from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_server import ServerConfig, create_app
 from vivavoce_server.cli import bind
@@ -60,6 +61,13 @@ def live_server(
         assert not thread.is_alive(), "the server did not stop"
         for engine in all_engines:
             engine.stop()
+
+
+def spoken_request(sequence: Sequence) -> SynthesisRequest:
+    """What a row speaks, of a text that was known when it began."""
+    request = sequence.pending.request
+    assert isinstance(request, SynthesisRequest)
+    return request
 
 
 def ask_and_leave(server: LiveServer, path: str, body: Mapping[str, Any], leave_when: Callable[[], bool]) -> None:

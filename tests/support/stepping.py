@@ -4,9 +4,10 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vivavoce_engine import Engine, EngineConfig, ModelInfo
+from vivavoce_engine.batching.capacity import DEVICE, Capacity
 from vivavoce_engine.batching.runner import Outcome, PromptBuilder, Runner
 from vivavoce_engine.batching.runner import Step as BegunStep
 from vivavoce_engine.batching.scheduler import Plan
@@ -76,8 +77,6 @@ class Steps:
 class WatchedRunner:
     """Another runner, with a hook before each step on the engine's thread, or with other prompts."""
 
-    shares_pages = True
-
     def __init__(
         self,
         runner: Runner,
@@ -97,8 +96,8 @@ class WatchedRunner:
         return self._text
 
     @property
-    def steps_ahead(self) -> int:
-        return self._runner.steps_ahead
+    def capacity(self) -> Capacity:
+        return replace(self._runner.capacity, shares_pages=True)
 
     def launch(self, plan: Plan) -> BegunStep:
         self._before_step(plan)
@@ -109,12 +108,15 @@ class LateRunner(WatchedRunner):
     """Another runner as a device beside the host: of a step nothing is known before it is waited for, and the next may
     be begun before that. `moments` has what happened in order: the number of a step, and whether it began or ended."""
 
-    steps_ahead = 1
-
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, capacity: Capacity = DEVICE) -> None:
         super().__init__(runner)
         self.moments: list[tuple[int, str]] = []
+        self._capacity = capacity
         self._begun = 0
+
+    @property
+    def capacity(self) -> Capacity:
+        return self._capacity
 
     def launch(self, plan: Plan) -> BegunStep:
         step = self._runner.launch(plan)

@@ -58,7 +58,7 @@ def commit(scheduler: Scheduler, plan: Plan, ending: frozenset[int] = frozenset(
     for sequence, frames in plan.vocode:
         sequence.add_vocoded(frames)
     for sequence in plan.step:
-        sequence.know_frame(sequence.utterance_id in ending)
+        sequence.confirm_frame(sequence.utterance_id in ending)
     for sequence, frames in plan.vocode:
         sent = sequence.send(piece(frames))
         assert sent is not None

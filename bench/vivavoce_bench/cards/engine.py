@@ -12,12 +12,12 @@ import logging
 import math
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
-from vivavoce_engine.batching.chunking import Playback
+from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.load import make_runner
 
@@ -43,7 +43,7 @@ class Player:
     def dry_s(self, frame_s: float) -> float:
         """How long it was silent for want of audio, after it had begun."""
         playback, heard = Playback(), zip(self.arrived_s, self.frames, strict=True)
-        return math.fsum(playback.hear(arrived_s, frames * frame_s) for arrived_s, frames in heard)
+        return math.fsum(playback.add_audio(arrived_s, frames * frame_s) for arrived_s, frames in heard)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Result:
 
 async def listen(engine: Engine, number: int, frames: int, text: str = TEXT) -> Player:
     speakers = engine.info.speakers
-    request = SynthesisRequest(text, speakers[number % len(speakers)], seed=number, max_frames=frames)
+    request = SynthesisRequest(text, speaker=speakers[number % len(speakers)], seed=number, max_frames=frames)
     player = Player(time.perf_counter(), [], [])
     async for chunk in engine.submit(request):
         player.arrived_s.append(time.perf_counter())
@@ -129,7 +129,7 @@ def main() -> None:
     )
     started_s = time.perf_counter()
     runner = make_runner("bench", read_checkpoint(args.model), config)
-    runner.steps_ahead = args.steps_ahead
+    runner.capacity = replace(runner.capacity, steps_ahead=args.steps_ahead)
     load_s = time.perf_counter() - started_s
     free, total = torch.cuda.mem_get_info()
     engine = Engine(runner, config)

@@ -21,7 +21,11 @@ from vivavoce_voice import CHECKPOINT, held_out_sentences
 async def say(engine: Engine, number: int, text: str, folder: Path) -> None:
     speakers = engine.info.speakers
     chunks, _ = await collect(
-        engine.submit(SynthesisRequest(text, speakers[number % len(speakers)], "english", seed=number, max_frames=375))
+        engine.submit(
+            SynthesisRequest(
+                text, speaker=speakers[number % len(speakers)], language="english", seed=number, max_frames=375
+            )
+        )
     )
     pcm = np.concatenate([chunk.pcm for chunk in chunks])
     with wave.open(str(folder / f"{number:03d}.wav"), "wb") as file:

@@ -71,10 +71,10 @@ def run(args: argparse.Namespace) -> int:
             for rows, times in recorded.items()
             for frames, ms in times.decoding_ms.items()
         },
-        "host_ms": {rows: host_ms(rows, runner.steps_ahead) for rows in args.rows},
+        "host_ms": {rows: host_ms(rows, runner.capacity.steps_ahead) for rows in args.rows},
         "start_host_ms": {args.name: {count: times.host_ms for count, times in starts.items()}},
-        "steps_ahead": runner.steps_ahead,
-        "decoding_slows": decoding_slows(recorded.values()) if runner.steps_ahead else 0.0,
+        "steps_ahead": runner.capacity.steps_ahead,
+        "decoding_slows": decoding_slows(recorded.values()) if runner.capacity.steps_ahead else 0.0,
     }
     text = json.dumps(document, ensure_ascii=False)
     args.output.write_text(text + "\n", encoding="utf-8")
@@ -162,7 +162,7 @@ class Recorder:
                 frame_ms.append(step_ms)
             called = bool(plan.vocode)
         prefill_ms = round(max(0.0, _median(start_ms) - _median(frame_ms)), 3)
-        if not self._runner.steps_ahead:  # a host that waits for every step has nothing that the series hides
+        if not self._runner.capacity.steps_ahead:  # a host that waits for every step has nothing that the series hides
             return StartTimes(prefill_ms, 0.0)
         idle_ms: list[float] = []
         for _ in range(self._rounds):
@@ -219,7 +219,7 @@ class Recorder:
         for row, text in zip(range(count), itertools.cycle(texts), strict=False):
             speaker = info.speakers[row % len(info.speakers)] if info.speakers else ""
             instructions = "A calm voice." if info.task == "voice_design" else ""
-            request = SynthesisRequest(text, speaker, instructions=instructions, streaming_text=streaming_text)
+            request = SynthesisRequest(text, speaker=speaker, instructions=instructions, streaming_text=streaming_text)
             asked.append(self._utterance(request, row, pages))
         return tuple(asked)
 
@@ -257,7 +257,7 @@ class Recorder:
 
         for plan in plans:
             underway.append(self._runner.launch(plan))
-            if len(underway) > self._runner.steps_ahead:
+            if len(underway) > self._runner.capacity.steps_ahead:
                 yield end()
         while underway:
             yield end()

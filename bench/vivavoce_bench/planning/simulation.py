@@ -13,12 +13,13 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from vivavoce_engine.batching.admission import Admission, Load
-from vivavoce_engine.batching.chunking import Playback
+from vivavoce_engine.batching.admission import Admission, Backlog, waiting
+from vivavoce_engine.batching.capacity import DEVICE, HOST, Capacity
+from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.loop import EngineLoop
 from vivavoce_engine.batching.messages import AudioChunk, Delivery, Finished, Submit
 from vivavoce_engine.batching.pending import Pending, TrailingText
@@ -68,7 +69,7 @@ class Heard:
         """A piece comes."""
         if self.first_s is None:
             self.first_s = at_s
-        late_s = self._playback.hear(at_s, frames * FRAME_S)
+        late_s = self._playback.add_audio(at_s, frames * FRAME_S)
         if late_s > ON_TIME_S:
             self.underruns += 1
             self.stalled_s += late_s
@@ -148,13 +149,8 @@ class SimulatedRunner:
     _decoder_free_s: float = 0.0
 
     @property
-    def steps_ahead(self) -> int:
-        return self.times.steps_ahead
-
-    @property
-    def shares_pages(self) -> bool:
-        """As on the device that works beside its host."""
-        return self.times.steps_ahead > 0
+    def capacity(self) -> Capacity:
+        return replace(DEVICE, steps_ahead=self.times.steps_ahead) if self.times.steps_ahead else HOST
 
     def launch(self, plan: Plan) -> Step:
         self.clock.wait_until(self.clock.now_s + self.times.host_ms_of(plan) / 1000)
@@ -163,7 +159,7 @@ class SimulatedRunner:
         done_s = max(made_s, self._decoder_free_s) + decoding_s
         self._talker_free_s, self._decoder_free_s = made_s + self.times.decoding_slows * decoding_s, done_s
         outcome = self._outcome(plan)
-        if not self.steps_ahead:
+        if not self.times.steps_ahead:
             outcome.decoding_s = decoding_s
         return Step(outcome, lambda: self.clock.wait_until(done_s))
 
@@ -198,8 +194,7 @@ class Simulation:
         self._runner = SimulatedRunner(times, self._clock)
         self._admission = Admission(config, FRAME_S)
         self._loop = EngineLoop(self._runner, config, self._admission, self._deliver, self._clock)
-        self._accepted = 0
-        self._accepted_frames = 0.0
+        self._accepted = Backlog()
         self._heard: list[Heard] = []
         self._waiting_arrivals: list[Arrival] = []
         self._taken_in: deque[tuple[float, Arrival]] = deque()
@@ -222,7 +217,7 @@ class Simulation:
         while True:
             self._take_in()
             while self._taken_in and self._taken_in[0][0] <= self._clock.now_s:
-                self._submit(self._taken_in.popleft()[1])
+                self.submit(self._taken_in.popleft()[1])
             if self._loop.step():
                 continue
             if self._taken_in:
@@ -243,14 +238,15 @@ class Simulation:
             arrival = heapq.heappop(self._waiting_arrivals)
             self._taken_in.append((self._front.done_s(arrival.at_s, self._front_ms.request), arrival))
 
-    def _submit(self, arrival: Arrival) -> None:
+    def submit(self, arrival: Arrival) -> None:
+        """Queues a request that the engine has received, or refuses it as the engine would."""
         listener = Heard(len(self._heard), arrival)
         self._heard.append(listener)
         length = arrival.frames
         tokens = max(1, round(length / FRAMES_PER_TOKEN))
         frames = self._admission.estimate_frames(tokens, self._runner.info.max_frames)
         try:
-            self._admission.check(self._waiting(), frames, None)
+            self._admission.check(self.waiting(), frames, None)
         except Overloaded:
             listener.refused = True
             return
@@ -259,15 +255,12 @@ class Simulation:
         prompt = Prompt((NO_ID,), (NO_ID,), (), tokens)
         trailing = TrailingText((), complete=True, text_tokens=tokens)
         pending = Pending(listener.utterance_id, request, prompt, 0, length, listener, trailing, frames)
-        self._accepted += 1
-        self._accepted_frames += frames
+        self._accepted = self._accepted.plus(frames)
         self._loop.apply([Submit(pending)])
 
-    def _waiting(self) -> Load:
-        """As EngineFront counts it."""
-        state = self._loop.state()
-        requests = self._accepted - state.left_queue - state.rows_free(self._config.max_streams)
-        return Load(0, 0.0) if requests < 0 else Load(requests, self._accepted_frames - state.left_queue_frames)
+    def waiting(self) -> Backlog:
+        """The requests that find no row free."""
+        return waiting(self._accepted, self._loop.state(), self._config.max_streams)
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
         self._take_in()  # what came before this report

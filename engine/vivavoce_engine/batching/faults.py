@@ -1,4 +1,4 @@
-"""What an exception means for those who are concerned by it. Knows no torch: exceptions are told by what they say."""
+"""The meaning of an exception for the engine and for callers. Torch-free: exceptions are recognised by their text."""
 
 import re
 from typing import Literal
@@ -13,19 +13,19 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_device_lost(error: BaseException) -> bool:
-    """Whether nothing can be computed in this process any more: an error of the CUDA context stays."""
+    """True if this process can compute nothing any more, because an error of a CUDA context is permanent."""
     return "CUDA error" in str(error)
 
 
 def reason_of(error: BaseException) -> Literal["out_of_memory", "device", "error"]:
-    """Why an engine broke down, in a word."""
+    """The cause of an engine's breakdown in one word."""
     if is_out_of_memory(error):
         return "out_of_memory"
     return "device" if is_device_lost(error) else "error"
 
 
 def as_engine_error(error: Exception) -> EngineError:
-    """What those who asked are told of an exception. Where memory is short, there may be some later."""
+    """The error that callers get for an exception. Lack of memory may pass, so it becomes NotServing."""
     if isinstance(error, EngineError):
         return error
     if is_out_of_memory(error):
@@ -34,7 +34,7 @@ def as_engine_error(error: Exception) -> EngineError:
 
 
 def failure_of(error: Exception) -> EngineError:
-    """What the listener of one utterance is told of an exception in its work."""
+    """The error that the listener of one utterance gets for an exception in its work."""
     if is_out_of_memory(error):
         return as_engine_error(error)
     return SynthesisFailed(f"the utterance failed: {error}")

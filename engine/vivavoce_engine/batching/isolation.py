@@ -1,4 +1,4 @@
-"""Work on several utterances at once in which one utterance's fault costs no other."""
+"""Work on several utterances at once, where a fault of one utterance fails that utterance alone."""
 
 import logging
 from collections.abc import Callable
@@ -14,10 +14,10 @@ Stage = Callable[[SequenceOf[Sequence], Outcome], None]
 
 
 def isolated(stage: Stage, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
-    """Runs a stage for all at once; if that fails, for one after the other, so that a fault takes down its own
-    row alone. That is possible because a stage changes a row's state last, when nothing can fail any more.
+    """Runs a stage for all sequences at once and, if that fails, for one after the other.
 
-    Raises what cannot be one row's fault: an error of the CUDA context.
+    So a fault fails its own row alone. A stage may be repeated because it changes a row's state last, when nothing can
+    fail any more. An error of the CUDA context is no single row's fault, and is raised.
     """
     alive = [sequence for sequence in sequences if sequence.utterance_id not in outcome.failed]
     if not alive:

@@ -1,32 +1,30 @@
-"""All that crosses the thread boundary of the engine. Reading this file is knowing the system.
+"""Messages between callers and the engine's loop.
 
-In:  Submit, AppendText, Cancel, Shutdown (event loop → engine thread).
-Out: AudioChunk, Finished, Failed (engine thread → AudioStream).
+To the loop:   Submit, AppendText, Cancel, Shutdown.
+From the loop: AudioChunk, Finished, Failed, each to the listener of one utterance.
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vivavoce_engine.batching.listener import Listener
-
-if TYPE_CHECKING:
-    from vivavoce_engine.batching.pending import Pending
-    from vivavoce_engine.errors import EngineError
+from vivavoce_engine.batching.pending import Pending
+from vivavoce_engine.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
     """Queue this utterance."""
 
-    pending: "Pending"
+    pending: Pending
 
 
 @dataclass(frozen=True, slots=True)
 class AppendText:
-    """More text ids of a live utterance; `complete` with the last of them."""
+    """More text ids of a live utterance; `complete` marks the last of them."""
 
     utterance_id: int
     ids: tuple[int, ...]
@@ -35,14 +33,14 @@ class AppendText:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The listener is gone: free the utterance's row (or queue place) before the next frame."""
+    """The listener has left: free the utterance's row or its place in the queue before the next frame."""
 
     utterance_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """Stop the thread. Whatever still waits or runs fails with NotServing."""
+    """End the loop. Utterances that wait or run fail with NotServing."""
 
 
 Command = Submit | AppendText | Cancel | Shutdown
@@ -50,7 +48,7 @@ Command = Submit | AppendText | Cancel | Shutdown
 
 @dataclass(frozen=True, slots=True)
 class AudioChunk:
-    """A piece of speech: its codec frames, `codes` [frames, code groups], and their audio, float32 mono in [-1, 1]."""
+    """A piece of speech: `codes` int16 [frames, code groups], and `pcm` [samples], float32 mono in [-1, 1]."""
 
     pcm: NDArray[np.float32]
     codes: NDArray[np.int16]
@@ -60,7 +58,7 @@ class AudioChunk:
         return len(self.codes)
 
     def first(self, frames: int) -> "AudioChunk":
-        """Its first frames."""
+        """The piece cut after its first `frames`."""
         if frames == self.frames:
             return self
         return AudioChunk(self.pcm[: len(self.pcm) // self.frames * frames], self.codes[:frames])
@@ -68,9 +66,9 @@ class AudioChunk:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The utterance is complete. `reason` is `length` when the frame limit ended it, not the model.
+    """The utterance is complete. `reason` is `length` if the frame limit ended it, and `stop` if the model did.
 
-    `queue_wait_s` is how long it waited for a row.
+    `queue_wait_s` is the time that it waited for a row.
     """
 
     text_tokens: int
@@ -83,8 +81,9 @@ class Finished:
 class Failed:
     """The utterance broke; nothing follows."""
 
-    error: "EngineError"
+    error: EngineError
 
 
 StreamEvent = AudioChunk | Finished | Failed
 Delivery = tuple[Listener, StreamEvent]
+"""An event, and the listener it is for."""

@@ -5,44 +5,45 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from vivavoce_engine.batching.listener import Listener
-from vivavoce_engine.request import SynthesisRequest
+from vivavoce_engine.request import UtteranceOptions
 from vivavoce_engine.text.prompt import Prompt
 
 
 class TrailingText:
-    """The text ids that go with the frames: number k with frame k, then tts_pad for ever.
+    """The text ids that are fed to the talker with the frames: id k with frame k, and tts_pad after the last.
 
-    While `complete` is false more may come, and a frame whose text is not there yet must wait. The last id of a
-    complete text is tts_eos (or it was part of the prompt, and there are none).
+    While `complete` is false more ids may come, and a frame whose id has not arrived must wait. The last id of a
+    complete text is tts_eos. There are no ids at all if the whole text was part of the prompt.
     """
 
     def __init__(self, ids: Iterable[int], complete: bool, text_tokens: int) -> None:
         self.ids = list(ids)
         self.complete = complete
         self.text_tokens = text_tokens
-        """Tokens of the whole text so far, those in the prompt included."""
+        """Tokens of the text so far, including those in the prompt."""
 
     def append(self, ids: tuple[int, ...], complete: bool) -> None:
-        """Adds text ids; the last of a complete text is tts_eos."""
+        """Adds text ids; the last id of a complete text is tts_eos."""
         assert not self.complete, "nothing follows a complete text"
         self.ids += ids
         self.complete = complete
         self.text_tokens += len(ids) - complete
 
     def covers(self, frame: int) -> bool:
-        """Whether it is known what goes with this frame."""
+        """True if the text id of this frame is known."""
         return self.complete or frame < len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An accepted utterance that waits for a row. `trailing` alone changes, while text arrives.
+    """An accepted utterance that waits for a row. Only `trailing` changes, while text arrives.
 
-    `frames` estimates the length of its speech; past `deadline_s` (time.monotonic, as `queued_s`) it no longer waits.
+    `request` is a SynthesisRequest, or the options alone of a text that arrives later. `frames` is the estimated length
+    of its speech. `queued_s` and `deadline_s` are times of `time.monotonic`; past the deadline it is refused.
     """
 
     utterance_id: int
-    request: SynthesisRequest
+    request: UtteranceOptions
     prompt: Prompt
     seed: int
     max_frames: int

@@ -1,25 +1,26 @@
-"""The seam between scheduling and computing: what an engine step asks of the models."""
+"""The seam between scheduling and computing: a Plan goes in, a Step comes out."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from vivavoce_engine.batching.capacity import HOST, Capacity
 from vivavoce_engine.batching.messages import AudioChunk
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.errors import EngineError
-from vivavoce_engine.request import ModelInfo, SynthesisRequest
+from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions
 from vivavoce_engine.text.prompt import Prompt
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a plan gave.
+    """The result of a plan, by utterance id.
 
-    `ended`: utterance id → whether the model ended its speech after this step's frame, for each of `plan.step`.
-    `audio`: utterance id → the piece of speech, for each of `plan.vocode`.
-    `failed`: utterance id → why it cannot go on; it may be missing from the other two.
-    `decoding_s`: for how long everybody's next frame waited for `audio`; 0 where a device decodes beside it.
+    `ended`: for each of `plan.step`, True if the model ended its speech after this step's frame.
+    `audio`: for each of `plan.vocode`, the piece of speech.
+    `failed`: the error of an utterance that cannot go on; the other two may lack it.
+    `decoding_s`: time that the next frame of every row waited for `audio`; 0 where a device decodes beside the frames.
     """
 
     plan: Plan
@@ -31,14 +32,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A plan that is being run. Of its outcome `failed` is known at once, and all of it when `wait` has returned."""
+    """A plan that runs. `outcome.failed` is known at once; the rest of the outcome when `wait` has returned."""
 
     outcome: Outcome
     wait: Callable[[], None]
 
 
 class TextCommitter(Protocol):
-    """Fragments of text → ids that later text cannot change."""
+    """Turns fragments of one text into ids that later text cannot change."""
 
     def append(self, text: str) -> list[int]: ...
 
@@ -46,22 +47,22 @@ class TextCommitter(Protocol):
 
 
 class PromptBuilder(Protocol):
-    """Turns a request into token ids; called from any thread."""
+    """Turns requests into token ids. Any thread may call it."""
 
     def prompt(self, request: SynthesisRequest) -> Prompt:
-        """Raises Rejected, naming the request's field, if the model cannot speak it."""
+        """The prompt of a complete request. Raises Rejected, naming the field, if the model cannot speak it."""
         ...
 
     def live_text(self) -> TextCommitter:
-        """For one text that arrives in fragments."""
+        """A committer for one text that arrives in fragments."""
         ...
 
-    def tokens_to_start(self, request: SynthesisRequest) -> int:
-        """Text tokens that `build` needs of a text that is not complete."""
+    def tokens_to_start(self, options: UtteranceOptions) -> int:
+        """Number of text tokens that `build` needs of an incomplete text."""
         ...
 
-    def build(self, request: SynthesisRequest, text: Sequence[int], complete: bool) -> Prompt:
-        """The prompt for text ids of which more follow unless `complete`. Raises Rejected as `prompt` does."""
+    def build(self, options: UtteranceOptions, text: Sequence[int], complete: bool) -> Prompt:
+        """The prompt for text ids; more ids follow unless it is `complete`. Raises Rejected as `prompt` does."""
         ...
 
     @property
@@ -71,7 +72,7 @@ class PromptBuilder(Protocol):
 
 
 class Runner(Protocol):
-    """Runs plans. Called from the engine thread alone."""
+    """Runs plans. Only the engine's thread calls it."""
 
     @property
     def info(self) -> ModelInfo: ...
@@ -80,31 +81,23 @@ class Runner(Protocol):
     def text(self) -> PromptBuilder: ...
 
     @property
-    def steps_ahead(self) -> int:
-        """How many steps may be begun before the first of them is waited for: 0 where `launch` does all the work, 1
-        where a device works beside the host. Whether a frame was the last of its speech is known that much later."""
-        ...
-
-    @property
-    def shares_pages(self) -> bool:
-        """Whether its rows share pages of a KV cache; otherwise each has room for a whole context of its own."""
+    def capacity(self) -> Capacity:
+        """How much it takes at once. Constant."""
         ...
 
     def launch(self, plan: Plan) -> Step:
-        """Begins prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
+        """Begins prefill, one frame a row, and audio. Rows outside the plan keep their state bit for bit."""
         ...
 
 
 class ImmediateRunner(ABC):
-    """A runner that does its work when it is asked to. It is for a host, whose memory is taken only when it is first
-    written to: a whole context a row costs nothing before it is used."""
+    """A runner on a host: `launch` does all the work before it returns."""
 
-    steps_ahead = 0
-    shares_pages = False
+    capacity = HOST
 
     @abstractmethod
     def run(self, plan: Plan) -> Outcome:
-        """Prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
+        """Does prefill, one frame a row, and audio. Rows outside the plan keep their state bit for bit."""
 
     def launch(self, plan: Plan) -> Step:
         return Step(self.run(plan), lambda: None)

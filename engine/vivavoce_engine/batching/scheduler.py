@@ -1,29 +1,27 @@
-"""Who runs next. Pure Python: no tensors, no threads, no clock."""
+"""The scheduler: which utterances start, make a frame, or become audio in the next step.
+
+Pure Python: no tensors, no threads, no clock.
+"""
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from vivavoce_engine.batching.chunking import host_chunk_frames
+from vivavoce_engine.batching.capacity import Capacity
+from vivavoce_engine.batching.pace import UNHURRIED, Moment, next_piece
 from vivavoce_engine.batching.pending import Pending
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.batching.slots import Slots
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.pages import pages_of
 
-PREFILL_TOKENS = 1024
-HOST_PREFILL_TOKENS = 512
-"""Prompts that start in one step have no more than this, unless a single one has: many long ones would stall everybody.
-On a host each counts as the longest, to which they are padded."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """One engine step: prefill `start`, make a frame for each of `step`, decode audio for `vocode`.
 
-    `start` rows are part of `step`, so a new utterance has its first frame, and usually its first audio, after one
-    engine step. `vocode` gives the number of frames, the step's own included.
+    Rows of `start` are part of `step` too, so a new utterance has its first frame, and usually its first audio, after
+    one engine step. `vocode` gives the number of frames to decode, including the frame that the step makes.
     """
 
     start: tuple[Sequence, ...]
@@ -37,13 +35,12 @@ class Plan:
 class Scheduler:
     """Owns the queue, the rows and the pages of the talker's KV cache: admits, plans, releases.
 
-    A row's pages grow with its speech. Where none is free, older rows get the next ones first; the others rest.
+    A row gets pages as its speech grows. Where no page is free, older rows get the next ones first; the others rest.
     """
 
-    def __init__(self, config: EngineConfig, max_unread_frames: int, pages: int, on_device: bool) -> None:
-        """`on_device`: a device works beside the host, decodes beside the next frame, and takes prompts packed."""
+    def __init__(self, config: EngineConfig, max_unread_frames: int, pages: int, capacity: Capacity) -> None:
         self._config = config
-        self._on_device = on_device
+        self._capacity = capacity
         self._max_unread_frames = max_unread_frames
         self._rows = Slots("row", config.max_streams)
         self._pages = Slots("page", pages)
@@ -51,9 +48,9 @@ class Scheduler:
         self._running: dict[int, Sequence] = {}
         self.left_queue = 0
         self.left_queue_frames = 0.0
-        """How many requests, and estimated frames, have left the queue so far, by whatever way."""
+        """Requests, and their estimated frames, that have left the queue so far, in whatever way."""
         self.short_of_pages = False
-        """Whether the next in the queue waits for pages, though there may be rows."""
+        """True while the next request in the queue waits for pages, though rows may be free."""
 
     @property
     def running(self) -> int:
@@ -63,14 +60,14 @@ class Scheduler:
         self._queue[pending.utterance_id] = pending
 
     def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
-        """More text for an utterance that waits or runs; one that has ended needs no more."""
+        """Adds text to an utterance that waits or runs. Text for an utterance that has ended is dropped."""
         if utterance_id in self._queue:
             self._queue[utterance_id].trailing.append(ids, complete)
         elif utterance_id in self._running:
             self._running[utterance_id].trailing.append(ids, complete)
 
     def cancel(self, utterance_id: int) -> None:
-        """Forgets an utterance wherever it is; one that has already ended is no error."""
+        """Removes an utterance from the queue or its row. An utterance that has already ended is no error."""
         if utterance_id in self._queue:
             self._dequeue(utterance_id)
         elif utterance_id in self._running:
@@ -83,7 +80,7 @@ class Scheduler:
         return pending
 
     def expire(self, now_s: float) -> list[Pending]:
-        """Removes and returns what has waited past its deadline."""
+        """Removes and returns the requests that have waited past their deadlines."""
         late = [pending.utterance_id for pending in self._queue.values() if pending.deadline_s <= now_s]
         return [self._dequeue(utterance_id) for utterance_id in late]
 
@@ -95,8 +92,8 @@ class Scheduler:
     def release(self, sequence: Sequence) -> None:
         """Frees the row and the pages of an utterance that is complete, cancelled or failed.
 
-        A step that is underway may still write to them. Whoever gets them writes later: steps are done in the order in
-        which they were begun, and so are the changes to the table that says where a row's pages are.
+        A step that is underway may still write to them. Their next owner writes later, because steps run in the order
+        in which they began, and so do changes to the table of each row's pages.
         """
         del self._running[sequence.utterance_id]
         self._rows.release(sequence.row)
@@ -104,40 +101,34 @@ class Scheduler:
             self._pages.release(page)
 
     def is_running(self, sequence: Sequence) -> bool:
-        """Whether it still has its row."""
+        """True if the utterance still has its row."""
         return sequence.utterance_id in self._running
 
     def running_sequences(self) -> list[Sequence]:
         return list(self._running.values())
 
-    def plan(self, runs_dry: Callable[[Sequence], bool] = lambda _: False) -> Plan:
+    def plan(self, moment: Moment = UNHURRIED) -> Plan:
         """Starts what fits, and steps every row that has text, room, and a listener who is not too far behind.
 
-        Rows that run get their pages before any goes to one that starts. Frames wait until they are a piece of audio,
-        but for a listener who `runs_dry` before they would be.
+        Rows that run get their pages before any goes to one that starts. `pace.next_piece` decides which frames become
+        audio at this `moment`.
         """
         step = [sequence for sequence in self._running.values() if self._wants_frame(sequence) and self._grow(sequence)]
         start = self._admit()
         step += filter(self._wants_frame, start)
         stepping = {sequence.utterance_id for sequence in step}
-        largest = self._config.max_chunk_frames
-        if not self._on_device:
-            largest = min(largest, host_chunk_frames(len(self._running)))
-        vocode = []
-        for sequence in self._running.values():
-            coming = sequence.utterance_id in stepping
-            frames = sequence.next_chunk(largest, coming)
-            if not frames and runs_dry(sequence):
-                frames = sequence.frames_waiting + coming
-            if frames:
-                vocode.append((sequence, frames))
-        return Plan(tuple(start), tuple(step), tuple(vocode))
+        largest = self._capacity.largest_piece(len(self._running), self._config.max_chunk_frames)
+        pieces = (
+            (sequence, next_piece(sequence, int(sequence.utterance_id in stepping), largest, moment))
+            for sequence in self._running.values()
+        )
+        return Plan(tuple(start), tuple(step), tuple((sequence, frames) for sequence, frames in pieces if frames))
 
     def stuck(self) -> Sequence | None:
-        """For when a plan is empty and no step is underway: the youngest row, if all of them wait for a page.
+        """The youngest row, if every row waits for a page; asked when a plan is empty and no step is underway.
 
-        None of them can go on then before one gives way. A row that rests for its listener or for text is not counted
-        among them: it goes on or is cancelled, and its pages are free in the end.
+        No row can go on then before one gives way. A row that rests for its listener or for text does not count: it
+        goes on or is cancelled, and its pages are free in the end.
         """
         running = self.running_sequences()
         if all(self._wants_frame(sequence) and self._lacks_page(sequence) for sequence in running):
@@ -148,11 +139,11 @@ class Scheduler:
         return sequence.can_step and sequence.stream.unread_frames <= self._max_unread_frames
 
     def _lacks_page(self, sequence: Sequence) -> bool:
-        """Whether the next frame's position is on a page that it does not have yet."""
+        """True if the position of the next frame lies on a page that the row does not have yet."""
         return pages_of(sequence.position + 1) > len(sequence.pages)
 
     def _grow(self, sequence: Sequence) -> bool:
-        """Whether it has room for its next frame, for which it gets a page if one is free."""
+        """Gives the row a page for its next frame if it needs one. Returns False if none is free."""
         if not self._lacks_page(sequence):
             return True
         if not self._pages.free:
@@ -162,18 +153,16 @@ class Scheduler:
 
     def _admit(self) -> list[Sequence]:
         started: list[Sequence] = []
-        tokens = longest = 0
-        most_tokens = PREFILL_TOKENS if self._on_device else HOST_PREFILL_TOKENS
+        lengths: list[int] = []
         self.short_of_pages = False
         while self._queue and self._rows.free and len(started) < self._config.max_prefills_per_step:
             pending = self._queue[self._next_in_turn()]
-            longest = max(longest, pending.prompt.prefill_tokens)
-            tokens = tokens + pending.prompt.prefill_tokens if self._on_device else (len(started) + 1) * longest
-            if started and tokens > most_tokens:
+            lengths.append(pending.prompt.prefill_tokens)
+            if started and self._capacity.prompt_tokens(lengths) > self._capacity.prefill_tokens:
                 break
             if not self._fits(pending):
                 self.short_of_pages = True
-                break  # nobody overtakes it: it would wait for ever
+                break  # nothing overtakes it, or it would wait for ever
             sequence = Sequence(self._dequeue(pending.utterance_id), self._rows.take())
             sequence.pages += (self._pages.take() for _ in range(pages_of(sequence.position + 1)))
             self._running[sequence.utterance_id] = sequence
@@ -181,26 +170,29 @@ class Scheduler:
         return started
 
     def _fits(self, pending: Pending) -> bool:
-        """Whether there are pages for it, besides those that running rows will need by their own estimates."""
+        """True if there are pages for it beyond those that running rows will need by their own estimates."""
         promised = sum(
             max(0, self._pages_expected(sequence.pending) - len(sequence.pages)) for sequence in self._running.values()
         )
         return self._pages_expected(pending) <= self._pages.free - promised
 
     def _pages_expected(self, pending: Pending) -> int:
-        """For its prompt and the frames that it is likely to have; never more than there are."""
+        """Pages for its prompt and its estimated frames, at most all pages."""
         frames = min(pending.max_frames, max(1, math.ceil(pending.frames)))
         return min(self._pages.count, pages_of(pending.prompt.prefill_tokens + frames))
 
     def _next_in_turn(self) -> int:
-        """What goes on from speech that is being heard; else the oldest request of the client that has the fewest rows:
-        one client's burst delays nobody else."""
+        """The next request to start.
+
+        Requests that continue speech being heard come first. Then the oldest request of the client with the fewest
+        rows, so that a burst of one client delays nobody else.
+        """
         rows = Counter(sequence.pending.request.client for sequence in self._running.values())
         requests = {utterance_id: pending.request for utterance_id, pending in self._queue.items()}
         return min(requests, key=lambda number: (requests[number].context is None, rows[requests[number].client]))
 
     def drop_all(self) -> list[Pending]:
-        """Empties queue and rows, and returns what was in them."""
+        """Empties queue and rows, and returns the utterances that were in them."""
         dropped = [self._dequeue(utterance_id) for utterance_id in list(self._queue)]
         dropped += (sequence.pending for sequence in self._running.values())
         for sequence in list(self._running.values()):

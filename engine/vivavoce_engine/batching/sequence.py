@@ -1,6 +1,6 @@
-"""Host state of one utterance: ints and flags only. Tensors live in the runner's tables, at `row`.
+"""Host state of a running utterance: ints and flags only. Its tensors live in the runner's tables, at `row`.
 
-An utterance is `Pending` until it owns a row and a `Sequence` from then on; the two never mix.
+An utterance is `Pending` until it owns a row, and a `Sequence` from then on.
 """
 
 from typing import Literal
@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_engine.batching.chunking import Playback, chunk_frames
-from vivavoce_engine.batching.listener import Listener
+from vivavoce_engine.batching.listener import Listener, Playback
 from vivavoce_engine.batching.messages import AudioChunk, Finished
 from vivavoce_engine.batching.pending import Pending, TrailingText
 
@@ -18,19 +17,23 @@ MIN_FRAMES = 2
 NEVER = 1 << 62
 ENDLESS_FRAMES = 250
 ENDLESS_FRAMES_PER_TOKEN = 25
-"""Speech is endless past 20 s plus 2 s for each text token; a token usually takes 0.1 to 0.4 s."""
+"""Speech counts as endless past 20 s plus 2 s for each text token. A token usually takes 0.1 to 0.4 s."""
 SAME_FRAMES = 75
-"""Speech is endless when 6 s of it are one and the same frame."""
+"""Speech counts as endless when 6 s of it are one and the same frame."""
 
 
 class Sequence:
-    """A running utterance. Frames go made → vocoded: codes first, then decoded into audio and sent.
+    """A running utterance. Four counters follow the life of its frames:
 
-    Both are counted when the step that does it begins. What it gave is known when it has ended, a step later on a
-    device that works beside the host: `frames_known` and `frames_sent` follow then. If a frame turns out to have been
-    the last, what was begun after it is void.
+        frames_made      a step that draws the frame's codes has begun
+        frames_known     that step has ended: the host knows whether the speech ends after the frame
+        frames_vocoded   a step that decodes the frame into audio has begun
+        frames_sent      that step has ended, and the audio is on its way to the listener
 
-    0 ≤ frames_sent ≤ frames_vocoded ≤ frames_made ≤ max_frames, and frames_sent ≤ frames_known ≤ frames_made
+        0 ≤ frames_sent ≤ frames_vocoded ≤ frames_made ≤ max_frames, and frames_sent ≤ frames_known ≤ frames_made
+
+    On a device that works beside the host, a step ends one turn of the loop after the next step has begun. So a frame
+    may turn out to have been the last while later frames are being made: those are void and never sent.
     """
 
     def __init__(self, pending: Pending, row: int) -> None:
@@ -38,16 +41,15 @@ class Sequence:
         self.pending = pending
         self.row = row
         self.pages: list[int] = []
-        """Where its positions lie in the talker's KV cache, in their order; it grows while the utterance does."""
+        """Pages of the talker's KV cache that hold its positions, in order. The list grows with the utterance."""
         self.queue_wait_s = 0.0
         self.frames_made = 0
         self.frames_vocoded = 0
         self.frames_known = 0
-        """Frames of which is known whether the speech ended after them."""
         self.frames_sent = 0
         self.playback = Playback()
         self.ended = False
-        """No further frame will be made: the model ended its speech, or the frame limit is reached."""
+        """True if no further frame will be made: the model ended its speech, or the frame limit is reached."""
         self._hit_limit = False
         self._last_frame: list[int] = []
         self._same_frames = 0
@@ -66,24 +68,24 @@ class Sequence:
 
     @property
     def position(self) -> int:
-        """Of the next frame, in the talker's context."""
+        """Position of the next frame in the talker's context."""
         return self.pending.prompt.prefill_tokens + self.frames_made
 
     @property
     def can_step(self) -> bool:
-        """Whether another frame can be made now; a live text may have run dry."""
+        """True if another frame can be made now. It is false after the end, and while a live text has run dry."""
         return not self.ended and self.trailing.covers(self.frames_made)
 
     @property
     def min_frames(self) -> int:
-        """The first frame in whose place the speech may end, by the text that is known."""
+        """Index of the first frame in whose place the speech may end, given the text that has arrived."""
         if not self.pending.request.end_after_text:
             return MIN_FRAMES
         return max(MIN_FRAMES, len(self.trailing.ids)) if self.trailing.complete else NEVER
 
     @property
     def frames_waiting(self) -> int:
-        """Frames made and not yet decoded into audio."""
+        """Frames that are made and whose decoding has not begun."""
         return self.frames_made - self.frames_vocoded
 
     @property
@@ -96,26 +98,15 @@ class Sequence:
         self.frames_made += 1
         self.ended = self._hit_limit = self.frames_made == self.pending.max_frames
 
-    def know_frame(self, end_of_speech: bool) -> None:
-        """A frame's step has ended; `end_of_speech` says that the model wants no other after it."""
+    def confirm_frame(self, end_of_speech: bool) -> None:
+        """Counts a frame whose step has ended. `end_of_speech`: the model wants no frame after it."""
         if self.ended and self.frames_known == self.frames_made:
-            return  # it was begun before the end was known
+            return  # a void frame: its step began before the end was known
         self.frames_known += 1
         if end_of_speech:
             self.ended, self._hit_limit = True, False
             self.frames_made = self.frames_known
             self.frames_vocoded = min(self.frames_vocoded, self.frames_made)
-
-    def next_chunk(self, max_chunk_frames: int, frames_coming: int) -> int:
-        """Frames to decode in a step that makes `frames_coming` more frames (0 or 1): 0 while the piece is short.
-
-        What waits is not held back when no frame is coming: the speech has ended, or its text has run dry.
-        """
-        want = chunk_frames(self.frames_vocoded, self.pending.request.first_chunk_frames, max_chunk_frames)
-        have = self.frames_waiting + frames_coming
-        if have >= want:
-            return want
-        return have if self.ended or not self.trailing.covers(self.frames_made) else 0
 
     def add_vocoded(self, frames: int) -> None:
         """Counts frames whose decoding begins."""
@@ -123,30 +114,30 @@ class Sequence:
         self.frames_vocoded += frames
 
     def send(self, chunk: AudioChunk) -> AudioChunk | None:
-        """What of a decoded piece is speech: without the frames that were begun after the last."""
+        """The part of a decoded piece that is speech, without void frames; None if nothing is left."""
         frames = min(chunk.frames, self.frames_known - self.frames_sent)
         if frames == 0:
             return None
         self.frames_sent += frames
         return chunk.first(frames)
 
-    def watch(self, codes: NDArray[np.int16]) -> None:
-        """Counts how many frames in a row are the same; `codes` [frames, code groups]."""
+    def count_repeats(self, codes: NDArray[np.int16]) -> None:
+        """Counts identical frames in a row; `codes` is int16 [frames, code groups]."""
         for frame in codes.tolist():
             self._same_frames = self._same_frames + 1 if frame == self._last_frame else 1
             self._last_frame = frame
 
     @property
     def runs_away(self) -> bool:
-        """Whether the model has lost its way: real models never end 0.3 to 0.5 % of their utterances.
+        """True if the model has lost its way. Released models never end 0.3 to 0.5 % of their utterances.
 
-        The ceiling is generous, since a short text may be long in speech (a number, an acronym, a pause).
+        The ceiling is generous, because a short text can be long when spoken: a number, an acronym, a pause.
         """
         ceiling = ENDLESS_FRAMES + ENDLESS_FRAMES_PER_TOKEN * self.trailing.text_tokens
         return self.trailing.complete and (self.frames_known > ceiling or self._same_frames >= SAME_FRAMES)
 
     def finished(self) -> Finished:
-        """What the listener hears last."""
+        """The listener's last event."""
         assert self.complete
         reason: Literal["stop", "length"] = "length" if self._hit_limit else "stop"
         return Finished(self.trailing.text_tokens, self.frames_made, reason, self.queue_wait_s)

@@ -1,11 +1,11 @@
-"""Numbered places that utterances own while they run: rows of the runner's tables, and pages of its KV cache."""
+"""Numbered slots that utterances own while they run: rows of the runner's tables, and pages of its KV cache."""
 
 import heapq
 from collections.abc import Iterable
 
 
 class Slots:
-    """Hands out the lowest free one first: running rows stay close together (a slice instead of a gather)."""
+    """Hands out the lowest free slot first, so that running rows stay together and a slice can replace a gather."""
 
     def __init__(self, name: str, count: int) -> None:
         self.name = name
@@ -29,7 +29,7 @@ class Slots:
         heapq.heappush(self._free, slot)
 
     def check_integrity(self, expected_used: Iterable[int]) -> None:
-        """Raises AssertionError if one leaked or is owned twice."""
+        """Raises AssertionError if a slot leaked or has two owners."""
         used, owned = sorted(self._used), sorted(expected_used)
         assert used == owned, f"{self.name}s in use {used}, owned by utterances {owned}"
         assert len(self._free) + len(used) == self.count, f"a {self.name} is lost"

@@ -1,4 +1,4 @@
-"""Runs plans with the real models. All state of a row is in tensors indexed by row; nothing else survives a step.
+"""The runner of plain PyTorch modules. All state of a row is in tensors indexed by row; nothing else outlives a step.
 
 A frame: code predictor (codes 1..G-1) → sum of the frame's code embeddings + the next text embedding → talker step →
 code 0 of the next frame, or end of speech. Reference: qwen-tts 0.1.1, Qwen3TTSTalkerForConditionalGeneration.
@@ -36,7 +36,7 @@ SMALL_HIDDEN_SIZE = 1024
 
 
 class TorchRunner(ImmediateRunner):
-    """One checkpoint on one device, eager."""
+    """Runs one checkpoint on one device, without graphs or kernels of its own."""
 
     def __init__(self, name: str, checkpoint: Checkpoint, config: EngineConfig) -> None:
         self.device = torch.device(resolve_device(config.device))
@@ -64,22 +64,22 @@ class TorchRunner(ImmediateRunner):
         self._trailing_count = self._ints(rows)
         self._trailing_sent = [0] * rows
         self._min_frames = self._ints(rows)
-        """The first frame in whose place the speech may end."""
+        """Index of the first frame in whose place the speech may end, by row."""
         self._seen = torch.zeros(rows, talker.vocab_size, dtype=torch.bool, device=self.device)
         self._codes = self._ints(rows, config.max_chunk_frames, talker.num_code_groups)
-        """Ring of frames that wait for the decoder: frame f is at f modulo its length."""
+        """Ring of frames that wait for the decoder: frame f is at index f modulo the ring's length."""
         self._predicted_codebooks = torch.arange(1, talker.num_code_groups, device=self.device)[:, None]
         self._talker_sampling = SamplingTable(rows, self.device)
         self._predictor_sampling = SamplingTable(rows, self.device)
         self._suppressed = self._suppression(talker.vocab_size, talker.codec_eos_token_id)
 
     def run(self, plan: Plan) -> Outcome:
-        """Prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
+        """Does prefill, one frame a row, and audio. Rows outside the plan keep their state bit for bit."""
         outcome = Outcome(plan, {}, {}, {})
         calls: defaultdict[tuple[int, int], list[Sequence]] = defaultdict(list)
         for sequence, frames in plan.vocode:
-            # How much live text there is decides how much speech is decoded at once, and the last bits of a sum depend
-            # on the size of a call: frame by frame, even they are the same whenever the text came.
+            # The last bits of a sum depend on the size of a call, and with live text the size of a piece depends on
+            # when text arrives. So live speech is decoded frame by frame, and is the same bit for bit at any timing.
             calls[frames, 1 if sequence.pending.request.end_after_text else frames].append(sequence)
         with torch.inference_mode():
             isolated(self._start, plan.start, outcome)
@@ -91,14 +91,14 @@ class TorchRunner(ImmediateRunner):
         return outcome
 
     def synchronize(self) -> None:
-        """Waits until the device has done all that was asked of it."""
+        """Waits until the device is idle."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     # ---- set-up -----------------------------------------------------------------------------------------------
 
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
-        """Of the preset speakers, each [hidden]: what a mix of them is made of."""
+        """Name → embedding [hidden] float32 of the preset speakers, from which mixes are made."""
         return self._talker.speaker_embeddings(self._checkpoint.talker.spk_id)
 
     def _ints(self, *shape: int) -> Tensor:
@@ -113,8 +113,10 @@ class TorchRunner(ImmediateRunner):
     # ---- a step -----------------------------------------------------------------------------------------------
 
     def _start(self, sequences: SequenceOf[Sequence], _: Outcome) -> None:
-        """Sets the rows up and runs their prompts, padded at the right: what padding writes into the cache lies
-        beyond the row's length, where it is overwritten before it is ever seen."""
+        """Sets the rows up and runs their prompts, padded at the right.
+
+        Padding writes keys and values beyond a row's length; later frames overwrite them before anything reads them.
+        """
         for sequence in sequences:
             self._set_row(sequence)
         prompts = [sequence.pending.prompt for sequence in sequences]
@@ -146,7 +148,7 @@ class TorchRunner(ImmediateRunner):
         self._predictor_sampling.set(row, pending.request.sampling.predictor)
 
     def _send_text(self, sequence: Sequence) -> None:
-        """Copies text ids that have arrived since the last step into the row."""
+        """Copies the text ids that arrived since the last step into the row's table."""
         row, trailing, sent = sequence.row, sequence.trailing, self._trailing_sent[sequence.row]
         count = len(trailing.ids)
         if sent < count:
@@ -156,7 +158,7 @@ class TorchRunner(ImmediateRunner):
             self._min_frames[row] = sequence.min_frames
 
     def _step(self, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
-        """Completes one frame of each row; tells which rows then end their speech."""
+        """Completes one frame of each row, and records which rows end their speech after it."""
         for sequence in sequences:
             self._send_text(sequence)
         sequences = sorted(sequences, key=lambda sequence: sequence.row)
@@ -182,12 +184,12 @@ class TorchRunner(ImmediateRunner):
         outcome.ended.update({sequence.utterance_id: end for sequence, end in zip(sequences, ended, strict=True)})
 
     def _next_text(self, index: Tensor, frame: Tensor) -> Tensor:
-        """The text id that goes with each row's frame: its trailing text, then tts_pad."""
+        """Text id of each row's `frame`: its trailing text, then tts_pad."""
         text = self._trailing[index, frame.clamp(max=self._trailing.shape[1] - 1)]
         return torch.where(frame < self._trailing_count[index], text, self._checkpoint.tts_pad_token_id)
 
     def _draw_code_0(self, rows: list[int], index: Tensor, hidden: Tensor, frame: Tensor) -> Tensor:
-        """Draws code 0 of each row's frame number `frame` from the talker's hidden state, and keeps both."""
+        """Draws code 0 of each row's `frame` from the talker's `hidden` state [B, hidden], and stores both."""
         sampling = self._talker_sampling.select(rows, index)
         logits = sampling.penalise(self._talker.logits(hidden), self._seen[index])
         forbidden = self._suppressed.expand(len(rows), -1).clone()
@@ -212,12 +214,15 @@ class TorchRunner(ImmediateRunner):
 
 
 def use_cpu_threads(hidden_size: int) -> None:
-    """One thread for a small model, whose matrices are too small to share: waiting for a second thread made the
-    shipped voice slower (LOG.md), and the server has use for the other core. OMP_NUM_THREADS overrides."""
+    """Limits PyTorch to one thread for a small model, unless OMP_NUM_THREADS is set.
+
+    Its matrices are too small to share: a second thread made the shipped voice slower (LOG.md), and the server has
+    use for the other core.
+    """
     if hidden_size < SMALL_HIDDEN_SIZE and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
 
 
 def _span(rows: list[int], index: Tensor) -> Tensor | slice:
-    """Consecutive ascending rows as a slice, others as they are."""
+    """A slice if the rows are consecutive and ascending, which spares a gather; `index` otherwise."""
     return slice(rows[0], rows[-1] + 1) if rows == list(range(rows[0], rows[-1] + 1)) else index

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from vivavoce_engine.checkpoint.files import CODEBOOKS_MAX
-from vivavoce_engine.request import SamplingParams
+from vivavoce_engine.request import RANDOM_BITS, SamplingParams
 
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15, as a signed integer
 MIX_1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
 MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
-BITS = 24  # float32 holds them exactly
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
@@ -33,8 +32,8 @@ def _mix(x: Tensor) -> Tensor:
 def uniform(seed: Tensor, frame: Tensor, codebook: int | Tensor) -> Tensor:
     """seed, frame, codebook below CODEBOOKS_MAX, int64 → float32 in [0, 1), of their common shape."""
     counter = frame * CODEBOOKS_MAX + codebook + 1
-    bits = _shift_right(_mix(_mix(seed) + counter * GOLDEN), 64 - BITS)
-    return bits.float() / (1 << BITS)
+    bits = _shift_right(_mix(_mix(seed) + counter * GOLDEN), 64 - RANDOM_BITS)
+    return bits.float() / (1 << RANDOM_BITS)
 
 
 class SamplingTable:

@@ -1,17 +1,15 @@
-"""What callers see of an engine, wherever its loop runs: requests go in, streams come out. Torch-free."""
+"""The callers' side of an engine, wherever its loop runs: requests go in, streams come out. Torch-free."""
 
 import asyncio
 import itertools
 import math
-import secrets
 import threading
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vivavoce_engine.batching.admission import Admission, Load
-from vivavoce_engine.batching.loop import LoopState
+from vivavoce_engine.batching.admission import Admission, Backlog, LoopState, waiting
 from vivavoce_engine.batching.messages import AppendText, Cancel, Command, Submit
 from vivavoce_engine.batching.pending import Pending, TrailingText
 from vivavoce_engine.batching.runner import PromptBuilder
@@ -20,15 +18,13 @@ from vivavoce_engine.errors import NotServing, Rejected
 from vivavoce_engine.front.interface import EngineStats, SpeechEngine
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream
-from vivavoce_engine.request import ModelInfo, SynthesisRequest
+from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions, draw_seed
 from vivavoce_engine.text.prompt import Prompt
 from vivavoce_engine.voices.registry import Voices
 
-SEED_BITS = 63
-
 
 class EngineFront(SpeechEngine):
-    """`submit` and `open` are called from asyncio code; the loop that serves them is somewhere else."""
+    """An engine whose loop runs on another thread or in another process. Subclasses say where."""
 
     def __init__(self, info: ModelInfo, text: PromptBuilder, config: EngineConfig, voices: Voices) -> None:
         super().__init__(info, config, voices)
@@ -38,16 +34,16 @@ class EngineFront(SpeechEngine):
         self._ids = itertools.count(1)
         self._accepting = False
         self._gate = threading.Lock()
-        """Held while a request is sent and when the loop ends: none is sent to a loop that has ended."""
-        self._accepted = 0
-        self._accepted_frames = 0.0
+        """Held while a request is sent and while the loop ends, so that no request goes to a loop that has ended."""
+        self._accepted = Backlog()
+        """All requests accepted so far."""
 
-    # ---- whoever runs the loop --------------------------------------------------------------------------------
+    # ---- for subclasses ---------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def step_s(self) -> float:
-        """See EngineStats."""
+        """Duration of the present step, as in EngineStats."""
 
     @abstractmethod
     def _loop_state(self) -> LoopState: ...
@@ -58,7 +54,7 @@ class EngineFront(SpeechEngine):
 
     @abstractmethod
     def _on_read(self, stream: AudioStream) -> None:
-        """A reader has taken a piece: its row may have rested because of what was unread."""
+        """Called when a reader takes a piece. Its row may have rested because of unread audio."""
 
     # ---- callers ----------------------------------------------------------------------------------------------
 
@@ -67,7 +63,9 @@ class EngineFront(SpeechEngine):
 
     def stats(self) -> EngineStats:
         state = self._loop_state()
-        return EngineStats(self._accepted - state.left_queue, state.running, state.steps, state.frames, self.step_s)
+        return EngineStats(
+            self._accepted.requests - state.left_queue, state.running, state.steps, state.frames, self.step_s
+        )
 
     def share_queue(self, engines: Sequence[SpeechEngine]) -> None:
         self._sharing = engines
@@ -78,7 +76,7 @@ class EngineFront(SpeechEngine):
         self._check(0.0, max_wait_s)
 
     def _check(self, frames: float, max_wait_s: float | None) -> None:
-        shared = Load.total(engine.waiting() for engine in self._sharing)
+        shared = Backlog.total(engine.waiting() for engine in self._sharing)
         self._admission.check(self.waiting(), frames, max_wait_s, shared)
 
     def submit(self, request: SynthesisRequest) -> AudioStream:
@@ -86,30 +84,34 @@ class EngineFront(SpeechEngine):
             raise NotServing("the engine is not serving")
         return self.enqueue(request, self._prompt(request), self.new_stream())
 
-    def open(self, request: SynthesisRequest) -> LiveUtterance:
+    def open(self, options: UtteranceOptions) -> LiveUtterance:
         if not self.ready:
             raise NotServing("the engine is not serving")
-        request = replace(request, streaming_text=True, end_after_text=True)
-        return LiveUtterance(self, self.text, request)
+        assert options.context is None, "live text begins an acoustic context of its own"
+        return LiveUtterance(self, self.text, replace(options, streaming_text=True, end_after_text=True))
 
     def new_stream(self) -> AudioStream:
-        """For an utterance that is not queued yet."""
+        """A stream for an utterance that is not queued yet."""
         return AudioStream(next(self._ids), asyncio.get_running_loop(), self._cancel, self._on_read)
 
     def enqueue(
-        self, request: SynthesisRequest, prompt: Prompt, stream: AudioStream, complete: bool = True
+        self, options: UtteranceOptions, prompt: Prompt, stream: AudioStream, complete: bool = True
     ) -> AudioStream:
-        """Queues an utterance; more text may follow by `append_text` unless `complete`. Raises as `submit`."""
-        max_frames = self._frame_limit(request, prompt)
+        """Queues an utterance; more text may follow by `append_text` unless it is `complete`. Raises as `submit`."""
+        max_frames = self._frame_limit(options, prompt)
         frames = self._admission.estimate_frames(prompt.text_tokens, max_frames)
-        if request.context is None:
-            self._check(frames, request.max_wait_s)
+        if options.context is None:
+            self._check(frames, options.max_wait_s)
         queued_s = time.monotonic()
-        deadline_s = math.inf if request.max_wait_s is None else queued_s + request.max_wait_s
-        trailing = TrailingText(prompt.trailing_ids, complete, prompt.text_tokens)
-        seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
+        deadline_s = math.inf if options.max_wait_s is None else queued_s + options.max_wait_s
         pending = Pending(
-            *(stream.utterance_id, request, prompt, seed, max_frames, stream, trailing),
+            utterance_id=stream.utterance_id,
+            request=options,
+            prompt=prompt,
+            seed=draw_seed() if options.seed is None else options.seed,
+            max_frames=max_frames,
+            stream=stream,
+            trailing=TrailingText(prompt.trailing_ids, complete, prompt.text_tokens),
             frames=frames,
             deadline_s=deadline_s,
             queued_s=queued_s,
@@ -119,28 +121,24 @@ class EngineFront(SpeechEngine):
         return stream
 
     def _accept(self, pending: Pending) -> None:
-        """With the gate held."""
+        """Sends an utterance to the loop. Call it with the gate held."""
         if not self._accepting:
             raise NotServing("the engine has stopped")
-        self._accepted += 1
-        self._accepted_frames += pending.frames
+        self._accepted = self._accepted.plus(pending.frames)
         self._send(Submit(pending))
 
-    def waiting(self) -> Load:
-        state = self._loop_state()
-        queued = self._accepted - state.left_queue
-        requests = queued - state.rows_free(self.config.max_streams)
-        if requests <= 0:
-            return Load(0, 0.0)
-        # Which of them find a row free is not known yet; any of them is as long as the others.
-        return Load(requests, (self._accepted_frames - state.left_queue_frames) * requests / queued)
+    def waiting(self) -> Backlog:
+        return waiting(self._accepted, self._loop_state(), self.config.max_streams)
 
     def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
-        """More text of a live utterance that has been queued."""
+        """Sends more text of a live utterance that has been queued."""
         self._send(AppendText(utterance_id, ids, complete))
 
     def _prompt(self, request: SynthesisRequest) -> Prompt:
-        """With the context, if the model can go on from it and half of the positions stay free."""
+        """The prompt of a request.
+
+        It includes the request's context if the model can go on from it and half of the positions stay free.
+        """
         prompt = self.text.prompt(request)
         positions = prompt.prefill_tokens + len(prompt.trailing_ids)
         goes_on = self.info.max_utterance_chars is None and 2 * positions <= self.config.max_context
@@ -148,12 +146,12 @@ class EngineFront(SpeechEngine):
             return prompt
         return self.text.prompt(replace(request, context=None, text=request.text.lstrip()))
 
-    def _frame_limit(self, request: SynthesisRequest, prompt: Prompt) -> int:
+    def _frame_limit(self, options: UtteranceOptions, prompt: Prompt) -> int:
         room = self.config.max_context - prompt.prefill_tokens
         if room <= len(prompt.trailing_ids):
             tokens = prompt.prefill_tokens + len(prompt.trailing_ids)
             raise Rejected("text", f"the text takes {tokens} of {self.config.max_context} positions")
-        return min(room, request.max_frames or self.info.max_frames)
+        return min(room, options.max_frames or self.info.max_frames)
 
     def _cancel(self, utterance_id: int) -> None:
         self._send(Cancel(utterance_id))

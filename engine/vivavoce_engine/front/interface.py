@@ -1,15 +1,15 @@
-"""SpeechEngine: all that a server needs of an engine, whether its loop is a thread, a process, or several."""
+"""SpeechEngine: the interface of an engine, whether its loop is a thread, a process, or several processes."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vivavoce_engine.batching.admission import Load
+from vivavoce_engine.batching.admission import Backlog
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream
-from vivavoce_engine.request import ModelInfo, SynthesisRequest
+from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions
 from vivavoce_engine.voices.registry import Voices
 
 
@@ -22,45 +22,45 @@ class EngineStats:
     steps: int
     frames: int
     step_s: float = 0.0
-    """How long the engine has not been heard of while it should: the present step, 0 between steps."""
+    """Time since the engine was last heard of while a step is due; 0 between steps."""
 
 
 class SpeechEngine(ABC):
-    """One model that speaks. `submit` and `open` are called from asyncio code."""
+    """One model that speaks. Call `submit` and `open` from asyncio code."""
 
     def __init__(self, info: ModelInfo, config: EngineConfig, voices: Voices) -> None:
         self.info = info
         self.config = config
         self.voices = voices
-        """Names, mixes and clones → what a request's `speaker` and `reference` are to be."""
+        """Turns names, mixes and recordings into a request's `speaker` and `reference`."""
 
     @property
     @abstractmethod
     def ready(self) -> bool:
-        """Whether `submit` may be called."""
+        """True if `submit` may be called."""
 
     @property
     @abstractmethod
     def failed(self) -> bool:
-        """Whether the engine broke down and does not seem to come back by itself."""
+        """True if the engine broke down and is not expected to recover by itself."""
 
     @property
     @abstractmethod
     def restarts(self) -> Counter[str]:
-        """Reason → how often the engine broke down and was to be started anew."""
+        """Number of breakdowns that led to a restart, by reason."""
 
     @property
     @abstractmethod
     def processes(self) -> int:
-        """How many loops are up, each with the model in memory."""
+        """Number of loops that run, each with the model in memory."""
 
     @abstractmethod
     def start(self) -> None:
-        """Returns when the engine is ready. Raises EngineError if it cannot start."""
+        """Starts the engine and returns when it is ready. Raises EngineError if it cannot start."""
 
     @abstractmethod
     def drain(self) -> None:
-        """Refuses new requests; what was accepted goes on."""
+        """Refuses new requests from now on; accepted ones go on."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class SpeechEngine(ABC):
 
     @abstractmethod
     def check_room(self, max_wait_s: float | None) -> None:
-        """For whoever has work to do before `submit`: refuses at once what that would refuse for any text.
+        """Refuses at once if `submit` would refuse any text, for callers with work to do before `submit`.
 
         Raises:
             Overloaded: the queue is full, or the wait longer than `max_wait_s`.
@@ -89,8 +89,8 @@ class SpeechEngine(ABC):
         """
 
     @abstractmethod
-    def open(self, request: SynthesisRequest) -> LiveUtterance:
-        """An utterance whose text arrives later, in fragments; `request.text` is not used. Call it as `submit`.
+    def open(self, options: UtteranceOptions) -> LiveUtterance:
+        """An utterance whose text arrives later, in fragments. Call it as `submit`.
 
         Raises:
             Rejected: the model cannot serve this request (names the field).
@@ -98,9 +98,9 @@ class SpeechEngine(ABC):
         """
 
     @abstractmethod
-    def waiting(self) -> Load:
-        """What the next request has to wait for: nothing while there are rows for all that was accepted."""
+    def waiting(self) -> Backlog:
+        """The requests ahead of the next one that find no row free."""
 
     @abstractmethod
     def share_queue(self, engines: "Sequence[SpeechEngine]") -> None:
-        """The queue's limits count what waits for all of these, this one among them."""
+        """Makes the queue's limits count the backlog of all `engines`, of which this is one."""

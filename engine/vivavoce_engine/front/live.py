@@ -1,50 +1,71 @@
 """An open utterance: text goes in while its speech comes out, in one acoustic context.
 
-The text that has arrived is spoken one token a frame. When it runs dry before its end is known, the row waits: no
-frame, no random number, no counter moves; so the speech does not depend on when, or in which fragments, text came.
+The text that has arrived is spoken at one token a frame. When it runs dry before its end is known, the row waits: no
+frame, no random number and no counter moves. So the speech depends neither on the time of the fragments nor on how the
+text was cut.
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from vivavoce_engine.batching.runner import PromptBuilder
+from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import Rejected
-from vivavoce_engine.request import SynthesisRequest
-from vivavoce_engine.text.prompt import check_characters
+from vivavoce_engine.front.stream import AudioStream
+from vivavoce_engine.request import UtteranceOptions
+from vivavoce_engine.text.prompt import Prompt, check_characters
 
-if TYPE_CHECKING:
-    from vivavoce_engine.front.front import EngineFront
+
+class LiveQueue(Protocol):
+    """What an open utterance needs of the engine that speaks it (EngineFront has it)."""
+
+    @property
+    def config(self) -> EngineConfig: ...
+
+    def new_stream(self) -> AudioStream:
+        """A stream for an utterance that is not queued yet."""
+        ...
+
+    def enqueue(
+        self, options: UtteranceOptions, prompt: Prompt, stream: AudioStream, complete: bool = True
+    ) -> AudioStream:
+        """Queues an utterance; more text may follow by `append_text` unless it is `complete`."""
+        ...
+
+    def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
+        """Adds text to an utterance that is queued or runs."""
+        ...
 
 
 class LiveUtterance:
-    """Made by `EngineFront.open`. `stream` gives the speech; leave early by `stream.cancel()`.
+    """An utterance with open text, made by `SpeechEngine.open`. `stream` gives its speech; `stream.cancel()` ends it.
 
     Both methods raise:
         Overloaded: the queue is full, when there is enough text to start with.
-        Rejected: the text does not fit into the context, or is no Unicode.
+        Rejected: the text does not fit into the context, or is not valid Unicode.
     """
 
-    def __init__(self, engine: "EngineFront", text: PromptBuilder, request: SynthesisRequest) -> None:
+    def __init__(self, engine: LiveQueue, text: PromptBuilder, options: UtteranceOptions) -> None:
         self.stream = engine.new_stream()
         self._engine = engine
         self._text = text
-        self._request = request
+        self._options = options
         self._committer = text.live_text()
-        self._tokens_to_start = text.tokens_to_start(request)
+        self._tokens_to_start = text.tokens_to_start(options)
         self._ids: list[int] = []
-        """Final text ids that are not queued yet: until there are enough to start with."""
+        """Final text ids that are not sent yet."""
         self._tokens = 0
         self._started = False
         self._complete = False
-        text.build(request, [text.end_of_text_id], complete=True)  # for its errors: before the first text, not at it
+        text.build(options, [text.end_of_text_id], complete=True)  # for its errors, before the first text arrives
 
     def append(self, text: str) -> None:
-        """More text. Words are committed when what follows can no longer change their tokens."""
+        """Adds text. Its words are spoken once later text can no longer change their tokens."""
         assert not self._complete, "the text has been ended"
         check_characters("text", text)
         self._commit(self._committer.append(text))
 
     def end(self) -> None:
-        """No text follows. Raises Rejected if there was none at all."""
+        """Ends the text. Raises Rejected if there was none at all."""
         assert not self._complete, "the text has been ended"
         self._complete = True
         self._commit(self._committer.close())
@@ -62,6 +83,6 @@ class LiveUtterance:
         elif self._complete or len(self._ids) >= self._tokens_to_start:
             if not self._ids:
                 raise Rejected("text", "the text is blank")
-            prompt = self._text.build(self._request, self._ids, self._complete)
-            self._engine.enqueue(self._request, prompt, self.stream, self._complete)
+            prompt = self._text.build(self._options, self._ids, self._complete)
+            self._engine.enqueue(self._options, prompt, self.stream, self._complete)
             self._started, self._ids = True, []

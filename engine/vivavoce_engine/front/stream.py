@@ -1,6 +1,6 @@
-"""AudioStream: what a caller holds while its utterance is made. One producer (engine thread), one reader (asyncio).
+"""AudioStream: the caller's end of an utterance. One producer (the engine's thread), one reader (asyncio code).
 
-The engine never waits for a reader: a row whose reader lags rests (scheduler.py), and a reader that leaves cancels.
+The engine never waits for a reader. The row of a slow reader rests (scheduler.py), and a reader that leaves cancels.
 """
 
 import asyncio
@@ -51,19 +51,21 @@ class AudioStream:
         self._frames_sent += frames
 
     def cancel(self) -> None:
-        """Ends the utterance unless it has ended; its row is free before the next frame."""
+        """Ends the utterance unless it has ended. Its row is free before the next frame."""
         if not self._ended:
             self.abandon()
             self._arrived.set()  # a reader may wait in another task
 
     def abandon(self) -> None:
-        """Engine thread only: cancels a stream whose event loop has closed, so that no reader waits for it."""
+        """Cancels a stream whose event loop has closed, so that no reader waits for it. Engine's thread only."""
         self._ended = True
         self._cancel(self.utterance_id)
 
-    async def made(self) -> NDArray[np.int16]:
-        """The codes of the whole utterance [frames, code groups], as soon as all of it is made, read or not. Waits for
-        ever for what breaks off or is cancelled, of which only the reader hears."""
+    async def all_codes(self) -> NDArray[np.int16]:
+        """The codes of the whole utterance, int16 [frames, code groups], once all of it is made, read or not.
+
+        It never returns for an utterance that fails or is cancelled; only the reader learns of that.
+        """
         await self._made.wait()
         return np.concatenate(self._codes)
 
@@ -86,7 +88,7 @@ class AudioStream:
         match event:
             case AudioChunk():
                 self.frames_read += event.frames
-                self._on_read(self)  # the row may have rested because of what was unread
+                self._on_read(self)  # the row may have rested because of unread audio
                 return event
             case Finished():
                 self.finished = event
@@ -107,9 +109,9 @@ class AudioStream:
 
 
 def deliver(deliveries: Iterable[Delivery]) -> None:
-    """Engine thread: hands events to the streams of this process that wait for them, with one wake-up per event loop.
+    """Hands events to streams of this process, with one wake-up for each event loop. Engine's thread only.
 
-    A loop that has closed can have no reader left; its streams' rows end through their Cancel or at their end.
+    An event loop that has closed has no readers left, so its streams are cancelled.
     """
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[AudioStream, StreamEvent]]] = {}
     for stream, event in deliveries:

@@ -1,13 +1,15 @@
 """Engine: a loop on a thread of this process. Knows no tensors, no HTTP, no JSON.
 
-For benchmarks, tests, and programs that speak without a server; a server gives each loop a process (process.py).
+It serves benchmarks, tests, and programs that speak without a server. A server gives each loop a process of its own
+(process/engine_process.py).
 """
 
 import logging
 import threading
 from collections import Counter, deque
 
-from vivavoce_engine.batching.loop import EngineLoop, LoopState
+from vivavoce_engine.batching.admission import LoopState
+from vivavoce_engine.batching.loop import EngineLoop
 from vivavoce_engine.batching.messages import Command, Shutdown
 from vivavoce_engine.batching.runner import Runner
 from vivavoce_engine.config import EngineConfig
@@ -20,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class _Inbox:
-    """Commands from any thread to the loop's."""
+    """Commands from any thread to the loop's thread."""
 
     def __init__(self) -> None:
         self._commands: deque[Command] = deque()
@@ -34,7 +36,7 @@ class _Inbox:
         self._arrived.set()
 
     def take(self) -> list[Command]:
-        self._arrived.clear()  # first: what is put from now on is seen by the next `wait`
+        self._arrived.clear()  # first, so that the next `wait` sees commands put from now on
         taken = []
         while self._commands:
             taken.append(self._commands.popleft())
@@ -45,7 +47,7 @@ class _Inbox:
 
 
 class Engine(EngineFront):
-    """An engine in this process; it is as good as its thread, and does not come back when that has died."""
+    """An engine on a thread of this process. It does not recover if that thread dies."""
 
     def __init__(self, runner: Runner, config: EngineConfig, voices: Voices | None = None) -> None:
         super().__init__(runner.info, runner.text, config, voices or Voices(runner.info))
@@ -61,7 +63,7 @@ class Engine(EngineFront):
 
     @property
     def failed(self) -> bool:
-        """Whether the thread died of an error; only a new engine helps."""
+        """True if the thread died of an error. Only a new engine helps then."""
         return self._failed
 
     @property

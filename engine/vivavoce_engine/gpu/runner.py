@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vivavoce_engine.batching.capacity import DEVICE
 from vivavoce_engine.batching.isolation import isolated
 from vivavoce_engine.batching.messages import AudioChunk
 from vivavoce_engine.batching.runner import Outcome, Step
@@ -165,8 +166,7 @@ class GraphRunner:
 
     # ---- a step -----------------------------------------------------------------------------------------------
 
-    steps_ahead = 1
-    shares_pages = True
+    capacity = DEVICE
 
     def launch(self, plan: Plan) -> Step:
         """Begins prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""

@@ -18,11 +18,11 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from vivavoce_engine.checkpoint.files import CODEBOOKS_MAX
-from vivavoce_engine.cpu.sampling import BITS
 from vivavoce_engine.gpu.linear import pdl_option
+from vivavoce_engine.request import RANDOM_BITS
 
-SHIFT = tl.constexpr(64 - BITS)
-SCALE = tl.constexpr(1.0 / (1 << BITS))
+SHIFT = tl.constexpr(64 - RANDOM_BITS)
+SCALE = tl.constexpr(1.0 / (1 << RANDOM_BITS))
 CODEBOOKS = tl.constexpr(CODEBOOKS_MAX)
 SIGN = tl.constexpr(0x80000000)
 WARPS = 4

@@ -24,8 +24,8 @@ from enum import Enum, auto
 import numpy as np
 from numpy.typing import NDArray
 
+from vivavoce_engine.batching.admission import Backlog, LoopState
 from vivavoce_engine.batching.faults import as_engine_error
-from vivavoce_engine.batching.loop import LoopState
 from vivavoce_engine.batching.messages import AudioChunk, Command, Failed, Shutdown, Submit
 from vivavoce_engine.batching.pending import Pending
 from vivavoce_engine.config import EngineConfig
@@ -442,7 +442,7 @@ class EngineProcess(EngineFront):
         self._pending.clear()
         self._told_read.clear()
         self._backlog.clear()
-        self._accepted, self._accepted_frames = 0, 0.0
+        self._accepted = Backlog()
         self._state = LoopState(self._admission.rates)
 
     async def _either(self, event: asyncio.Event) -> None:

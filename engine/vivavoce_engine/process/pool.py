@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_engine.batching.admission import Load
+from vivavoce_engine.batching.admission import Backlog
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import NotServing
 from vivavoce_engine.front.interface import EngineStats, SpeechEngine
@@ -16,7 +16,7 @@ from vivavoce_engine.front.stream import AudioStream
 from vivavoce_engine.model import Model
 from vivavoce_engine.process.engine_process import EngineProcess
 from vivavoce_engine.process.remote_voices import remote_voices
-from vivavoce_engine.request import SynthesisRequest, VoiceReference
+from vivavoce_engine.request import SynthesisRequest, UtteranceOptions, VoiceReference
 from vivavoce_engine.voices.store import VoiceStore
 
 
@@ -82,11 +82,11 @@ class EnginePool(SpeechEngine):
     def submit(self, request: SynthesisRequest) -> AudioStream:
         return self._soonest().submit(request)
 
-    def open(self, request: SynthesisRequest) -> LiveUtterance:
-        return self._soonest().open(request)
+    def open(self, options: UtteranceOptions) -> LiveUtterance:
+        return self._soonest().open(options)
 
-    def waiting(self) -> Load:
-        return Load.total(engine.waiting() for engine in self.engines)
+    def waiting(self) -> Backlog:
+        return Backlog.total(engine.waiting() for engine in self.engines)
 
     def share_queue(self, engines: Sequence[SpeechEngine]) -> None:
         for engine in self.engines:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_engine.batching.loop import LoopState
+from vivavoce_engine.batching.admission import LoopState
 from vivavoce_engine.batching.messages import StreamEvent
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EngineError

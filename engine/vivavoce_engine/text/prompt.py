@@ -18,8 +18,9 @@ from tokenizers import Tokenizer as BytePairEncoder
 from tokenizers.models import BPE
 
 from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.embeddings import check_embedding
 from vivavoce_engine.errors import CheckpointError, Rejected
-from vivavoce_engine.request import AUTO_LANGUAGE, SynthesisRequest, VoiceReference
+from vivavoce_engine.request import AUTO_LANGUAGE, SynthesisRequest, UtteranceOptions, VoiceReference
 from vivavoce_engine.text.stable import StableText
 
 NO_ID = -1
@@ -28,8 +29,6 @@ PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """How Qwen2's tokenizer divides text before it merges bytes."""
-EMBEDDING_MAX = 1000
-"""Speaker embeddings are small numbers; values that could overflow on the way are no voice."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,34 +152,34 @@ class TextFrontend:
         """For a text that arrives in fragments."""
         return StableText(self._tokenizer)
 
-    def tokens_to_start(self, request: SynthesisRequest) -> int:
+    def tokens_to_start(self, options: UtteranceOptions) -> int:
         """Text tokens that `build` needs of a text that is not complete."""
-        reference = request.reference
+        reference = options.reference
         frames = 0 if reference is None or reference.codes is None else len(reference.codes)
         return max(1, 1 + frames - len(self._reference_text(reference)))
 
-    def build(self, request: SynthesisRequest, text: Sequence[int], complete: bool) -> Prompt:
-        """The prompt for text ids, those of the request's context before them, of which more will follow unless
+    def build(self, options: UtteranceOptions, text: Sequence[int], complete: bool) -> Prompt:
+        """The prompt for text ids, those of the options' context before them, of which more will follow unless
         `complete`: they then go on as trailing ids. The context's frames stand where they would have been made.
 
         Raises:
             Rejected: as `prompt`.
         """
-        assert complete or (request.streaming_text and len(text) >= self.tokens_to_start(request))
+        assert complete or (options.streaming_text and len(text) >= self.tokens_to_start(options))
         checkpoint, talker = self._checkpoint, self._checkpoint.talker
         pad, bos, eos = checkpoint.tts_pad_token_id, checkpoint.tts_bos_token_id, checkpoint.tts_eos_token_id
-        language, speaker = self._language_head(request), self._speaker(request)
-        role = [*self._instruct(request), checkpoint.im_start_token_id, checkpoint.assistant_token_id, self._newline]
+        language, speaker = self._language_head(options), self._speaker(options)
+        role = [*self._instruct(options), checkpoint.im_start_token_id, checkpoint.assistant_token_id, self._newline]
         head = [*language, *speaker, talker.codec_pad_id]
         positions = [(text_id, NO_ID) for text_id in role]
         positions += zip([pad] * (len(head) - 1) + [bos], head, strict=True)
         # Two tracks: the text, after the reference's own; and the start of speech, then the frames that are known.
-        reference, context = request.reference, request.context
+        reference, context = options.reference, options.context
         known = [given.codes for given in (reference, context) if given is not None and given.codes is not None]
         codes = np.concatenate(known) if known else None
         text_track = [*self._reference_text(reference), *text, *([eos] if complete else [])]
         speech_track = [talker.codec_bos_id] + [NO_ID] * (0 if codes is None else len(codes))
-        if not request.streaming_text:  # one track after the other; both side by side otherwise
+        if not options.streaming_text:  # one track after the other; both side by side otherwise
             positions += [(text_id, talker.codec_pad_id) for text_id in text_track]
             text_track = []
         spoken_at = len(positions)
@@ -201,9 +200,9 @@ class TextFrontend:
         check_characters("reference", reference.text)
         return self._tokenizer.encode(reference.text)
 
-    def _instruct(self, request: SynthesisRequest) -> list[int]:
-        check_characters("instructions", request.instructions)
-        if not request.instructions.strip():
+    def _instruct(self, options: UtteranceOptions) -> list[int]:
+        check_characters("instructions", options.instructions)
+        if not options.instructions.strip():
             if self._checkpoint.task == "voice_design":
                 raise Rejected("instructions", "this model designs the voice from `instructions`, which are missing")
             return []
@@ -211,14 +210,14 @@ class TextFrontend:
             raise Rejected("instructions", "this model was not trained to follow instructions")
         start, end = self._checkpoint.im_start_token_id, self._checkpoint.im_end_token_id
         encode = self._tokenizer.encode
-        return [start, *encode(f"user\n{request.instructions}"), end, self._newline]
+        return [start, *encode(f"user\n{options.instructions}"), end, self._newline]
 
-    def _speaker(self, request: SynthesisRequest) -> list[int]:
-        name = request.speaker.lower()
-        if request.reference is not None:
+    def _speaker(self, options: UtteranceOptions) -> list[int]:
+        name = options.speaker.lower()
+        if options.reference is not None:
             if name:
                 raise Rejected("reference", "a voice is named or given by example, not both")
-            check_reference(request.reference, self._checkpoint)
+            check_reference(options.reference, self._checkpoint)
             return [NO_ID]
         if self._checkpoint.task == "voice_design":
             if name:
@@ -227,17 +226,17 @@ class TextFrontend:
         if self._checkpoint.task == "base" and not name and not self._speakers:
             raise Rejected("speaker", "this model has no preset speakers; give it a voice to clone")
         if name not in self._speakers:
-            raise Rejected("speaker", f"there is no speaker {request.speaker!r}; there are {', '.join(self._speakers)}")
+            raise Rejected("speaker", f"there is no speaker {options.speaker!r}; there are {', '.join(self._speakers)}")
         return [self._speakers[name]]
 
-    def _language_head(self, request: SynthesisRequest) -> list[int]:
+    def _language_head(self, options: UtteranceOptions) -> list[int]:
         talker = self._checkpoint.talker
-        language = request.language.lower()
+        language = options.language.lower()
         if language not in self.languages:
             raise Rejected(
-                "language", f"there is no language {request.language!r}; there are {', '.join(self.languages)}"
+                "language", f"there is no language {options.language!r}; there are {', '.join(self.languages)}"
             )
-        dialect = talker.spk_is_dialect.get(request.speaker.lower(), False)
+        dialect = talker.spk_is_dialect.get(options.speaker.lower(), False)
         if dialect and language in ("chinese", AUTO_LANGUAGE):
             language = str(dialect)
         if language == AUTO_LANGUAGE:
@@ -255,19 +254,14 @@ def check_characters(field: str, text: str) -> None:
 def check_reference(reference: VoiceReference, checkpoint: Checkpoint) -> None:
     """Raises Rejected unless the checkpoint can speak with the voice. Embeddings are as good as preset speakers, which
     are embeddings too; only a Base model goes on from a recording."""
-    talker, embedding, codes = checkpoint.talker, reference.embedding, reference.codes
     if checkpoint.task == "voice_design":
         raise Rejected("reference", "this model designs voices from `instructions`; a Base model clones them")
-    size = talker.transformer.hidden_size
-    if embedding.shape != (size,):
-        raise Rejected("reference", f"this model's speaker embeddings have {size} values, not {embedding.size}")
-    if not (np.abs(embedding) <= EMBEDDING_MAX).all():  # false for NaN too
-        raise Rejected("reference", f"a speaker embedding's values lie between -{EMBEDDING_MAX} and {EMBEDDING_MAX}")
-    if codes is None:
+    check_embedding(reference.embedding, checkpoint.talker.transformer.hidden_size)
+    if reference.codes is None:
         return
     if checkpoint.task != "base":
         raise Rejected("reference", "this model cannot go on from a recording; a Base model can")
-    check_codes("reference", codes, checkpoint)
+    check_codes("reference", reference.codes, checkpoint)
 
 
 def check_codes(field: str, codes: NDArray[np.int16], checkpoint: Checkpoint) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vivavoce_engine.embeddings import check_embedding
 from vivavoce_engine.errors import Rejected
 
 MAX_PARTS, MAX_CHARS = 16, 1024
@@ -38,7 +39,7 @@ def blend_embeddings(embeddings: Sequence[ArrayLike], weights: Sequence[float]) 
     """The weighted mean of speaker embeddings, [hidden] float32; weights need not sum to 1.
 
     Raises:
-        Rejected: weights that are not positive, or embeddings that are not all finite numbers of one size.
+        Rejected: weights that are not positive, or embeddings that are none or not of one size.
     """
     if not embeddings or len(embeddings) != len(weights):
         raise Rejected("reference", "a mix takes one weight for each of its embeddings")
@@ -54,10 +55,10 @@ def blend_embeddings(embeddings: Sequence[ArrayLike], weights: Sequence[float]) 
 
 
 def embedding_of(values: ArrayLike) -> NDArray[np.float32]:
-    """A speaker embedding from a client's numbers, [hidden] float32.
+    """A speaker embedding from a client's numbers, [hidden] float32, of any model.
 
     Raises:
-        Rejected: not a list of finite numbers.
+        Rejected: not a list of numbers, or no voice's (`check_embedding`).
     """
     try:
         wide = np.asarray(values, dtype=np.float64)
@@ -65,6 +66,5 @@ def embedding_of(values: ArrayLike) -> NDArray[np.float32]:
         raise Rejected("reference", "a speaker embedding is a list of numbers") from error
     if wide.ndim != 1 or not wide.size:
         raise Rejected("reference", "a speaker embedding is a list of numbers")
-    if not (np.abs(wide) <= np.finfo(np.float32).max).all():  # false for NaN too
-        raise Rejected("reference", "a speaker embedding holds finite numbers only")
+    check_embedding(wide)
     return wide.astype(np.float32)

@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vivavoce_engine.embeddings import check_embedding
 from vivavoce_engine.errors import Overloaded, Rejected
 from vivavoce_engine.request import ModelInfo, VoiceReference
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of, parse_blend
@@ -213,14 +214,12 @@ class Voices:
         """A voice from a client's own speaker embedding.
 
         Raises:
-            Rejected: not as many finite numbers as this model's embeddings have.
+            Rejected: not an embedding of this model.
         """
         if text.strip():
             raise Rejected("ref_text", "ref_text is what is said in a recording; an embedding has none")
-        values, size = embedding_of(embedding), self._info.embedding_size
-        if values.size != size:
-            takes = f"takes {size} values" if size else "takes none"
-            raise Rejected("reference", f"a speaker embedding of this model {takes}, not {values.size}")
+        values = embedding_of(embedding)
+        check_embedding(values, self._info.embedding_size)
         return VoiceReference(values)
 
 

@@ -14,6 +14,7 @@ from vivavoce_bench.planning.plan import SimulatedEngine, Workload, fewest_repli
 from vivavoce_bench.planning.simulation import Arrival, Stall
 from vivavoce_bench.planning.step_times import Curve, StepTimes, read_step_times
 from vivavoce_engine import EngineConfig
+from vivavoce_engine.batching.capacity import DEVICE, HOST
 from vivavoce_engine.batching.runner import Step
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FakeRunner
@@ -213,7 +214,8 @@ class Device(FakeRunner):
 
     def __init__(self, times: StepTimes, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
-        self.times, self.steps_ahead = times, times.steps_ahead
+        self.times = times
+        self.capacity = replace(DEVICE, steps_ahead=times.steps_ahead) if times.steps_ahead else HOST
         self.now_s = self.talker_free_s = self.decoder_free_s = 0.0
         monkeypatch.setattr("vivavoce_bench.engine.steps.time.perf_counter", lambda: self.now_s)
 

@@ -18,9 +18,11 @@ from vivavoce_server.access import Caller, Keyring
 from vivavoce_server.context import request_id
 from vivavoce_server.deadlines import max_wait_of
 from vivavoce_server.errors import ApiError, engine_error_detail
-from vivavoce_server.outbox import Outbox
+from vivavoce_server.live.closing import BUG, Closing, Code, fault
+from vivavoce_server.live.outbox import Outbox
+from vivavoce_server.live.session import LiveSession
+from vivavoce_server.live.utterance import MessageWriter
 from vivavoce_server.service import Service
-from vivavoce_server.session import BUG, Closing, Code, LiveSession, Wire, fault
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ REASON_BYTES = 123
 """Longest reason that a close message holds (RFC 6455)."""
 
 
-class LiveProtocol(Wire, Protocol):
+class LiveProtocol(MessageWriter, Protocol):
     """What a protocol adds to a session: reading messages."""
 
     def connection_key(self, websocket: WebSocket) -> str | None:
@@ -206,7 +208,7 @@ class Connection:
                     return await self._receive()
             except TimeoutError:
                 if before is not None and session.progress == before:
-                    session.starve()
+                    session.time_out()
 
     async def _receive(self) -> str:
         message = await self._websocket.receive()

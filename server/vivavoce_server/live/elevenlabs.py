@@ -27,14 +27,16 @@ from pydantic_core import from_json
 
 from vivavoce_server.access import bearer_key
 from vivavoce_server.audio import AudioOptions
-from vivavoce_server.connection import Connection
 from vivavoce_server.containers import FormatName
 from vivavoce_server.errors import ApiError, ErrorDetail, invalid, validation_detail
-from vivavoce_server.live_plan import plan_of
+from vivavoce_server.live.closing import Closing, Code, fault
+from vivavoce_server.live.connection import Connection
+from vivavoce_server.live.plan import plan_live
+from vivavoce_server.live.session import LiveSession, State
+from vivavoce_server.live.utterance import UtteranceSummary
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
-from vivavoce_server.session import Closing, Code, Heard, LiveSession, State, fault
-from vivavoce_server.text import LANGUAGE_CODES
+from vivavoce_server.text_parts import LANGUAGE_CODES
 
 router = APIRouter()
 
@@ -104,7 +106,7 @@ class StreamInput:
     async def _configure(self, first: TextMessage, session: LiveSession) -> None:
         try:
             options, rate = self._options(first)
-            plan = await plan_of(options, self._service)
+            plan = await plan_live(options, self._service)
         except ApiError as error:
             # Its clients wait for audio whatever comes, until the connection is closed.
             raise Closing(Code.POLICY, error.detail) from error
@@ -144,7 +146,7 @@ class StreamInput:
         encoded = base64.b64encode(to_ulaw(piece) if self._as_ulaw else piece).decode()
         return json.dumps({"audio": encoded, "isFinal": None, "alignment": None, "normalizedAlignment": None})
 
-    def ended(self, heard: Heard) -> None:
+    def ended(self, summary: UtteranceSummary) -> None:
         return None
 
     def error(self, detail: ErrorDetail) -> str:

@@ -41,18 +41,19 @@ from sentencex import segment  # type: ignore[import-untyped]
 from vivavoce_server.access import bearer_key
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.connection import FIRST_MESSAGE_S, Connection
 from vivavoce_server.containers import FormatName
 from vivavoce_server.context import request_id
 from vivavoce_server.errors import ApiError, ErrorDetail, validation_detail
-from vivavoce_server.live_plan import plan_of
+from vivavoce_server.limits import MAX_MESSAGE_BYTES
+from vivavoce_server.live.closing import Closing, Code, fault
+from vivavoce_server.live.connection import FIRST_MESSAGE_S, Connection
+from vivavoce_server.live.plan import plan_live
+from vivavoce_server.live.session import LiveSession, State
+from vivavoce_server.live.utterance import UtteranceSummary
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
-from vivavoce_server.session import Closing, Code, Heard, LiveSession, State, fault
-from vivavoce_server.text import LANGUAGE_CODES
+from vivavoce_server.text_parts import LANGUAGE_CODES
 
-MAX_CONFIG_BYTES = 4 * 2**20
-"""30 s of reference audio in base64 fit."""
 MAX_TEXT_BYTES = 128 * 2**10
 """Largest message with text."""
 
@@ -109,6 +110,12 @@ class Sentences:
         """What is held, which will not go on."""
         held, self._held = self._held, ""
         return held.strip()
+
+
+def check_size(kind: str, message: str, max_bytes: int) -> None:
+    """Raises Closing for a message that is too large."""
+    if len(message) > max_bytes:
+        raise Closing(Code.TOO_LARGE, fault(f"{kind} has at most {max_bytes} bytes", "message_too_large"))
 
 
 def parse(message: str) -> Message:
@@ -170,16 +177,14 @@ class SpeechStream:
                 session.finish()
 
     def _parse(self, message: str) -> Message:
-        if len(message) > MAX_CONFIG_BYTES:
-            raise Closing(Code.TOO_LARGE, fault(f"A message has at most {MAX_CONFIG_BYTES} bytes", "message_too_large"))
+        check_size("A message", message, MAX_MESSAGE_BYTES)
         parsed = parse(message)
-        if not isinstance(parsed, SessionConfig) and len(message) > MAX_TEXT_BYTES:
-            text = f"A message with text has at most {MAX_TEXT_BYTES} bytes"
-            raise Closing(Code.TOO_LARGE, fault(text, "message_too_large"))
+        if not isinstance(parsed, SessionConfig):
+            check_size("A message with text", message, MAX_TEXT_BYTES)
         return parsed
 
     async def _configure(self, config: SessionConfig, session: LiveSession) -> None:
-        plan = await plan_of(config, self._service)
+        plan = await plan_live(config, self._service)
         first = session.state is State.UNCONFIGURED
         # What is held of a sentence belongs to the utterance that it would have become.
         self._say_whole(self._take_held(), session)
@@ -207,13 +212,13 @@ class SpeechStream:
     def audio(self, piece: bytes) -> bytes:
         return piece
 
-    def ended(self, heard: Heard) -> str:
+    def ended(self, summary: UtteranceSummary) -> str:
         return _json(
             "audio.done",
-            utterance_index=heard.index,
-            duration_ms=round(heard.audio_s * 1000),
-            total_bytes=heard.audio_bytes,
-            cancelled=heard.cancelled,
+            utterance_index=summary.index,
+            duration_ms=round(summary.audio_s * 1000),
+            total_bytes=summary.audio_bytes,
+            cancelled=summary.cancelled,
         )
 
     def error(self, detail: ErrorDetail) -> str:
@@ -229,7 +234,7 @@ def limits_of(config: ServerConfig) -> dict[str, float]:
     return {
         "first_message_s": FIRST_MESSAGE_S,
         "idle_s": config.live_idle_s,
-        "max_config_bytes": MAX_CONFIG_BYTES,
+        "max_config_bytes": MAX_MESSAGE_BYTES,
         "max_text_bytes": MAX_TEXT_BYTES,
         "max_utterance_chars": config.live_max_chars,
         "max_unsent_bytes": config.live_max_unsent_bytes,

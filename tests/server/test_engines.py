@@ -9,7 +9,7 @@ import pytest
 from vivavoce_engine import CheckpointError, EngineConfig
 from vivavoce_server import ServerConfig
 from vivavoce_server.config import load_settings
-from vivavoce_server.loading import open_engines, open_store, split_entry
+from vivavoce_server.engines import open_engines, open_store, split_entry
 
 from tests.support.live_server import Gate, fake_engine, live_server
 from tests.support.server_process import SERVE, serving

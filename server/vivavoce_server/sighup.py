@@ -11,7 +11,7 @@ STATUS = 129
 """Of a process that its terminal took along while it was starting: what a shell says of such a signal."""
 
 
-class Hangup:
+class SighupHandler:
     """Made before the models are loaded, which may take minutes; a signal until then is kept for `serve`.
 
     Main thread only, as Python's handlers are.

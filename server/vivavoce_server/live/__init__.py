@@ -1,0 +1,1 @@
+"""Live sockets: a text goes in while its speech comes out."""

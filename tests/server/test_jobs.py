@@ -1,0 +1,79 @@
+"""The one door for requests: what HTTP, a batch and a live socket ask for becomes the same job."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from vivavoce_engine import Engine, EngineConfig, Overloaded
+from vivavoce_engine.batching.admission import Backlog
+from vivavoce_server import ServerConfig
+from vivavoce_server.batch import BatchRequest
+from vivavoce_server.errors import ApiError
+from vivavoce_server.jobs import prepare
+from vivavoce_server.schemas import SpeechOptions, SpeechRequest
+from vivavoce_server.service import Service
+
+from tests.support.live_server import fake_engine
+
+OPTIONS: dict[str, Any] = {
+    "voice": "Heart",
+    "response_format": "opus",
+    "speed": 2.0,
+    "sample_rate": 16000,
+    "language": "english",
+    "instructions": "Whisper.",
+    "seed": 7,
+    "temperature": 0.5,
+    "top_k": -1,
+    "max_new_tokens": 40,
+    "initial_codec_chunk_frames": 3,
+}
+
+
+def service_of(engine: Engine | None = None) -> Service:
+    return Service({"fake": engine or fake_engine()}, ServerConfig())
+
+
+async def test_options_mean_the_same_with_a_text_in_a_batch_and_live() -> None:
+    service = service_of()
+    live = prepare(SpeechOptions(**OPTIONS), service)
+    alone = prepare(SpeechRequest(input="Hello", **OPTIONS), service)
+    (item,) = BatchRequest.model_validate({"items": [{"input": "Hello"}], **OPTIONS}).requests()
+    batched = prepare(item, service)
+    assert live.parts == ()
+    assert alone.parts == batched.parts == ("Hello",)
+    assert live.audio == alone.audio == batched.audio
+    assert live.options_without_voice == alone.options_without_voice == batched.options_without_voice
+    voiced = [await job.find_voice() for job in (live, alone, batched)]
+    assert voiced == [replace(live.options_without_voice, speaker="heart")] * 3
+
+
+def test_a_live_job_has_no_seed_for_all_its_utterances() -> None:
+    service = service_of()
+    live, sentence = SpeechOptions(voice="heart"), SpeechRequest(voice="heart", input="One.")
+    parts = SpeechRequest(voice="heart", input="One.[pause:1s]Two.")
+    seeds = [prepare(request, service).options_without_voice.seed for request in (live, sentence, parts)]
+    assert [seed is None for seed in seeds] == [True, True, False]
+
+
+@pytest.mark.parametrize("fields", [{"normalize": True}, {"non_streaming_mode": True}, {"word_timestamps": True}])
+def test_options_that_take_the_whole_text_are_refused_live(fields: dict[str, Any]) -> None:
+    with pytest.raises(ApiError) as refused:
+        prepare(SpeechOptions(voice="heart", **fields), service_of())
+    assert (refused.value.status, refused.value.detail.param) == (400, *fields)
+
+
+async def test_no_reference_is_fetched_for_speech_that_would_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Live options wait for no turn when they are set: each utterance does later."""
+    engine = fake_engine(EngineConfig(max_queue=1))
+    engine.start()
+    try:
+        monkeypatch.setattr(engine, "waiting", lambda: Backlog(1, 1.0))
+        request = SpeechRequest(input="Hello", ref_audio="no audio")
+        with pytest.raises(Overloaded):
+            await prepare(request, service_of(engine), max_wait_s=30.0).find_voice()
+        with pytest.raises(ApiError) as refused:
+            await prepare(SpeechOptions(ref_audio="no audio"), service_of(engine)).find_voice()
+        assert refused.value.detail.param == "ref_audio"
+    finally:
+        engine.stop()

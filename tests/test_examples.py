@@ -1,0 +1,209 @@
+"""Every example runs, by the command of examples/README.md, against a real server on a real socket."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import wave
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from vivavoce_engine import EngineConfig, VoiceStore, load_engine
+from vivavoce_voice import CHECKPOINT
+
+from tests.support.cloning import base_engine
+from tests.support.live_server import LiveServer, live_server
+from tests.support.recordings import voice_like, wav
+from tests.support.speaking import assert_other_samples, assert_same_samples
+from tests.support.tiny_checkpoints import write_checkpoint
+from tests.support.waiting import HUNG_S
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+SAMPLE_RATE = 24_000
+FRAME_SAMPLES = 1920
+QUIETEST_RMS = 0.01
+"""Of speech; the shipped voice has about 0.05."""
+
+
+def commands() -> list[list[str]]:
+    """The words of each command in examples/README.md, after `python`."""
+    lines = re.findall(r"^    python (.+)$", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    return [shlex.split(line) for line in lines]
+
+
+def commands_of(script: str) -> list[list[str]]:
+    return [words for words in commands() if words[0] == f"examples/{script}"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    with live_server(load_engine(str(CHECKPOINT), EngineConfig(device="cpu"))) as running:
+        yield running
+
+
+def run(words: list[str], folder: Path, **environment: str) -> str:
+    """Runs a command of the README in a folder; returns its output."""
+    done = subprocess.run(
+        [sys.executable, ROOT / words[0], *words[1:]],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=HUNG_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def read(path: Path) -> NDArray[np.int16]:
+    """A WAV file's samples. Its header tells the true format and length."""
+    with wave.open(str(path), "rb") as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, SAMPLE_RATE)
+        samples = np.frombuffer(file.readframes(file.getnframes()), "<i2")
+        assert len(samples) == file.getnframes()
+    assert path.stat().st_size == 44 + samples.nbytes
+    return samples
+
+
+def duration_of(samples: NDArray[np.int16]) -> float:
+    """Seconds, of whole frames that are audible."""
+    assert len(samples) % FRAME_SAMPLES == 0
+    rms = np.sqrt(np.mean((samples / 32768) ** 2))
+    assert QUIETEST_RMS < rms < 0.5
+    return len(samples) / SAMPLE_RATE
+
+
+def reported(name: str, samples: NDArray[np.int16]) -> str:
+    return f"{name}: {len(samples) / SAMPLE_RATE:.2f} s\n"
+
+
+def test_the_readme_has_a_command_of_every_example() -> None:
+    scripts = {f"examples/{path.name}" for path in EXAMPLES.glob("*.py")}
+    assert {words[0] for words in commands()} == scripts
+    assert len(scripts) == 4
+
+
+def test_openai_client(server: LiveServer, tmp_path: Path) -> None:
+    [command] = commands_of("openai_client.py")
+    output = run(command, tmp_path, VIVAVOCE_URL=server.url)
+    samples = read(tmp_path / "hello.wav")
+    assert 1 < duration_of(samples) < 5
+    assert output == reported("hello.wav", samples)
+
+
+def test_embedded_engine(tmp_path: Path) -> None:
+    [command] = commands_of("embedded_engine.py")
+    output = run(command, tmp_path)
+    first, second = (read(tmp_path / f"both-{number}.wav") for number in (1, 2))
+    assert 0.5 < duration_of(first) < duration_of(second) < 6
+    assert sorted(output.splitlines(True)) == [reported("both-1.wav", first), reported("both-2.wav", second)]
+
+
+def test_live_text(server: LiveServer, tmp_path: Path) -> None:
+    [command] = commands_of("live_text.py")
+    output = run(command, tmp_path, VIVAVOCE_URL=server.url)
+    samples = read(tmp_path / "answer.wav")
+    assert 4 < duration_of(samples) < 14
+    assert output == reported("answer.wav", samples)
+
+
+class _ChatModel(BaseHTTPRequestHandler):
+    """Streams one answer, as OpenAI's chat completions do; the last event has no choice."""
+
+    asked: ClassVar[list[tuple[str, bytes]]] = []
+    answer = ("Sound is", None, " a wave", " of pressure.")
+
+    def do_POST(self) -> None:
+        self.asked.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        choices = [[{"index": 0, "delta": {"content": content}, "finish_reason": None}] for content in self.answer]
+        for choice in (*choices, []):
+            event = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": choice}
+            self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def chat_model() -> Iterator[str]:
+    """The base URL of a server that answers every question alike."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _ChatModel)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+    finally:
+        server.shutdown()
+        thread.join(HUNG_S)
+        server.server_close()
+
+
+def test_live_text_of_a_chat_model(server: LiveServer, tmp_path: Path) -> None:
+    [command] = commands_of("live_text.py")
+    with chat_model() as url:
+        environment = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "VIVAVOCE_URL": server.url}
+        run([*command, "--llm", "some-model"], tmp_path, **environment)
+    assert 1 < duration_of(read(tmp_path / "answer.wav")) < 5
+    [(path, body)] = _ChatModel.asked
+    request = json.loads(body)
+    assert path == "/v1/chat/completions"
+    assert (request["model"], request["stream"]) == ("some-model", True)
+    assert request["messages"] == [{"role": "user", "content": "What is sound?"}]
+
+
+@pytest.fixture(scope="module")
+def cloning_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server on a small random checkpoint that clones, and stores voices."""
+    folder = tmp_path_factory.mktemp("cloning")
+    checkpoint = write_checkpoint(folder / "base", "tiny", "base")
+    with live_server(base_engine(checkpoint, VoiceStore(folder / "voices", 10))) as running:
+        yield running
+
+
+def test_clone(cloning_server: LiveServer, tmp_path: Path) -> None:
+    sent_along, kept = commands_of("clone.py")
+    assert "--keep" in kept
+    (tmp_path / "me.wav").write_bytes(wav(voice_like(1, 1.2)))
+    output = run(sent_along, tmp_path, VIVAVOCE_URL=cloning_server.url)
+    cloned = read(tmp_path / "cloned.wav")
+    assert 0 < duration_of(cloned) < 21
+    assert output == reported("cloned.wav", cloned)
+
+    sent_along[2] = kept[2]  # one text, so that both ways can be compared
+    transcript = ["--transcript", "The lazy dog"]
+    output = run([*kept, *transcript], tmp_path, VIVAVOCE_URL=cloning_server.url)
+    by_name = read(tmp_path / "kept.wav")
+    assert 0 < duration_of(by_name) < 21
+    assert output == reported("kept.wav", by_name)
+    assert "mine" in cloning_server.engine.voices.names()
+    run([*sent_along, *transcript], tmp_path, VIVAVOCE_URL=cloning_server.url)
+    assert_same_samples(read(tmp_path / "cloned.wav"), by_name)
+    (tmp_path / "me.wav").write_bytes(wav(voice_like(2, 1.2)))
+    run([*sent_along, *transcript], tmp_path, VIVAVOCE_URL=cloning_server.url)
+    assert_other_samples(read(tmp_path / "cloned.wav"), by_name)
+
+
+def test_clone_keeps_no_voice_without_consent(cloning_server: LiveServer, tmp_path: Path) -> None:
+    (tmp_path / "me.wav").write_bytes(wav(voice_like(1, 1.2)))
+    script = str(EXAMPLES / "clone.py")
+    command = [sys.executable, script, "me.wav", "Hello.", "--keep", "other", "--url", cloning_server.url]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=HUNG_S, check=False)
+    assert done.returncode == 2
+    assert "--keep needs --consent" in done.stderr
+    assert "other" not in cloning_server.engine.voices.names()
+    assert not (tmp_path / "cloned.wav").exists()
