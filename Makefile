@@ -56,7 +56,7 @@ test-gpu:
 bench-gpu:
 	mkdir -p $(RESULTS)
 	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.codec $(RESULTS)/codec.json --only table
-	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.frame --pdl 1 --out $(RESULTS)/frame.json
+	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.frame --dependent-launch 1 --out $(RESULTS)/frame.json
 	test -d $(RESULTS)/1.7b || $(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.random_checkpoint --size 1.7b --out $(RESULTS)/1.7b
 	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.engine --model $(RESULTS)/1.7b --out $(RESULTS)/engine.json
 	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.engine.speed --model $(RESULTS)/1.7b --streams 1 64 --profile

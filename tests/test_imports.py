@@ -31,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "vivavoce_engine.ipc",
         "vivavoce_engine.pages",
         "vivavoce_engine.request",
+        "vivavoce_engine.runtime",
         "vivavoce_bench",
         "vivavoce_client",
         "vivavoce_voice",
@@ -159,6 +160,17 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     for module in modules():
         visit(module, ())
     assert finished == set(modules())
+
+
+def test_the_server_uses_the_face_of_the_engine_alone() -> None:
+    past = {
+        target
+        for name, targets in arrows().items()
+        if within(name, "vivavoce_server")
+        for target in targets
+        if within(target, "vivavoce_engine") and target != "vivavoce_engine"
+    }
+    assert past == {"vivavoce_engine.fake_runner"}, "the fake engine is no part of the face"
 
 
 def test_the_engine_has_few_levels() -> None:

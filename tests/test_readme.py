@@ -18,6 +18,19 @@ from tests.support.programs import needs
 
 ROOT = Path(__file__).parents[1]
 README_ADDRESS = "http://127.0.0.1:8000"
+MAX_README_LINES = 130
+MAX_PICTURE_BYTES = 200_000
+
+
+def files(suffix: str) -> list[Path]:
+    """Files of the repository with that suffix, without those of installed packages."""
+    installed = re.compile(r"node_modules|\..*")
+    found = sorted(ROOT.rglob(f"*{suffix}"))
+    return [path for path in found if not any(installed.fullmatch(part) for part in path.relative_to(ROOT).parts)]
+
+
+DOCUMENTS = files(".md")
+PYTHON_FILES = [f"/{path.relative_to(ROOT)}" for path in files(".py")]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +91,26 @@ def test_make_verbs_of_the_documents_exist() -> None:
         assert named <= verbs, f"{document} names {named - verbs}"
 
 
-def test_files_that_documents_link_to_exist() -> None:
-    for document in ROOT.glob("*.md"):
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text()):
-            assert (ROOT / target).exists(), f"{document.name} links to {target}"
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_documents_link_to_exist(document: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", document.read_text()):
+        assert (document.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    "document",
+    [path for path in DOCUMENTS if path.name != "LOG.md"],  # whose entries keep the names of their day
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_python_files_that_documents_name_exist(document: Path) -> None:
+    named = re.findall(r"`([\w/]+\.py)[`.]", document.read_text())
+    assert [name for name in named if not any(path.endswith(f"/{name}") for path in PYTHON_FILES)] == []
+
+
+def test_the_readme_is_short_and_shows_pictures() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= MAX_README_LINES
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", text)
+    assert len(pictures) == 2
+    for picture in pictures:
+        assert (ROOT / picture).stat().st_size <= MAX_PICTURE_BYTES, picture

@@ -16,7 +16,6 @@ A server gives each engine a process of its own instead: `EngineProcess(read_mod
 this package imports no torch.
 """
 
-from vivavoce_engine.batching.admission import Backlog
 from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.messages import AudioChunk, Finished
 from vivavoce_engine.config import EngineConfig
@@ -41,11 +40,23 @@ from vivavoce_engine.model import Model
 from vivavoce_engine.process.engine_process import EngineProcess
 from vivavoce_engine.process.pool import EnginePool
 from vivavoce_engine.process.wire import Reason
-from vivavoce_engine.request import ModelInfo, Sampling, SamplingParams, SpokenContext, SynthesisRequest, VoiceReference
+from vivavoce_engine.request import (
+    SEED_MAX,
+    ModelInfo,
+    Sampling,
+    SamplingParams,
+    SpokenContext,
+    SynthesisRequest,
+    UtteranceOptions,
+    VoiceReference,
+    draw_seed,
+)
+from vivavoce_engine.runtime import freeze_gc
 from vivavoce_engine.text.prompt import check_characters
 from vivavoce_engine.voices.blends import MAX_PARTS as MAX_BLEND_PARTS
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of
 from vivavoce_engine.voices.reference_audio import MAX_BYTES as MAX_REFERENCE_BYTES
+from vivavoce_engine.voices.registry import MAX_WAITING as MAX_WAITING_RECORDINGS
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import MAX_TEXT_CHARS as MAX_TRANSCRIPT_CHARS
 from vivavoce_engine.voices.store import StoredVoice, VoiceStore
@@ -55,9 +66,10 @@ __all__ = [
     "MAX_BLEND_PARTS",
     "MAX_REFERENCE_BYTES",
     "MAX_TRANSCRIPT_CHARS",
+    "MAX_WAITING_RECORDINGS",
+    "SEED_MAX",
     "AudioChunk",
     "AudioStream",
-    "Backlog",
     "CheckpointError",
     "EndlessSpeech",
     "Engine",
@@ -84,13 +96,16 @@ __all__ = [
     "StoredVoice",
     "SynthesisFailed",
     "SynthesisRequest",
+    "UtteranceOptions",
     "VoiceReference",
     "VoiceStore",
     "Voices",
     "blend_embeddings",
     "check_characters",
     "collect",
+    "draw_seed",
     "embedding_of",
+    "freeze_gc",
     "load_engine",
     "read_model",
 ]

@@ -7,8 +7,12 @@ import logging
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from vivavoce_engine.batching.runner import Runner
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.front.thread import Engine
@@ -18,10 +22,24 @@ from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import VoiceStore
 
 if TYPE_CHECKING:
-    from vivavoce_engine.cpu.runner import TorchRunner
-    from vivavoce_engine.gpu.runner import GraphRunner
+    import torch
 
 log = logging.getLogger(__name__)
+
+
+class ModelRunner(Runner, Protocol):
+    """A runner of a loaded checkpoint, with what loading and benchmarks ask of it."""
+
+    @property
+    def device(self) -> "torch.device": ...
+
+    def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
+        """Name → embedding [hidden] float32 of the preset speakers."""
+        ...
+
+    def synchronize(self) -> None:
+        """Waits until the device is idle."""
+        ...
 
 
 def read_model(name: str, config: EngineConfig, model_id: str | None = None) -> Model:
@@ -55,8 +73,8 @@ def load_parts(path: Path, config: EngineConfig, model_id: str) -> Parts:
     return Parts(runner, runner.speaker_embeddings(), encoder)
 
 
-def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> "GraphRunner | TorchRunner":
-    """What runs a checkpoint on the device of the configuration: our kernels on a GPU, PyTorch's on a CPU."""
+def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunner:
+    """Loads a checkpoint on the configured device. A GPU gets the project's own kernels, a CPU PyTorch's modules."""
     import torch
 
     from vivavoce_engine.cpu.runner import TorchRunner

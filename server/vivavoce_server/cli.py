@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from fastapi import FastAPI
-from vivavoce_engine import EngineError, SpeechEngine
-from vivavoce_engine.process.collector import leave_out_what_stays
+from vivavoce_engine import EngineError, SpeechEngine, freeze_gc
 
 from vivavoce_server.access import load_keyring
 from vivavoce_server.app import create_app
@@ -88,7 +87,7 @@ def serve(app: FastAPI, config: ServerConfig, listener: socket.socket, sighup: S
     _, first = app.state.service.find_model(None)
 
     def begin() -> None:
-        leave_out_what_stays()
+        freeze_gc()
         announce(url, first, config)
 
     DrainingServer(app, config, begin, sighup).run(sockets=[listener])

@@ -13,9 +13,9 @@ from vivavoce_engine import (
     Model,
     SpeechEngine,
     VoiceStore,
+    read_model,
 )
 from vivavoce_engine.fake_runner import fake_model
-from vivavoce_engine.load import read_model
 
 from vivavoce_server.config import ServerConfig
 

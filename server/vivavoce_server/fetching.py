@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 
 import httpx
-from vivavoce_engine import Overloaded
-from vivavoce_engine.voices.reference_audio import MAX_BYTES
+from vivavoce_engine import MAX_REFERENCE_BYTES, Overloaded
 
 from vivavoce_server.allowed_hosts import PORTS, Address, AllowedHosts
 from vivavoce_server.errors import ApiError, invalid
@@ -21,7 +20,7 @@ FETCH_S = 10.0
 """Seconds for all of a download."""
 CONNECT_S = 3.0
 MAX_AT_ONCE = 8
-"""Downloads at the same time; each may hold MAX_BYTES."""
+"""Downloads at the same time; each may hold MAX_REFERENCE_BYTES."""
 RETRY_AFTER_S = 2.0
 MAX_REDIRECTS = 3
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -41,7 +40,7 @@ class Fetcher:
         self._tls = httpx.create_ssl_context(trust_env=False) if hosts else None
 
     async def fetch(self, url: str) -> bytes:
-        """The file at an http(s) URL, at most MAX_BYTES.
+        """The file at an http(s) URL, at most MAX_REFERENCE_BYTES.
 
         Raises:
             ApiError: 400, it may not or cannot be fetched.
@@ -134,14 +133,14 @@ async def _read(response: httpx.Response) -> bytes | str:
         raise refused("could not be fetched: it is sent packed")
     length = response.headers.get("content-length", "0")
     content = bytearray()
-    if length.isdecimal() and int(length) <= MAX_BYTES:
+    if length.isdecimal() and int(length) <= MAX_REFERENCE_BYTES:
         async for piece in response.aiter_raw():
             content += piece
-            if len(content) > MAX_BYTES:
+            if len(content) > MAX_REFERENCE_BYTES:
                 break
         else:
             return bytes(content)
-    raise refused(f"is larger than {MAX_BYTES // 2**20} MiB")
+    raise refused(f"is larger than {MAX_REFERENCE_BYTES // 2**20} MiB")
 
 
 def host_of(url: httpx.URL) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vivavoce_engine import ModelInfo, Sampling, SpeechEngine
-from vivavoce_engine.request import UtteranceOptions, draw_seed
+from vivavoce_engine import ModelInfo, Sampling, SpeechEngine, UtteranceOptions, draw_seed
 
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import ServerConfig

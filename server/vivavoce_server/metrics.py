@@ -10,9 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect
-from vivavoce_engine import NotServing, SpeechEngine
-from vivavoce_engine.batching.listener import Playback
-from vivavoce_engine.process.wire import Reason
+from vivavoce_engine import NotServing, Playback, Reason, SpeechEngine
 
 from vivavoce_server.errors import status_of
 

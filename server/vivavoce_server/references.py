@@ -14,12 +14,18 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from vivavoce_engine import Rejected, SpeechEngine, VoiceReference
-from vivavoce_engine.text.prompt import check_characters
-from vivavoce_engine.voices.blends import MAX_PARTS, blend_embeddings, embedding_of
-from vivavoce_engine.voices.reference_audio import MAX_BYTES
-from vivavoce_engine.voices.registry import MAX_WAITING
-from vivavoce_engine.voices.store import MAX_TEXT_CHARS
+from vivavoce_engine import (
+    MAX_BLEND_PARTS,
+    MAX_REFERENCE_BYTES,
+    MAX_TRANSCRIPT_CHARS,
+    MAX_WAITING_RECORDINGS,
+    Rejected,
+    SpeechEngine,
+    VoiceReference,
+    blend_embeddings,
+    check_characters,
+    embedding_of,
+)
 
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import ApiError, invalid, rejected_as
@@ -40,7 +46,7 @@ class References:
         self._fetcher = Fetcher(config.ref_audio_hosts)
         # Not asyncio's own few threads, where recordings that wait for the encoder would hold up everything else.
         # There are enough for the engines to refuse what is too much, so none waits here.
-        self._threads = ThreadPoolExecutor((engines + 1) * MAX_WAITING, "vivavoce-clone")
+        self._threads = ThreadPoolExecutor((engines + 1) * MAX_WAITING_RECORDINGS, "vivavoce-clone")
         self._cloning: dict[Recording, asyncio.Task[VoiceReference]] = {}
 
     async def voice_of(self, options: SpeechOptions, engine: SpeechEngine) -> Chosen:
@@ -127,8 +133,8 @@ def _check_together(options: SpeechOptions) -> None:
 
 def check_ref_text(text: str) -> None:
     """Raises a 400 for a text that no recording holds."""
-    if len(text) > MAX_TEXT_CHARS:
-        raise invalid("ref_text", f"ref_text has {len(text)} characters; the most is {MAX_TEXT_CHARS}")
+    if len(text) > MAX_TRANSCRIPT_CHARS:
+        raise invalid("ref_text", f"ref_text has {len(text)} characters; the most is {MAX_TRANSCRIPT_CHARS}")
     check_characters("ref_text", text)
 
 
@@ -147,8 +153,8 @@ def mean_embedding(given: Sequence[float] | Sequence[WeightedEmbedding]) -> NDAr
         Rejected: they are no embeddings.
     """
     weighted = [part for part in given if isinstance(part, WeightedEmbedding)]
-    if len(weighted) > MAX_PARTS:
-        raise Rejected("reference", f"a mix of {len(weighted)} embeddings; the most is {MAX_PARTS}")
+    if len(weighted) > MAX_BLEND_PARTS:
+        raise Rejected("reference", f"a mix of {len(weighted)} embeddings; the most is {MAX_BLEND_PARTS}")
     if weighted:
         return blend_embeddings([part.embedding for part in weighted], [part.weight for part in weighted])
     return embedding_of([value for value in given if isinstance(value, float)])
@@ -165,8 +171,8 @@ def decode_audio(text: str) -> bytes:
         if not comma or not kind.lower().endswith(";base64"):
             raise _no_audio()
     text = text.strip()
-    if len(text) * 3 // 4 > MAX_BYTES + 2:
-        raise invalid("ref_audio", f"The reference audio is larger than {MAX_BYTES // 2**20} MiB")
+    if len(text) * 3 // 4 > MAX_REFERENCE_BYTES + 2:
+        raise invalid("ref_audio", f"The reference audio is larger than {MAX_REFERENCE_BYTES // 2**20} MiB")
     try:
         audio = base64.b64decode(text, validate=True)
     except ValueError:

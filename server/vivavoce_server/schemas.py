@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from vivavoce_engine.request import SEED_MAX
+from vivavoce_engine import SEED_MAX
 
 from vivavoce_server.containers import FormatName
 from vivavoce_server.normalize import Step

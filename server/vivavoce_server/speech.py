@@ -9,8 +9,14 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
-from vivavoce_engine import AudioStream, EndlessSpeech, SpokenContext, SynthesisRequest
-from vivavoce_engine.request import UtteranceOptions, draw_seed
+from vivavoce_engine import (
+    AudioStream,
+    EndlessSpeech,
+    SpokenContext,
+    SynthesisRequest,
+    UtteranceOptions,
+    draw_seed,
+)
 
 from vivavoce_server.audio import SpeechEncoder
 from vivavoce_server.effects import Samples

@@ -8,8 +8,7 @@ import numpy as np
 from fastapi import APIRouter, Depends, Form, UploadFile
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from vivavoce_engine import Rejected, SpeechEngine, StoredVoice, VoiceStore
-from vivavoce_engine.voices.reference_audio import MAX_BYTES
+from vivavoce_engine import MAX_REFERENCE_BYTES, Rejected, SpeechEngine, StoredVoice, VoiceStore
 
 from vivavoce_server.access import CallerDep, identify
 from vivavoce_server.errors import ApiError, ErrorBody, invalid, rejected_as
@@ -162,8 +161,8 @@ def _check(form: VoiceForm, service: Service) -> str:
         if given != ["audio_sample"]:
             raise invalid("ref_text", "ref_text is what is said in audio_sample, which is missing")
         check_ref_text(form.ref_text)
-    if form.audio_sample is not None and (form.audio_sample.size or 0) > MAX_BYTES:
-        raise invalid("audio_sample", f"The recording is larger than {MAX_BYTES // 2**20} MiB")
+    if form.audio_sample is not None and (form.audio_sample.size or 0) > MAX_REFERENCE_BYTES:
+        raise invalid("audio_sample", f"The recording is larger than {MAX_REFERENCE_BYTES // 2**20} MiB")
     name = form.name.strip().casefold()
     if any(name == speaker.casefold() for engine in service.engines.values() for speaker in engine.info.speakers):
         raise invalid("name", f"There is a speaker {name!r} already")

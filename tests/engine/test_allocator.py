@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from vivavoce_engine.process.worker import settle_allocator
+from vivavoce_engine.runtime import use_expandable_segments
 
 SEGMENTS = "expandable_segments:True"
 OWN = "max_split_size_mb:64"
@@ -18,8 +18,8 @@ def test_what_the_user_has_set_stays(
     set_by_user: dict[str, str], setting: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = dict(set_by_user)
-    monkeypatch.setattr("vivavoce_engine.process.worker.os.environ", environment)
-    settle_allocator()
+    monkeypatch.setattr("vivavoce_engine.runtime.os.environ", environment)
+    use_expandable_segments()
     assert environment.get("PYTORCH_ALLOC_CONF") == setting
 
 

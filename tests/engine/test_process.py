@@ -31,7 +31,8 @@ from vivavoce_engine import (
     collect,
 )
 from vivavoce_engine.fake_runner import FakeEncoder, tone
-from vivavoce_engine.process import engine_process as process_module
+from vivavoce_engine.process import watcher
+from vivavoce_engine.process.watcher import Phase
 from vivavoce_engine.request import UtteranceOptions
 
 from tests.support.faulty_models import HANG, LEAVE, RAISE, SLOW, faulty_model
@@ -44,8 +45,8 @@ T = TypeVar("T")
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_module, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(process_module, "TICK_S", 0.05)
+    monkeypatch.setattr(watcher, "FIRST_BACKOFF_S", 0.05)
+    monkeypatch.setattr(watcher, "TICK_S", 0.05)
 
 
 @contextmanager
@@ -190,7 +191,7 @@ async def test_nothing_that_was_loaded_is_collected_again(caplog: pytest.LogCapt
         with pytest.raises(NotServing):
             await soon(collect(engine.submit(SynthesisRequest(LEAVE, speaker="heart"))))
         await until(lambda: engine.ready)
-    records = [record for record in caplog.records if record.name == "vivavoce_engine.process.collector"]
+    records = [record for record in caplog.records if record.name == "vivavoce_engine.runtime"]
     counts = [int(record.getMessage().split()[0]) for record in records]
     assert len(counts) == 2
     assert min(counts) > 10_000
@@ -258,7 +259,7 @@ async def test_it_comes_back(how: str) -> None:
 
 
 async def test_while_it_is_away_everybody_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_module, "HOPELESS_STARTS", 3)
+    monkeypatch.setattr(watcher, "MAX_FAILURES", 3)
     refusal = tmp_path / "refuse"
     engine = EngineProcess(faulty_model(refusal=refusal), EngineConfig())
     with started(engine):
@@ -419,7 +420,7 @@ async def test_a_model_that_does_not_load_is_told_to_those_who_wait(tmp_path: Pa
         for _ in range(2):
             with pytest.raises(NotServing, match="could not be loaded: the weights are of another model"):
                 await soon(collect(engine.submit(says(2))))
-            await until(lambda: engine._phase is process_module.Phase.ASLEEP)
+            await until(lambda: engine.phase is Phase.ASLEEP)
         assert (engine.ready, engine.failed) == (True, False)
         refusal.unlink()
         await assert_speaks(engine)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from vivavoce_engine import Rejected
 from vivavoce_engine.voices import reference_audio as module
-from vivavoce_engine.voices.reference_audio import MAX_BYTES, TRIM_KEEPS, read_reference, trim
+from vivavoce_engine.voices.reference_audio import MAX_BYTES, TRIM_MARGIN_SAMPLES, read_reference, trim
 
 from tests.support.recordings import Samples, encode, voice_like, wav
 from tests.support.reference_audio import reference_audio
@@ -101,9 +101,9 @@ def test_the_shortest_and_the_longest(seconds: float) -> None:
 def test_silence_at_both_ends_is_trimmed_but_for_a_breath() -> None:
     file = wav(np.concatenate([SILENCE, VOICE, SILENCE]))
     trimmed = read_reference(file)
-    assert abs(len(trimmed) - (len(VOICE) + 2 * TRIM_KEEPS)) <= RATE // 50
-    assert not trimmed[:TRIM_KEEPS].any()
-    start = TRIM_KEEPS
+    assert abs(len(trimmed) - (len(VOICE) + 2 * TRIM_MARGIN_SAMPLES)) <= RATE // 50
+    assert not trimmed[:TRIM_MARGIN_SAMPLES].any()
+    start = TRIM_MARGIN_SAMPLES
     assert np.array_equal(trimmed[start : start + len(VOICE)], read_reference(wav(VOICE)))
 
 
@@ -172,14 +172,14 @@ def test_refused(make: Callable[[Samples], bytes], message: str) -> None:
 def test_of_an_hour_only_the_beginning_is_decoded(container: str, codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten minutes of silence stand for it: a small file, as compressed bombs are."""
     taken: list[int] = []
-    frames_of = module.decoded
+    frames_of = module.decode_frames
 
     def counting(opened: object) -> object:
         for frame in frames_of(opened):  # type: ignore[arg-type]
             taken.append(frame.samples)
             yield frame
 
-    monkeypatch.setattr(module, "decoded", counting)
+    monkeypatch.setattr(module, "decode_frames", counting)
     file = encode(np.zeros(600 * 8000, np.float32), container, codec, 8000)
     assert len(file) < MAX_BYTES
     with pytest.raises(Rejected, match="is longer than 30 s"):

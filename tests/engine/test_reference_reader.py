@@ -19,7 +19,7 @@ RECORDING = wav(voice_like(1, 1.5, 24000), 24000)
 
 @pytest.fixture
 def reader() -> Iterator[ReferenceReader]:
-    reader = ReferenceReader(read_s=20.0)
+    reader = ReferenceReader(timeout_s=20.0)
     yield reader
     reader.close()
 
@@ -49,17 +49,17 @@ def test_a_file_that_crashes_it_is_refused_and_the_next_is_read(reader: Referenc
 
 
 def test_a_file_that_hangs_it_is_refused_and_the_next_is_read() -> None:
-    reader = ReferenceReader(read_s=20.0)
+    reader = ReferenceReader(timeout_s=20.0)
     reader.read(RECORDING)
     hung = reader.pid
     assert hung is not None
     os.kill(hung, signal.SIGSTOP)
-    reader._read_s = 0.2
+    reader.timeout_s = 0.2
     with pytest.raises(Rejected, match="takes too long to read"):
         reader.read(RECORDING)
     with pytest.raises(ProcessLookupError):
         os.kill(hung, 0)
-    reader._read_s = 20.0
+    reader.timeout_s = 20.0
     assert len(reader.read(RECORDING))
     reader.close()
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from vivavoce_engine import Rejected, StoredVoice, StoreFailed, StoreFull, VoiceReference, VoiceStore
 from vivavoce_engine.voices import store as module
 from vivavoce_engine.voices.lru import ByteLimitedCache
-from vivavoce_engine.voices.store import MAX_FILE_BYTES, MAX_TEXT_CHARS, STALE_S, to_bytes
+from vivavoce_engine.voices.store import MAX_FILE_BYTES, MAX_TEXT_CHARS, STALE_S, serialize_voice
 
 EMBEDDING = np.linspace(-1, 1, 64, dtype=np.float32)
 CODES = np.arange(32, dtype=np.int16).reshape(2, 16)
@@ -211,7 +211,7 @@ BAD_NAMES += ["a(2)", "a\0b", "a\n", "Anna", "é", "\uff41", "a" * 65, "anna.saf
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_no_such_name(store: VoiceStore, folder: Path, name: str) -> None:
     outside = folder.parent / "anna.safetensors"
-    outside.write_bytes(to_bytes(voice()))
+    outside.write_bytes(serialize_voice(voice()))
     with pytest.raises(Rejected) as refusal:
         store.add(voice(name))
     assert refusal.value.param == "name"

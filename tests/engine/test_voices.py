@@ -217,7 +217,7 @@ def test_too_many_waiting_recordings_are_refused(monkeypatch: pytest.MonkeyPatch
         first = clients.apply_async(voices.clone, (files[0],))
         assert stands.wait(HUNG_S)
         waiting = clients.apply_async(voices.clone, (files[1],))
-        wait_until(lambda: voices._waiting == 2)
+        wait_until(lambda: voices._waiting_recordings == 2)
         with pytest.raises(Overloaded, match="2 recordings are waiting") as refusal:
             voices.clone(files[2])
         assert refusal.value.retry_after_s > 0

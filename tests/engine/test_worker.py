@@ -3,17 +3,16 @@
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 from vivavoce_engine.batching.admission import Admission
-from vivavoce_engine.batching.messages import AudioChunk, Finished, Shutdown, Submit
+from vivavoce_engine.batching.messages import AudioChunk, Finished, Shutdown
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
 from vivavoce_engine.ipc.pipe import Pipe
 from vivavoce_engine.model import Parts
-from vivavoce_engine.process.wire import Ping, RemoteListener, Report
-from vivavoce_engine.process.worker import Worker
+from vivavoce_engine.process.wire import Ping, RemoteSubmit, Report
+from vivavoce_engine.process.worker import RemoteListener, Worker
 
 from tests.support.utterances import pending
 
@@ -44,7 +43,7 @@ def next_report(server: Pipe) -> Report:
 
 def test_steps_that_give_nobody_a_piece_are_not_reported(server: Pipe) -> None:
     """How long the pieces after the first are depends on how busy the machine is."""
-    server.send(Submit(replace(pending(1, first_chunk_frames=4), stream=RemoteListener(1))))
+    server.send(RemoteSubmit.of(pending(1, first_chunk_frames=4)))
     pieces: list[int] = []
     reports: list[Report] = []
     while not reports or not any(isinstance(event, Finished) for _, event in reports[-1].events):
@@ -55,6 +54,16 @@ def test_steps_that_give_nobody_a_piece_are_not_reported(server: Pipe) -> None:
     start = reports[0]
     assert (start.events, start.state.left_queue, start.state.running) == ((), 1, 1), "a start is told at once"
     assert (reports[-1].state.running, reports[-1].state.frames) == (0, FRAMES)
+
+
+@pytest.mark.parametrize("frames", [1, 4])
+def test_a_reader_takes_no_frame_twice_and_none_before_it_is_sent(frames: int) -> None:
+    listener = RemoteListener(1)
+    listener.count_sent(3)
+    listener.read_to(2)
+    assert listener.unread_frames == 1
+    with pytest.raises(AssertionError):
+        listener.read_to(frames)
 
 
 def test_a_sign_of_life_is_given_without_anything_to_tell(server: Pipe) -> None:

@@ -25,9 +25,11 @@ from vivavoce_engine.gpu.codec import layers as codec_layers  # noqa: E402
 from vivavoce_engine.gpu.codec.decoder import GpuCodec  # noqa: E402
 from vivavoce_engine.gpu.codec.kernels import _snake  # noqa: E402
 from vivavoce_engine.gpu.codec.tiles import Tiles  # noqa: E402
+from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # Triton's interpreter
 
+LAUNCH = Launcher()
 TOLERANCE = 1e-4
 HALF = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16
 WINDOW, CODES, GROUPS, MAX_FRAMES = 4, 32, 3, 3
@@ -99,7 +101,7 @@ def test_pieces_of_any_size_are_the_module_s_audio(
     if fuse:
         monkeypatch.setattr(codec_layers, "choose_unit", lambda *_: Tiles(32, 64, 32, 16, 4, 2))
     codes = codes_of(1, 2, 9)
-    codec = GpuCodec(decoder, 3, MAX_FRAMES)
+    codec = GpuCodec(decoder, 3, MAX_FRAMES, launch=LAUNCH)
     audio = in_pieces(codec, index(2, 0), codes, (1, 3, 2, 1, 2))
     assert audio.dtype == torch.float32
     expected = whole(decoder, codes)
@@ -110,7 +112,7 @@ def test_pieces_of_any_size_are_the_module_s_audio(
 def test_rows_keep_their_own_state(decoder: CodecDecoder) -> None:
     """Rows join, rest, and are used again; a row does the same bits whoever else is in its batch of that size."""
     codes = codes_of(2, 3, 6)
-    codec = GpuCodec(decoder, 3, MAX_FRAMES)
+    codec = GpuCodec(decoder, 3, MAX_FRAMES, launch=LAUNCH)
     first = codec.decode(index(1, 0), codes[:2, :3])
     other = codec.decode(index(2, 0), torch.stack([codes[2, :2], codes[1, 3:5]]))
     codec.reset(2)
@@ -124,13 +126,13 @@ def test_rows_keep_their_own_state(decoder: CodecDecoder) -> None:
 
 def test_padding_rows_disturb_nobody(decoder: CodecDecoder) -> None:
     codes = codes_of(3, 1, 2)
-    alone, padded = GpuCodec(decoder, 2, MAX_FRAMES), GpuCodec(decoder, 2, MAX_FRAMES)
+    alone, padded = GpuCodec(decoder, 2, MAX_FRAMES, launch=LAUNCH), GpuCodec(decoder, 2, MAX_FRAMES, launch=LAUNCH)
     junk = torch.full((2, 2, GROUPS), 1 << 40, device=DEVICE)
     expected = alone.decode(index(1), codes)
     audio = padded.decode(index(1, 2, 2), torch.cat([codes, junk]))
     assert difference(audio[:1], expected) < TOLERANCE
     assert difference(padded.decode(index(1), codes), alone.decode(index(1), codes)) < TOLERANCE
-    fresh = GpuCodec(decoder, 2, MAX_FRAMES).decode(index(0), codes)
+    fresh = GpuCodec(decoder, 2, MAX_FRAMES, launch=LAUNCH).decode(index(0), codes)
     assert torch.equal(padded.decode(index(0), codes), fresh)
 
 
@@ -139,7 +141,7 @@ def test_a_primed_row_goes_on_as_if_it_had_spoken(decoder: CodecDecoder, frames:
     """Fewer frames than the convolutions remember, and more."""
     assert 1 < decoder.memory_frames < 19
     codes = codes_of(4, 1, frames + 2)
-    codec = GpuCodec(decoder, 2, MAX_FRAMES)
+    codec = GpuCodec(decoder, 2, MAX_FRAMES, launch=LAUNCH)
     codec.prime(1, codes[0, :frames])
     audio = codec.decode(index(1), codes[:, frames:])
     assert difference(audio, whole(decoder, codes)[:, -audio.shape[1] :]) < TOLERANCE
@@ -147,14 +149,14 @@ def test_a_primed_row_goes_on_as_if_it_had_spoken(decoder: CodecDecoder, frames:
 
 def test_a_large_call_in_pieces_of_rows(decoder: CodecDecoder) -> None:
     codes = codes_of(5, 3, 2)
-    codec = GpuCodec(decoder, 3, MAX_FRAMES, frames_at_once=4)
+    codec = GpuCodec(decoder, 3, MAX_FRAMES, frames_at_once=4, launch=LAUNCH)
     assert difference(codec.decode(index(0, 1, 2), codes), whole(decoder, codes)) < TOLERANCE
 
 
 def test_half_precision_is_no_worse_than_the_module_s(decoder: CodecDecoder) -> None:
     codes = codes_of(6, 2, 3)
     expected = whole(decoder, codes)
-    audio = GpuCodec(decoder, 2, MAX_FRAMES, dtype=HALF).decode(index(0, 1), codes)
+    audio = GpuCodec(decoder, 2, MAX_FRAMES, dtype=HALF, launch=LAUNCH).decode(index(0, 1), codes)
     module = whole(random_decoder(WIDE, DEVICE).to(HALF), codes).float()
     error, usual = (x.sub(expected).norm() / expected.norm() for x in (audio, module))
     assert 0 < error < 1.1 * usual < 0.1
@@ -162,7 +164,7 @@ def test_half_precision_is_no_worse_than_the_module_s(decoder: CodecDecoder) -> 
 
 def test_more_frames_than_asked_for(decoder: CodecDecoder) -> None:
     with pytest.raises(ValueError, match="4 frames in a call, but at most 3"):
-        GpuCodec(decoder, 1, MAX_FRAMES).decode(index(0), codes_of(7, 1, 4))
+        GpuCodec(decoder, 1, MAX_FRAMES, launch=LAUNCH).decode(index(0), codes_of(7, 1, 4))
 
 
 @triton.jit  # type: ignore[untyped-decorator]

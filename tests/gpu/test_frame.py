@@ -13,6 +13,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from vivavoce_engine.checkpoint.files import RopeConfig, TalkerConfig, TransformerConfig  # noqa: E402
 from vivavoce_engine.gpu.frame import FrameModel  # noqa: E402
+from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 from vivavoce_engine.gpu.starts import Starts  # noqa: E402
 from vivavoce_engine.models.code_predictor import CodePredictor  # noqa: E402
 from vivavoce_engine.models.layers import KVCache, RowView  # noqa: E402
@@ -111,6 +112,7 @@ def test_codes_are_the_modules_codes_in_any_batch(projected: bool, deterministic
         ring=2,
         pad_id=PAD,
         deterministic=deterministic,
+        launch=Launcher(),
     )
     tables, dummy = model.tables, model.tables.dummy_row
     assert model.cache.pages.tolist() == [[PAGES]] * (ROWS + 1)
@@ -152,7 +154,7 @@ def test_a_start_of_nobody_is_the_dummy_row_s() -> None:
     plain = Plain(projected=False)
     model = FrameModel(
         plain.talker, plain.predictor, plain.config, rows=ROWS, batch=4, prompt_tokens=6, positions=POSITIONS, ring=2,
-        pad_id=PAD,
+        pad_id=PAD, launch=Launcher(),
     )  # fmt: skip
     dummy = model.tables.dummy_row
     model.rows[:] = model.token_rows[:] = 0

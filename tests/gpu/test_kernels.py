@@ -16,14 +16,16 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 from vivavoce_engine.checkpoint.files import RopeConfig  # noqa: E402
 from vivavoce_engine.cpu.sampling import SamplingTable, uniform  # noqa: E402
 from vivavoce_engine.gpu import linear as ops  # noqa: E402
-from vivavoce_engine.gpu.attention import CHUNK, Cache, PagedCache, attend, attend_prompt  # noqa: E402
+from vivavoce_engine.gpu.attention import CHUNK, Cache, PagedCache, Places, Projected, attend, attend_prompt  # noqa: E402
 from vivavoce_engine.gpu.frame_attention import attend_in_frame  # noqa: E402
+from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, gemm, gemv, norm, splits  # noqa: E402
 from vivavoce_engine.gpu.sampler import PARAMS, RowTables, draw_code_0  # noqa: E402
 from vivavoce_engine.models.layers import RMSNorm, Rope, rotate  # noqa: E402
 from vivavoce_engine.request import SamplingParams  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # Triton's interpreter
+LAUNCH = Launcher()
 EPS = 1e-6
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 16
 
@@ -54,7 +56,7 @@ def test_gemv(tokens: int, mode: int, n: int, k: int) -> None:
     x, weight, bias = normal(tokens, k), normal(2 * n if mode == GATED.value else n, k, seed=1), normal(n, seed=2)
     out = normal(tokens, n, seed=3)
     exact = exact_linear(x, weight, out, mode, bias)
-    gemv(x, weight, out, mode=mode, bias=bias)
+    gemv(LAUNCH, x, weight, out, mode=mode, bias=bias)
     assert near(out, exact)
 
 
@@ -64,7 +66,7 @@ def test_gemm(tokens: int, mode: int) -> None:
     n, k = 24, 48
     x, weight, bias = normal(tokens, k), normal(2 * n if mode == GATED.value else n, k, seed=1), normal(n, seed=2)
     out = torch.full((tokens, n), math.nan, device=DEVICE)
-    gemm(x, weight, out, mode=mode, bias=bias)
+    gemm(LAUNCH, x, weight, out, mode=mode, bias=bias)
     assert near(out, exact_linear(x, weight, out, mode, bias))
 
 
@@ -80,9 +82,9 @@ def test_a_norm_adds_split_sums_up_and_keeps_its_result() -> None:
     )
     exact = x.double() + inner.double() @ weight.double().T
     parts = torch.full((count, tokens, n), math.nan, device=DEVICE)
-    gemm(inner, weight, parts, mode=PARTS.value)
+    gemm(LAUNCH, inner, weight, parts, mode=PARTS.value)
     out, table, rows = torch.empty_like(x), torch.zeros(9, n, device=DEVICE), torch.tensor([7, 0, 3, 8, 1])
-    norm(x, norm_weight, EPS, out, parts=parts, keep=(rows.int().to(DEVICE), table))
+    norm(LAUNCH, x, norm_weight, EPS, out, parts=parts, keep=(rows.int().to(DEVICE), table))
     assert near(x, exact)
     assert near(out, exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + EPS) * norm_weight.double())
     assert torch.equal(table[rows], out)
@@ -95,11 +97,11 @@ def test_norms_are_the_modules_norms(tokens: int) -> None:
     module.weight.data = normal(k, seed=1)
     x, weight = normal(tokens, k), normal(16, k, seed=2)
     out = torch.empty_like(x)
-    norm(x, module.weight, EPS, out)
+    norm(LAUNCH, x, module.weight, EPS, out)
     torch.testing.assert_close(out, module(x), rtol=1e-6, atol=1e-6)
     if tokens <= GEMV_TOKENS:
         product = torch.empty(tokens, 16, device=DEVICE)
-        gemv(x, weight, product, norm=(module.weight, EPS))
+        gemv(LAUNCH, x, weight, product, norm=(module.weight, EPS))
         assert near(product, module(x).double() @ weight.double().T)
 
 
@@ -147,12 +149,13 @@ class Told:
         self.of_prompts = torch.full((len(self.rows), HEADS * HEAD_DIM), math.nan, device=DEVICE)
         if len(self.rows):
             qkv = torch.cat([told[:-1] for told in self.told])
-            attend_prompt(qkv, norm_of, paged, 0, self.rows, self.at, self.of_prompts)
+            places = Places(paged, self.rows, self.at, by_row=False)
+            attend_prompt(LAUNCH, places, Projected(0, qkv, norm_of, self.of_prompts))
         self.of_tokens = torch.full((len(lengths), HEADS * HEAD_DIM), math.nan, device=DEVICE)
         some = torch.arange(len(lengths), dtype=torch.int32, device=DEVICE)
         positions = torch.tensor([*lengths, 0], device=DEVICE)
         last = torch.stack([told[-1] for told in self.told])
-        attend(last, norm_of, paged, 0, some, positions, self.of_tokens, by_row=True)
+        attend(LAUNCH, Places(paged, some, positions, by_row=True), Projected(0, last, norm_of, self.of_tokens))
 
 
 @pytest.mark.parametrize("tokens", [2, 3])  # shared by several programs, or not
@@ -186,7 +189,7 @@ def test_attention_within_a_frame() -> None:
     for position in range(1, groups):
         qkv = told[:2].flatten(0, 1) if position == 1 else told[position]
         out = torch.full((len(qkv), HEADS * HEAD_DIM), math.nan, device=DEVICE)
-        attend_in_frame(qkv, (plain.norm.weight, EPS), plain.cache, 0, batch, position, out)
+        attend_in_frame(LAUNCH, plain.cache, batch, position, Projected(0, qkv, (plain.norm.weight, EPS), out))
         for row in range(batch):
             q, k, v = plain.split(told[: position + 1, row], torch.arange(position + 1))
             assert near(out[len(qkv) - batch + row], plain.exact(q[-1], k, v))
@@ -232,7 +235,7 @@ def test_the_sampler_draws_what_its_twin_draws(name: str, ties: bool) -> None:
     forbidden[:, END] = frame < 2
     expected = sampling.draw(scores.masked_fill(forbidden, -torch.inf), uniform(tables.seeds[rows], frame, 0))
     ended = torch.full((batch,), -1, dtype=torch.int32, device=DEVICE)
-    draw_code_0(logits, rows.int(), tables, ended, END, SPEECH)
+    draw_code_0(LAUNCH, logits, rows.int(), tables, ended, END, SPEECH)
     if params.top_p == 1 or not ties:  # at the edge of top-p the twin keeps some of several equal codes
         assert tables.code_0[rows].tolist() == expected.tolist()
     assert ended.tolist() == (tables.code_0[rows] == END).int().tolist()
@@ -244,7 +247,7 @@ def test_the_dummy_row_stands_still() -> None:
     tables = RowTables.allocate(2, 4, VOCAB, 8, 4, 2, like=torch.empty(0, device=DEVICE))
     rows = torch.full((2,), tables.dummy_row, dtype=torch.int32, device=DEVICE)
     tables.params[:] = torch.tensor([0.9, 50, 1.0, 1.05])
-    draw_code_0(normal(2, VOCAB), rows, tables, torch.zeros(2, dtype=torch.int32, device=DEVICE), END, SPEECH)
+    draw_code_0(LAUNCH, normal(2, VOCAB), rows, tables, torch.zeros(2, dtype=torch.int32, device=DEVICE), END, SPEECH)
     assert tables.positions[tables.dummy_row] == tables.frames[tables.dummy_row] == 0
 
 

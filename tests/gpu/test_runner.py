@@ -18,6 +18,7 @@ from vivavoce_engine import Engine, EngineConfig, SynthesisRequest, VoiceReferen
 from vivavoce_engine.checkpoint.files import read_checkpoint  # noqa: E402
 from vivavoce_engine.cpu.runner import TorchRunner  # noqa: E402
 from vivavoce_engine.gpu import runner as gpu_runner  # noqa: E402
+from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 from vivavoce_engine.gpu.runner import GraphRunner  # noqa: E402
 from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows  # noqa: E402
 from vivavoce_engine.request import SpokenContext  # noqa: E402
@@ -42,7 +43,9 @@ SMALLEST = replace(
 class PlainCodec(CodecRows):
     """Code2Wav by PyTorch, as a GPU's runner calls it; its kernels have tests of their own, and take minutes."""
 
-    def __init__(self, decoder: CodecDecoder, rows: int, max_frames: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, decoder: CodecDecoder, rows: int, max_frames: int, dtype: torch.dtype, *, launch: Launcher
+    ) -> None:
         super().__init__(decoder, rows + 1, decoder.quantizer.codebooks[0])
 
     def reset(self, row: int) -> None:  # type: ignore[override]

@@ -14,17 +14,16 @@ import time
 import traceback
 import zlib
 from collections import defaultdict
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from vivavoce_engine.gpu.codec import layers as codec_layers
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
-from vivavoce_engine.gpu.codec.layers import Buffers, Product, Shape, Snake, Unit
+from vivavoce_engine.gpu.codec.layers import Buffer, Buffers, Product, Shape, Snake, Unit
 from vivavoce_engine.gpu.codec.tiles import Tiles
+from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
 from vivavoce_voice import CHECKPOINT
 
@@ -38,6 +37,7 @@ PLAIN = ((1, 1), (1, 4), (8, 4), (32, 1), (64, 4))
 """(batch, frames) that the PyTorch module is timed at too."""
 RESULTS: dict[str, Any] = {}
 Section = Callable[[], None]
+LAUNCH = Launcher()
 
 
 def random_codes(decoder: CodecDecoder, batch: int, frames: int) -> Tensor:
@@ -88,30 +88,32 @@ def describe(kernel: Any, constants: dict[str, Any]) -> str:
     return f"{kernel.__name__} {shape} [{','.join(str(constants[key]) for key in tiles if key in constants)}]"
 
 
-class Recorder:
+class Recorder(Launcher):
     """Launches, and remembers what."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.labels: list[str] = []
 
-    def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-        self.labels.append(describe(kernel, constants))
-        codec_layers.launch(kernel, grid, *arguments, **constants)
+    def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **meta: Any) -> None:
+        self.labels.append(describe(kernel, meta))
+        super().__call__(kernel, grid, *arguments, **meta)
 
 
-class Share:
+class Share(Launcher):
     """Launches only what falls to process `index` of `count`, once: for compiling in parallel."""
 
     def __init__(self, index: int, count: int) -> None:
+        super().__init__()
         self._index, self._count, self._seen = index, count, set[str]()
 
-    def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+    def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **meta: Any) -> None:
         pattern = "".join("0" if argument is None else "1" for argument in arguments)
         types = "".join(str(argument.dtype) for argument in arguments if isinstance(argument, Tensor))
-        key = f"{kernel.__name__} {pattern} {types} {sorted(constants.items())}"
+        key = f"{kernel.__name__} {pattern} {types} {sorted(meta.items())}"
         if key not in self._seen and zlib.crc32(key.encode()) % self._count == self._index:
             self._seen.add(key)
-            codec_layers.launch(kernel, grid, *arguments, **constants)
+            super().__call__(kernel, grid, *arguments, **meta)
 
 
 def compile_share(index: int, count: int, voice: str) -> None:
@@ -125,8 +127,7 @@ def compile_share(index: int, count: int, voice: str) -> None:
             small = load_voice(voice, F32)
             decoders += [(small, BF16, [(3, 1), (3, 4)]), (small, F32, [(3, 1), (3, 4)])]
         for decoder, dtype, sizes in decoders:
-            codec = GpuCodec(decoder, max(batch for batch, _ in sizes), max(FRAMES), dtype)
-            codec.launch = share
+            codec = GpuCodec(decoder, max(batch for batch, _ in sizes), max(FRAMES), dtype, launch=share)
             for fuse, (batch, frames) in itertools.product((True, False), sizes):
                 codec.fuse_units = fuse
                 try:
@@ -145,7 +146,7 @@ def compile_share(index: int, count: int, voice: str) -> None:
 
 # ---- other tiles --------------------------------------------------------------------------------------------------
 
-Trial = Callable[[codec_layers.Launch], None]
+Trial = Callable[[Launcher], None]
 PRODUCTS = (  # name, N, channels, taps, dilation, input steps a frame, output channels
     ("head 1024>1536 k7", 1536, 1024, 7, 1, 4, 1536),
     ("up 1536>768", 6144, 1536, 2, 1, 4, 768),
@@ -195,8 +196,8 @@ def unit_tiles(width: int) -> list[Tiles]:
     return [Tiles(*size) for size in sizes]
 
 
-def with_tiles(run: Callable[..., None], tiles: Tiles) -> Trial:
-    return lambda launch: run(launch=launch, tiles=tiles)
+def with_tiles(part: Product | Unit, call: Sequence[Any], tiles: Tiles) -> Trial:
+    return lambda launch: part(launch, *call, tiles=tiles)
 
 
 def trials() -> list[tuple[dict[str, Any], Trial]]:
@@ -211,10 +212,13 @@ def trials() -> list[tuple[dict[str, Any], Trial]]:
     def snake(columns: int) -> Snake:
         return Snake(random(columns).exp(), random(columns).exp())
 
-    def add(name: str, frames: int, flops: float, tiles: list[Tiles], run: Callable[..., None]) -> None:
+    def add(
+        name: str, frames: int, flops: float, tiles: list[Tiles], part: Product | Unit, buffers: Sequence[Buffer | None]
+    ) -> None:
+        call = (Shape(max(1, frames // 4), min(frames, 4)), *buffers)
         for one in tiles:
             info = {"name": name, "frames": frames, "tiles": str(one), "gflop": flops * frames / 1e9}
-            found.append((info, with_tiles(run, one)))
+            found.append((info, with_tiles(part, call, one)))
 
     for name, columns, channels, taps, dilation, rate, width in PRODUCTS:
         keep = (taps - 1) * dilation
@@ -226,8 +230,8 @@ def trials() -> list[tuple[dict[str, Any], Trial]]:
             weight=weight, taps=taps, dilation=dilation, bias=random(columns).float(), snake=snake(columns)
         )
         for frames in SIZES:
-            call = partial(product, Shape(max(1, frames // 4), min(frames, 4)), x, out, None, raw)
-            add(name, frames, 2.0 * rate * columns * taps * channels, tiles_to_try(columns, frames), call)
+            flops = 2.0 * rate * columns * taps * channels
+            add(name, frames, flops, tiles_to_try(columns, frames), product, (x, out, None, raw))
     for width, rate in ((192, 640), (96, 1920)):
         x, out = (buffers.add(width, rate, keep, shared=part) for part, keep in (("x", 18), ("out", 54)))
         raw, hidden = buffers.add(width, rate, shared="raw"), buffers.add(width, rate, shared="hidden")
@@ -243,8 +247,8 @@ def trials() -> list[tuple[dict[str, Any], Trial]]:
         )
         unit = Unit(spread, point)
         for frames in SIZES:
-            call = partial(unit, Shape(max(1, frames // 4), min(frames, 4)), x, out, raw, hidden)
-            add(f"unit {width}", frames, 2.0 * rate * width * width * 8, unit_tiles(width), call)
+            flops = 2.0 * rate * width * width * 8
+            add(f"unit {width}", frames, flops, unit_tiles(width), unit, (x, out, raw, hidden))
     buffers.allocate(like).normal_()
     return found
 
@@ -267,24 +271,26 @@ def check(name: str, decoder: CodecDecoder) -> None:
     expected = cut(plain, index, codes, (30,))
     found = {"rms": float(expected.square().mean().sqrt()), "clamped": float((expected.abs() == 1).float().mean())}
     errors: dict[str, Any] = {"module f32, same cuts": error(cut_fresh(plain, index, codes, sizes), expected)}
-    codec = GpuCodec(decoder, 3, 8, F32)
+    codec = GpuCodec(decoder, 3, 8, F32, launch=LAUNCH)
     errors["triton f32"] = error(cut(codec, index, codes, sizes), expected)
     for row in index.tolist():
         codec.reset(row)
     codec.prime(1, codes[0, :20])
     errors["triton f32 primed"] = error(cut(codec, index[2:], codes[:1, 20:], (4, 6)), expected[:1, 20 * spf(codec) :])
     for fuse in (True, False):
-        codec = GpuCodec(decoder, 3, 8, BF16)
+        codec = GpuCodec(decoder, 3, 8, BF16, launch=LAUNCH)
         codec.fuse_units = fuse
         eager = cut(codec, index, codes, sizes)
         errors[f"triton bf16, fused units {fuse}"] = error(eager, expected)
-    codec = GpuCodec(decoder, 3, 8, BF16)
+    codec = GpuCodec(decoder, 3, 8, BF16, launch=LAUNCH)
     first = cut(codec, index, codes, sizes)
-    alone = cut(GpuCodec(decoder, 3, 8, BF16), index[:1], codes[:1], sizes)
+    alone = cut(GpuCodec(decoder, 3, 8, BF16, launch=LAUNCH), index[:1], codes[:1], sizes)
     found["bf16 alone = in a batch of 3"] = bool(torch.equal(first[:1], alone))
     errors["bf16 alone against batch"] = error(alone, first[:1])
-    errors["bf16 by 6 against cut"] = error(cut(GpuCodec(decoder, 3, 8, BF16), index, codes, (6,) * 5), first)
-    codec = GpuCodec(decoder, 3, 8, BF16)
+    errors["bf16 by 6 against cut"] = error(
+        cut(GpuCodec(decoder, 3, 8, BF16, launch=LAUNCH), index, codes, (6,) * 5), first
+    )
+    codec = GpuCodec(decoder, 3, 8, BF16, launch=LAUNCH)
     static = codes[:, :1].clone()
     out: list[Tensor] = []
     graph = graphed(lambda: out.append(codec.decode(index, static)))
@@ -295,7 +301,7 @@ def check(name: str, decoder: CodecDecoder) -> None:
         static.copy_(codes[:, frame : frame + 1])
         graph.replay()
         audio.append(out[-1].clone())
-    fresh = GpuCodec(decoder, 3, 8, BF16)
+    fresh = GpuCodec(decoder, 3, 8, BF16, launch=LAUNCH)
     found["graph = eager"] = bool(torch.equal(torch.cat(audio, 1), cut(fresh, index, codes, (1,) * 30)))
     module = decoder.to(BF16)
     errors["module bf16"] = error(
@@ -318,7 +324,7 @@ def spf(codec: GpuCodec) -> int:
 
 def table() -> None:
     decoder = random_decoder(RELEASED_CODEC, GPU)
-    codec = GpuCodec(decoder, max(BATCHES), max(FRAMES), BF16)
+    codec = GpuCodec(decoder, max(BATCHES), max(FRAMES), BF16, launch=LAUNCH)
     RESULTS["memory_gb"] = torch.cuda.memory_allocated() / 1e9
     times: dict[str, float] = {}
     print("\nTriton bf16, in a graph: ms (us a frame)")
@@ -335,7 +341,7 @@ def table() -> None:
     print("  units in two kernels:", RESULTS["two_kernel_units_ms"], flush=True)
     pieces = {}
     for at_once in (64, 128, 256, 512):
-        codec = GpuCodec(decoder, 128, 8, BF16, frames_at_once=at_once)
+        codec = GpuCodec(decoder, 128, 8, BF16, frames_at_once=at_once, launch=LAUNCH)
         pieces[at_once] = {f"{b}x{t}": time_decode(codec, decoder, b, t) for b, t in ((64, 4), (128, 8))}
         del codec
     RESULTS["frames_at_once_ms"] = pieces
@@ -352,7 +358,7 @@ def plain() -> None:
 def profile(batch: int, frames: int) -> None:
     """Time of each kernel, in eager calls, in the order of the launches."""
     decoder = random_decoder(RELEASED_CODEC, GPU)
-    codec = GpuCodec(decoder, batch, frames, BF16)
+    codec = GpuCodec(decoder, batch, frames, BF16, launch=LAUNCH)
     rows, codes = torch.arange(batch, device=GPU), random_codes(decoder, batch, frames)
     codec.decode(rows, codes)
     codec.launch = recorder = Recorder()
@@ -383,7 +389,7 @@ def sweep() -> None:
     everything = []
     for info, trial in trials():
         try:
-            ms = do_bench(lambda trial=trial: trial(codec_layers.launch), warmup=2, rep=8, return_mode="median")
+            ms = do_bench(lambda trial=trial: trial(LAUNCH), warmup=2, rep=8, return_mode="median")
         except Exception as failure:
             print("  ", info["name"], info["tiles"], "failed:", str(failure)[:100])
             continue

@@ -19,6 +19,7 @@ import torch
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
 from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.gpu.runner import GraphRunner
 from vivavoce_engine.load import make_runner
 
 TEXT = "The train to the coast leaves at nine, and the second one at half past ten."
@@ -129,6 +130,7 @@ def main() -> None:
     )
     started_s = time.perf_counter()
     runner = make_runner("bench", read_checkpoint(args.model), config)
+    assert isinstance(runner, GraphRunner)
     runner.capacity = replace(runner.capacity, steps_ahead=args.steps_ahead)
     load_s = time.perf_counter() - started_s
     free, total = torch.cuda.mem_get_info()

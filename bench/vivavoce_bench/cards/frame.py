@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs
+from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.layers import KVCache, RowView
 
 from vivavoce_bench.cards.shapes import SIZES, random_models, talker_config
@@ -35,7 +36,7 @@ def build(
     dtype: torch.dtype,
     rows: int,
     positions: int,
-    pdl: bool,
+    dependent: bool,
     *,
     layers: int | None = None,
     deterministic: bool = False,
@@ -44,7 +45,7 @@ def build(
     talker, predictor = random_models(config, DEVICE, dtype)
     model = FrameModel(
         talker, predictor, config, rows=rows, batch=rows, prompt_tokens=max(256, 4 * PROMPT), positions=positions,
-        ring=RING, pad_id=5, pdl=pdl, deterministic=deterministic,
+        ring=RING, pad_id=5, deterministic=deterministic, launch=Launcher(dependent=dependent),
     )  # fmt: skip
     model.tables.params[:] = torch.tensor([0.9, 50, 1.0, 1.05], device=DEVICE)
     model.tables.params[:, 1, 3] = 1.0
@@ -97,7 +98,7 @@ def check(size: str) -> dict[str, Any]:
         config = talker_config(size)
         talker, predictor = random_models(config, DEVICE, dtype)
         exact, exact_predictor = random_models(config, DEVICE, torch.float32)
-        model = build(size, dtype, 4, 128, pdl=False)
+        model = build(size, dtype, 4, 128, dependent=False)
         start(model, [2], [7], greedy=True)
         ours = model.tables.hidden[2].float().clone()
         positions = torch.arange(PROMPT, device=DEVICE)[None]
@@ -125,7 +126,7 @@ def check(size: str) -> dict[str, Any]:
             result[f"{name} codes equal to the {kind} module"] = sum(equal) / len(equal)
         del talker, predictor, exact, exact_predictor, model
     for deterministic in (False, True):
-        model = build(size, torch.bfloat16, 64, 256, pdl=False, deterministic=deterministic)
+        model = build(size, torch.bfloat16, 64, 256, dependent=False, deterministic=deterministic)
         seeds = [1000 + 37 * row for row in range(64)]
         rows = list(range(64))
         start(model, rows, seeds)
@@ -147,11 +148,12 @@ def check(size: str) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def times(size: str, batches: list[int], contexts: list[int], pdl: bool, deterministic: bool) -> dict[str, Any]:
+def times(size: str, batches: list[int], contexts: list[int], dependent: bool, deterministic: bool) -> dict[str, Any]:
     """Median milliseconds a frame by context and batch."""
     result: dict[str, Any] = {}
+    kind = f"{size} dependent launch={dependent} deterministic={deterministic}"
     rows = max(batches)
-    model = build(size, torch.bfloat16, rows, max(contexts) + 200, pdl, deterministic=deterministic)
+    model = build(size, torch.bfloat16, rows, max(contexts) + 200, dependent, deterministic=deterministic)
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     graphs = Graphs(stream, eager=False)
     model.rows[:] = torch.arange(rows, device=DEVICE)
@@ -164,19 +166,16 @@ def times(size: str, batches: list[int], contexts: list[int], pdl: bool, determi
                 model.tables.frames[:], model.tables.positions[:] = 0, context
                 value = round(median_ms(partial(graphs.replay, batch)), 4)
                 result.setdefault(str(context), {})[str(batch)] = value
-                print(
-                    f"{size} pdl={pdl} deterministic={deterministic} context {context} batch {batch}: {value:.3f} ms",
-                    flush=True,
-                )
+                print(f"{kind} context {context} batch {batch}: {value:.3f} ms", flush=True)
     return result
 
 
-def kernel_shares(size: str, batch: int, pdl: bool) -> list[tuple[str, int, float]]:
+def kernel_shares(size: str, batch: int, dependent: bool) -> list[tuple[str, int, float]]:
     """(kernel, launches, microseconds) of one frame, by time."""
     from torch.profiler import ProfilerActivity, profile
 
     with torch.inference_mode():
-        model = build(size, torch.bfloat16, batch, 400, pdl)
+        model = build(size, torch.bfloat16, batch, 400, dependent)
         model.rows[:] = torch.arange(batch, device=DEVICE)
         model.tables.positions[:] = 200
         graphs = Graphs(torch.cuda.Stream(), eager=False)  # type: ignore[no-untyped-call]
@@ -192,10 +191,11 @@ def kernel_shares(size: str, batch: int, pdl: bool) -> list[tuple[str, int, floa
 
 def compile_ahead(job: tuple[str, int, bool, bool]) -> None:
     """Compiles the kernels of a batch size in a process of its own, on stacks of one layer."""
-    size, batch, pdl, fixed = job
+    size, batch, dependent, fixed = job
     try:
         with torch.inference_mode():
-            model = build(size, torch.bfloat16, batch, 1200 if batch < 200 else 400, pdl, layers=1, deterministic=fixed)
+            positions = 1200 if batch < 200 else 400
+            model = build(size, torch.bfloat16, batch, positions, dependent, layers=1, deterministic=fixed)
             model.frame(batch)
             start(model, [0], [1])
             torch.cuda.synchronize()
@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(SIZES))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64, 128, 256])
     parser.add_argument("--contexts", nargs="+", type=int, default=[200, 1000])
-    parser.add_argument("--pdl", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--dependent-launch", nargs="+", type=int, choices=(0, 1), default=[0, 1])
     parser.add_argument("--deterministic", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--skip-checks", action="store_true")
     parser.add_argument("--profile", action="store_true", help="time by kernel as well")
@@ -221,10 +221,10 @@ def main() -> None:
         []
         if args.checks_only
         else [
-            (size, batch, bool(pdl), bool(fixed))
+            (size, batch, bool(dependent), bool(fixed))
             for size in args.sizes
             for batch in (1, 2, 4, 8, 32, 64, 128)
-            for pdl in args.pdl
+            for dependent in args.dependent_launch
             for fixed in args.deterministic
         ]
     )
@@ -236,12 +236,13 @@ def main() -> None:
     result: dict[str, Any] = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
     sections: list[tuple[str, Callable[[], Any]]] = []
     for size in args.sizes:
-        for pdl in () if args.checks_only else args.pdl:
+        for dependent in () if args.checks_only else args.dependent_launch:
             for batch in (1, 64) if args.profile else ():
-                sections.append((f"kernels {size} {batch} pdl {pdl}", partial(kernel_shares, size, batch, bool(pdl))))
+                shares = partial(kernel_shares, size, batch, bool(dependent))
+                sections.append((f"kernels {size} {batch} dependent launch {dependent}", shares))
             for fixed in args.deterministic:
-                timed = partial(times, size, args.batches, args.contexts, bool(pdl), bool(fixed))
-                sections.append((f"times {size} pdl {pdl} deterministic {fixed}", timed))
+                timed = partial(times, size, args.batches, args.contexts, bool(dependent), bool(fixed))
+                sections.append((f"times {size} dependent launch {dependent} deterministic {fixed}", timed))
         if not args.skip_checks:
             sections.append((f"check {size}", partial(check, size)))
     for name, section in sections:

@@ -53,7 +53,7 @@ def report(codec: Json, frame: Json, engine: Json, peer: Json | None = None) -> 
 
 def frame_times(frame: Json, context: str, deterministic: int = 0) -> dict[str, dict[str, float]]:
     """Milliseconds a frame by size and rows, with programmatic dependent launch."""
-    ending = f" pdl 1 deterministic {deterministic}"
+    ending = f" dependent launch 1 deterministic {deterministic}"
     timed = {name: times for name, times in frame.items() if name.startswith("times ") and name.endswith(ending)}
     return {
         name.split()[1]: {rows: round(ms, 3) for rows, ms in times[context].items()} for name, times in timed.items()

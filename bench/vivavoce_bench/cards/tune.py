@@ -22,11 +22,13 @@ from torch import Tensor
 from vivavoce_engine.gpu import stack
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs
+from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, Blocks, block_tokens, gemm, gemv, splits
 
 from vivavoce_bench.cards.frame import DEVICE, build
 from vivavoce_bench.cards.timing import median_ms
 
+LAUNCH = Launcher(dependent=True)
 Product = tuple[int, int, int]
 """Outputs, summands, and how the kernel ends."""
 SMALL = [  # of the code predictor, and of the 0.6B talker
@@ -78,12 +80,12 @@ def compile_ahead(job: tuple[Product, int, Blocks]) -> bool:
     try:
         if tokens <= GEMV_TOKENS:
             norm = None if mode in (ADD.value, BIAS.value) else (torch.ones(k, **kind), 1e-6)
-            gemv(x, weight, out, mode=mode, bias=bias, norm=norm, blocks=blocks, pdl=True)
+            gemv(LAUNCH, x, weight, out, mode=mode, bias=bias, norm=norm, blocks=blocks)
         elif mode == ADD.value:
             parts = torch.zeros(splits(n, k), tokens, n, device=DEVICE)
-            gemm(x, weight, parts, mode=PARTS.value, blocks=blocks, pdl=True)
+            gemm(LAUNCH, x, weight, parts, mode=PARTS.value, blocks=blocks)
         else:
-            gemm(x, weight, out, mode=mode, bias=bias, blocks=blocks, pdl=True)
+            gemm(LAUNCH, x, weight, out, mode=mode, bias=bias, blocks=blocks)
         torch.cuda.synchronize()
     except Exception as failure:
         print(job, str(failure)[:100], flush=True)
@@ -99,15 +101,15 @@ class Chosen:
         for name in ("gemv", "gemm"):
             setattr(stack, name, getattr(self, name))
 
-    def gemv(self, x: Tensor, weight: Tensor, out: Tensor, *, mode: int = 0, **rest: Any) -> None:
-        gemv(x, weight, out, mode=mode, blocks=self.blocks.get((out.shape[1], x.shape[1], mode)), **rest)
+    def gemv(self, launch: Launcher, x: Tensor, weight: Tensor, out: Tensor, *, mode: int = 0, **rest: Any) -> None:
+        gemv(launch, x, weight, out, mode=mode, blocks=self.blocks.get((out.shape[1], x.shape[1], mode)), **rest)
 
-    def gemm(self, x: Tensor, weight: Tensor, out: Tensor, *, mode: int = 0, **rest: Any) -> None:
+    def gemm(self, launch: Launcher, x: Tensor, weight: Tensor, out: Tensor, *, mode: int = 0, **rest: Any) -> None:
         product = (out.shape[-1], x.shape[1], ADD.value if mode == PARTS.value else mode)
         blocks = self.blocks.get(product)
         if blocks is not None and blocks.t != block_tokens(len(x)):  # a frame begins with two tokens of each row
             blocks = None
-        gemm(x, weight, out, mode=mode, blocks=blocks, **rest)
+        gemm(launch, x, weight, out, mode=mode, blocks=blocks, **rest)
 
 
 def time_frame(model: FrameModel, batch: int, context: int) -> float:
@@ -121,7 +123,7 @@ def time_frame(model: FrameModel, batch: int, context: int) -> float:
 
 def tune(size: str, batch: int, context: int, chosen: Chosen, works: Callable[[Any], bool]) -> dict[str, Any]:
     """{product: [(blocks, milliseconds of the frame), …]}, best first."""
-    model = build(size, torch.bfloat16, batch, context + 200, pdl=True)
+    model = build(size, torch.bfloat16, batch, context + 200, dependent=True)
     model.rows[:] = torch.arange(batch, device=DEVICE)
     result: dict[str, Any] = {"before": round(time_frame(model, batch, context), 4)}
     for product in PRODUCTS[size]:

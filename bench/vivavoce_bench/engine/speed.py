@@ -25,8 +25,7 @@ from vivavoce_bench.engine.machine import TEXTS, describe_machine, shipped_voice
 
 if TYPE_CHECKING:
     from torch import nn
-    from vivavoce_engine.cpu.runner import TorchRunner
-    from vivavoce_engine.gpu.runner import GraphRunner
+    from vivavoce_engine.load import ModelRunner
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Entry point of the command line: `vivavoce bench engine`."""
     import torch
+    from vivavoce_engine.cpu.runner import TorchRunner
     from vivavoce_engine.load import make_runner
 
     config = EngineConfig(max_streams=max(args.streams), device=args.device, dtype=args.dtype)
@@ -52,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
     load_s = time.perf_counter() - started_s
     if args.profile:
         return show_profile(runner, args.streams)
-    clock = ComponentClock(runner.models, runner.synchronize)
+    # A GPU's step is CUDA graphs, which run no modules that could be timed one by one.
+    modules = runner.models if isinstance(runner, TorchRunner) else {}
+    clock = ComponentClock(modules, runner.synchronize)
     engine = Engine(runner, config)
     engine.start()
     try:
@@ -78,13 +80,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def show_profile(runner: "GraphRunner | TorchRunner", streams: Sequence[int]) -> int:
+def show_profile(runner: "ModelRunner", streams: Sequence[int]) -> int:
     """Where a frame of so many streams goes."""
     from vivavoce_bench.engine.profile import bandwidth_gb_per_s, profile, report
 
     if isinstance(runner, ImmediateRunner):
         print("--profile shows a GPU's kernels; on a CPU `bench engine` has the time by component", file=sys.stderr)
         return 2
+    from vivavoce_engine.gpu.runner import GraphRunner
+
+    assert isinstance(runner, GraphRunner)
     gb_per_s = bandwidth_gb_per_s()
     for rows in streams:
         report(profile(runner, rows), rows, gb_per_s)

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from vivavoce_engine.gpu.linear import pdl_option
+from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.pages import PAGE_POSITIONS, pages_of
 
 CHUNK = PAGE_POSITIONS
@@ -106,7 +106,7 @@ def write_kv_kernel(
     KV_HEADS: tl.constexpr,
     D: tl.constexpr,
     CHUNK: tl.constexpr,
-    PDL: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ) -> None:
     """Keys and values of a prompt's tokens into the cache, before any of them attends. Grid [tokens]."""
     token = tl.program_id(0).to(tl.int64)
@@ -114,7 +114,7 @@ def write_kv_kernel(
     head = tl.arange(0, triton.next_power_of_2(KV_HEADS))
     inside = head < KV_HEADS
     weight, turned = norm_weights(norm_ptr, HEADS + head, D, inside)
-    if PDL:
+    if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     row = tl.load(rows_ptr + token).to(tl.int64)
@@ -180,7 +180,7 @@ def attention_kernel(
     BY_ROW: tl.constexpr,
     WRITE: tl.constexpr,
     PRECISION: tl.constexpr,
-    PDL: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ) -> None:
     """Grid [tokens, kv_heads, SPLITS]: the query heads of one group of one token → out [tokens, HEADS * D].
 
@@ -194,7 +194,7 @@ def attention_kernel(
     G: tl.constexpr = HEADS // KV_HEADS
     ROWS: tl.constexpr = GROUP_MIN if G < GROUP_MIN else G  # a group's queries, filled up for the tensor cores
     dtype: tl.constexpr = out_ptr.dtype.element_ty
-    if PDL:
+    if DEPENDENT:
         gdc_launch_dependents()
         if not WRITE:
             gdc_wait()
@@ -215,7 +215,7 @@ def attention_kernel(
     chunk = split
     pages = pages_ptr + row * chunks_max
     page, k, v = load_chunk(pages, k_ptr, v_ptr, chunk, last, position, kv_head, KV_HEADS, D, CHUNK)
-    if PDL and WRITE:
+    if DEPENDENT and WRITE:
         gdc_wait()
     base = qkv_ptr + token * (HEADS + 2 * KV_HEADS) * D
     new_v = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
@@ -276,6 +276,14 @@ class Cache:
     sin: Tensor
     heads: int
 
+    def __post_init__(self) -> None:
+        assert self.v.shape == self.k.shape
+        assert all(kept.is_contiguous() for kept in (self.k, self.v))
+        assert self.heads % self.kv_heads == 0, "query heads share a key head in groups of one size"
+        for table in (self.cos, self.sin):
+            assert table.shape == (len(self.cos), self.head_dim)
+            assert table.dtype == torch.float32
+
     @property
     def length(self) -> int:
         return self.k.shape[2]
@@ -294,6 +302,7 @@ class PagedCache:
     positions need to meet."""
 
     def __init__(self, cache: Cache, rows: int, tokens: int, split_tokens: int) -> None:
+        assert cache.length == CHUNK, "a page is a chunk of the kernels' loops"
         self.cache = cache
         self.chunks = pages_of(len(cache.cos))
         """Pages of the longest row."""
@@ -320,88 +329,89 @@ SPLIT_TOKENS = 8
 WARPS = 4
 
 
-def attend(
-    qkv: Tensor,
-    qk_norm: tuple[Tensor, float],
-    paged: PagedCache,
-    layer: int,
-    rows: Tensor,
-    positions: Tensor,
-    out: Tensor,
-    *,
-    by_row: bool,
-    pdl: bool = False,
-) -> None:
-    """One new token for each row: qkv [T, (heads + 2 kv_heads) * D] → out [T, heads * D]; writes the cache."""
-    splits = paged.splits(len(qkv))
-    _attention(qkv, qk_norm, paged, layer, rows, positions, out, splits, by_row=by_row, write=True, pdl=pdl)
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """One layer's input to attention, and where its result goes.
+
+    qkv [T, (heads + 2 kv_heads) * D] of T new tokens, not yet normed or rotated; out [T, heads * D]; the norm of
+    queries and keys, weights [heads + kv_heads, D] and epsilon.
+    """
+
+    layer: int
+    qkv: Tensor
+    qk_norm: tuple[Tensor, float]
+    out: Tensor
 
 
-def attend_prompt(
-    qkv: Tensor,
-    qk_norm: tuple[Tensor, float],
-    paged: PagedCache,
-    layer: int,
-    rows: Tensor,
-    positions: Tensor,
-    out: Tensor,
-    *,
-    pdl: bool = False,
-) -> None:
-    """All tokens of some prompts, each at `positions`[token] of `rows`[token]; a token sees those before it."""
-    cache = paged.cache
-    write_kv_kernel[(len(qkv),)](
-        qkv,
-        qk_norm[0],
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the new tokens of a call stand: token t in row rows[t] of the cache, rows [T] int32.
+
+    Its position is positions[rows[t]], positions [all rows] int64, if `by_row`; otherwise positions[t], positions [T].
+    """
+
+    paged: PagedCache
+    rows: Tensor
+    positions: Tensor
+    by_row: bool
+
+    def __post_init__(self) -> None:
+        assert self.rows.dtype == torch.int32
+        assert self.positions.dtype == torch.int64
+        assert len(self.positions) == len(self.paged.pages if self.by_row else self.rows)
+
+
+def attend(launch: Launcher, places: Places, given: Projected) -> None:
+    """One new token for each row; writes the cache."""
+    _attention(launch, places, given, places.paged.splits(len(given.qkv)), write=True)
+
+
+def attend_prompt(launch: Launcher, places: Places, given: Projected) -> None:
+    """All tokens of some prompts; a token sees those before it."""
+    paged, cache = places.paged, places.paged.cache
+    launch(
+        write_kv_kernel,
+        (len(given.qkv),),
+        given.qkv,
+        given.qk_norm[0],
         cache.cos,
         cache.sin,
-        rows,
-        positions,
+        places.rows,
+        places.positions,
         paged.pages,
-        cache.k[layer],
-        cache.v[layer],
-        qk_norm[1],
+        cache.k[given.layer],
+        cache.v[given.layer],
+        given.qk_norm[1],
         paged.chunks,
         HEADS=cache.heads,
         KV_HEADS=cache.kv_heads,
         D=cache.head_dim,
         CHUNK=CHUNK,
-        PDL=pdl,
-        num_warps=4,
-        **pdl_option(pdl),
+        num_warps=WARPS,
     )
-    _attention(qkv, qk_norm, paged, layer, rows, positions, out, 1, by_row=False, write=False, pdl=pdl)
+    _attention(launch, places, given, splits=1, write=False)
 
 
-def _attention(
-    qkv: Tensor,
-    qk_norm: tuple[Tensor, float],
-    paged: PagedCache,
-    layer: int,
-    rows: Tensor,
-    positions: Tensor,
-    out: Tensor,
-    splits: int,
-    *,
-    by_row: bool,
-    write: bool,
-    pdl: bool,
-) -> None:
-    cache = paged.cache
-    attention_kernel[(len(qkv), cache.kv_heads, splits)](
-        qkv,
-        qk_norm[0],
+def _attention(launch: Launcher, places: Places, given: Projected, splits: int, *, write: bool) -> None:
+    paged, cache = places.paged, places.paged.cache
+    assert given.qkv.shape == (len(places.rows), (cache.heads + 2 * cache.kv_heads) * cache.head_dim)
+    assert given.out.shape == (len(places.rows), cache.heads * cache.head_dim)
+    launch(
+        attention_kernel,
+        (len(given.qkv), cache.kv_heads, splits),
+        given.qkv,
+        given.qk_norm[0],
         cache.cos,
         cache.sin,
-        rows,
-        positions,
+        places.rows,
+        places.positions,
         paged.pages,
-        cache.k[layer],
-        cache.v[layer],
-        out,
+        cache.k[given.layer],
+        cache.v[given.layer],
+        given.out,
         paged.part,
         paged.arrived,
-        qk_norm[1],
+        given.qk_norm[1],
         cache.head_dim**-0.5,
         paged.chunks,
         HEADS=cache.heads,
@@ -409,10 +419,8 @@ def _attention(
         D=cache.head_dim,
         CHUNK=CHUNK,
         SPLITS=splits,
-        BY_ROW=by_row,
+        BY_ROW=places.by_row,
         WRITE=write,
-        PRECISION="ieee" if qkv.dtype == torch.float32 else "tf32",
-        PDL=pdl,
+        PRECISION="ieee" if given.qkv.dtype == torch.float32 else "tf32",
         num_warps=WARPS,
-        **pdl_option(pdl),
     )

@@ -4,6 +4,7 @@ frame's embeddings + text → talker step → code 0 of the next frame, or the e
 Nothing here waits for the device or asks it anything; all that a step depends on is in tables on the device.
 """
 
+from functools import partial
 from typing import cast
 
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 
 from vivavoce_engine.checkpoint.files import TalkerConfig
 from vivavoce_engine.gpu import sampler
-from vivavoce_engine.gpu.attention import CHUNK, SPLIT_TOKENS, PagedCache, attend, attend_prompt
+from vivavoce_engine.gpu.attention import CHUNK, SPLIT_TOKENS, PagedCache, Places, attend, attend_prompt
 from vivavoce_engine.gpu.frame_attention import attend_in_frame
-from vivavoce_engine.gpu.linear import BIAS, norm, pdl_option
-from vivavoce_engine.gpu.sampler import PARAMS, RowTables, block, draw_code_0, draw_code_kernel, frame_start_kernel
+from vivavoce_engine.gpu.launch import Launcher
+from vivavoce_engine.gpu.linear import BIAS, norm
+from vivavoce_engine.gpu.sampler import PARAMS, RowTables, draw_code_0, draw_code_kernel, frame_start_kernel
 from vivavoce_engine.gpu.stack import Attend, Residual, Stack, build_cache
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.talker import CONTROL_CODES, Talker
@@ -47,9 +49,12 @@ class FrameModel:
         ring: int,
         pad_id: int,
         deterministic: bool = False,
-        pdl: bool = False,
+        launch: Launcher,
     ) -> None:
-        self._config, self._pad_id, self._pdl = config, pad_id, pdl
+        assert 0 <= pad_id < len(talker.text_embedding.weight)
+        assert predictor.groups == config.num_code_groups
+        assert pages is None or pages >= pages_of(positions), "one row must be able to reach its last position"
+        self._config, self._pad_id, self.launch = config, pad_id, launch
         self._talker, self._predictor = talker, predictor
         self._heads = [cast(nn.Linear, head).weight for head in predictor.lm_head]
         self._projection = predictor.projection if isinstance(predictor.projection, nn.Linear) else None
@@ -59,14 +64,14 @@ class FrameModel:
             rows, positions, config.vocab_size, heads.hidden_size, ring, config.num_code_groups, like
         )
         tokens = max(batch, prompt_tokens)
-        self.talker = Stack(talker.transformer, tokens, deterministic=deterministic, pdl=pdl)
+        self.talker = Stack(talker.transformer, tokens, launch, deterministic=deterministic)
         own = rows * pages_of(positions)
         rope = talker.transformer.rope
         cache = build_cache(rope, heads, (own if pages is None else pages) + 1, CHUNK, positions, like)
         self.cache = PagedCache(cache, rows + 1, batch, SPLIT_TOKENS)
         if pages is None:
             self.cache.pages[:rows] = torch.arange(own, device=like.device).view(rows, -1)
-        self.predictor = Stack(predictor.transformer, 2 * batch, deterministic=deterministic, pdl=pdl)
+        self.predictor = Stack(predictor.transformer, 2 * batch, launch, deterministic=deterministic)
         length = triton.next_power_of_2(config.num_code_groups)
         self._frame_cache = build_cache(predictor.transformer.rope, config.predictor, batch, length, length, like)
         device = like.device
@@ -82,6 +87,7 @@ class FrameModel:
 
     def frame(self, batch: int) -> None:
         """Makes a frame of each of `rows[:batch]`."""
+        assert 1 <= batch <= len(self.rows)
         rows, groups, stack = self.rows[:batch], self._config.num_code_groups, self.predictor
         self._start_frame(rows)
         stream = stack.run(2 * batch, self._attend_in_frame(batch, 1))
@@ -92,18 +98,12 @@ class FrameModel:
             self._draw_code(group, rows, logits)
             if group < groups - 1:
                 stream = stack.run(batch, self._attend_in_frame(batch, group + 1))
-        stream = self.talker.run(
-            batch,
-            lambda layer, qkv, norm, out: attend(
-                qkv, norm, self.cache, layer, rows, self.tables.positions, out, by_row=True, pdl=self._pdl
-            ),
-        )
+        places = Places(self.cache, rows, self.tables.positions, by_row=True)
+        stream = self.talker.run(batch, partial(attend, self.launch, places))
         self._end_step(rows, stream, self._hidden[:batch])
 
     def _attend_in_frame(self, batch: int, position: int) -> Attend:
-        return lambda layer, qkv, norm, out: attend_in_frame(
-            qkv, norm, self._frame_cache, layer, batch, position, out, pdl=self._pdl
-        )
+        return partial(attend_in_frame, self.launch, self._frame_cache, batch, position)
 
     def prefill(self, batch: int, tokens: int) -> None:
         """Runs the prompts of `rows[:batch]`: their embeddings are the first `tokens` of `talker.x`, each at its
@@ -112,20 +112,11 @@ class FrameModel:
         Padding tokens are the dummy row's, or stand at positions past their prompt's end for which there is a page, and
         which are written again before they are seen.
         """
+        assert 1 <= batch <= len(self.rows)
+        assert 1 <= tokens <= len(self.token_rows)
         rows, at = self.rows[:batch], self.last_tokens[:batch]
-        stream = self.talker.run(
-            tokens,
-            lambda layer, qkv, norm, out: attend_prompt(
-                qkv,
-                norm,
-                self.cache,
-                layer,
-                self.token_rows[:tokens],
-                self.token_positions[:tokens],
-                out,
-                pdl=self._pdl,
-            ),
-        )
+        places = Places(self.cache, self.token_rows[:tokens], self.token_positions[:tokens], by_row=False)
+        stream = self.talker.run(tokens, partial(attend_prompt, self.launch, places))
         parts = None if stream.parts is None else stream.parts.index_select(1, at)
         self._end_step(rows, Residual(stream.x.index_select(0, at), parts), self._hidden[:batch])
 
@@ -133,7 +124,9 @@ class FrameModel:
         batch, tables, stack = len(rows), self.tables, self.predictor
         projection = self._projection
         hidden = self._hidden[:batch] if projection else stack.x[:batch]
-        frame_start_kernel[(batch,)](
+        self.launch(
+            frame_start_kernel,
+            (batch,),
             rows,
             tables.hidden,
             tables.code_0,
@@ -148,9 +141,9 @@ class FrameModel:
             GROUPS=tables.codes.shape[2],
             RING=tables.codes.shape[1],
             H=self.talker.hidden,
-            BLOCK_H=block(self.talker.hidden),
+            BLOCK_H=triton.next_power_of_2(self.talker.hidden),
             P=stack.hidden,
-            BLOCK_P=block(stack.hidden),
+            BLOCK_P=triton.next_power_of_2(stack.hidden),
             num_warps=4,
         )
         if projection:
@@ -161,7 +154,9 @@ class FrameModel:
         tables, talker, stack = self.tables, self.talker, self.predictor
         target = talker if last else stack
         embedding = self._predictor.codec_embedding[group - 1].weight
-        draw_code_kernel[(len(rows),)](
+        self.launch(
+            draw_code_kernel,
+            (len(rows),),
             logits,
             rows,
             tables.params,
@@ -179,32 +174,31 @@ class FrameModel:
             self._pad_id,
             group,
             V=logits.shape[1],
-            BLOCK_V=block(logits.shape[1]),
+            BLOCK_V=triton.next_power_of_2(logits.shape[1]),
             GROUPS=tables.codes.shape[2],
             RING=tables.codes.shape[1],
             PARAMS=PARAMS,
             H=talker.hidden,
-            BLOCK_H=block(talker.hidden),
+            BLOCK_H=triton.next_power_of_2(talker.hidden),
             P=stack.hidden,
-            BLOCK_P=block(stack.hidden),
+            BLOCK_P=triton.next_power_of_2(stack.hidden),
             LAST=last,
-            PDL=self._pdl,
             num_warps=sampler.WARPS,
-            **pdl_option(self._pdl),
         )
 
     def _end_step(self, rows: Tensor, stream: Residual, hidden: Tensor) -> None:
         """From the talker's last block to the next code 0 of each row [B]; `hidden` [B, hidden] is a buffer."""
         talker, tables, config = self.talker, self.tables, self._config
-        norm(stream.x, talker.norm, talker.eps, hidden, parts=stream.parts, keep=(rows, tables.hidden), pdl=self._pdl)
+        keep = (rows, tables.hidden)
+        norm(self.launch, stream.x, talker.norm, talker.eps, hidden, parts=stream.parts, keep=keep)
         logits = self._logits_0[: len(rows)]
         talker.linear(hidden, self._talker.codec_head.weight, logits)
         draw_code_0(
+            self.launch,
             logits,
             rows,
             tables,
             self.ended[: len(rows)],
             config.codec_eos_token_id,
             config.vocab_size - CONTROL_CODES,
-            pdl=self._pdl,
         )

@@ -6,11 +6,10 @@
 
 import triton
 import triton.language as tl
-from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from vivavoce_engine.gpu.attention import NOTHING, Cache, norm_rotate, norm_weights
-from vivavoce_engine.gpu.linear import pdl_option
+from vivavoce_engine.gpu.attention import NOTHING, Cache, Projected, norm_rotate, norm_weights
+from vivavoce_engine.gpu.launch import Launcher
 
 WARPS = 1
 """Which have nobody to wait for: with two, 64 rows of the 0.6B model took 4.23 ms a frame instead of 4.13."""
@@ -34,7 +33,7 @@ def frame_attention_kernel(
     D: tl.constexpr,
     LENGTH: tl.constexpr,
     FIRST: tl.constexpr,
-    PDL: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ) -> None:
     """The code predictor's attention within a frame. Grid [batch, kv_heads]; cache k, v [batch, LENGTH, kv_heads, D].
 
@@ -55,7 +54,7 @@ def frame_attention_kernel(
     k_weight, k_turned = norm_weights(norm_ptr, HEADS + one, D, always)
     at = 1 if FIRST else position
     cos, sin = tl.load(cos_ptr + at * D + d), tl.load(sin_ptr + at * D + d)
-    if PDL:
+    if DEPENDENT:
         gdc_launch_dependents()
     if FIRST:
         cos_0, sin_0 = tl.load(cos_ptr + d), tl.load(sin_ptr + d)
@@ -67,7 +66,7 @@ def frame_attention_kernel(
         past = (n < position)[:, None]
         k = tl.load(k_ptr + where, mask=past, other=0.0).to(tl.float32)
         v = tl.load(v_ptr + where, mask=past, other=0.0).to(tl.float32)
-    if PDL:
+    if DEPENDENT:
         gdc_wait()
     base = qkv_ptr + ((batch + b) if FIRST else b) * WIDTH
     new_v = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
@@ -101,27 +100,22 @@ def frame_attention_kernel(
         tl.store(out, (acc / tl.sum(weight, axis=1)[:, None]).to(dtype), mask=real[:, None])
 
 
-def attend_in_frame(
-    qkv: Tensor,
-    qk_norm: tuple[Tensor, float],
-    cache: Cache,
-    layer: int,
-    batch: int,
-    position: int,
-    out: Tensor,
-    *,
-    pdl: bool = False,
-) -> None:
+def attend_in_frame(launch: Launcher, cache: Cache, batch: int, position: int, given: Projected) -> None:
     """`position` 1 means the frame's first two tokens, [2 * batch]; a later one a single token for each row."""
-    frame_attention_kernel[(batch, cache.kv_heads)](
-        qkv,
-        qk_norm[0],
+    assert 1 <= position < cache.length
+    assert batch <= cache.k.shape[1]
+    assert len(given.qkv) == len(given.out) == (2 * batch if position == 1 else batch)
+    launch(
+        frame_attention_kernel,
+        (batch, cache.kv_heads),
+        given.qkv,
+        given.qk_norm[0],
         cache.cos,
         cache.sin,
-        cache.k[layer],
-        cache.v[layer],
-        out,
-        qk_norm[1],
+        cache.k[given.layer],
+        cache.v[given.layer],
+        given.out,
+        given.qk_norm[1],
         cache.head_dim**-0.5,
         batch,
         position,
@@ -130,7 +124,5 @@ def attend_in_frame(
         D=cache.head_dim,
         LENGTH=cache.length,
         FIRST=position == 1,
-        PDL=pdl,
         num_warps=WARPS,
-        **pdl_option(pdl),
     )

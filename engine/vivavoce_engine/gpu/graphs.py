@@ -38,6 +38,7 @@ class Graphs:
 
         Record the largest first: the others then fit into its memory.
         """
+        assert key not in self._steps
         launch()
         self._steps[key] = launch if self._eager else self._capture(launch)
 

@@ -18,6 +18,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from vivavoce_engine.gpu.launch import Launcher
+
 PLAIN = tl.constexpr(0)
 """out = x · Wᵀ."""
 ADD = tl.constexpr(1)
@@ -56,7 +58,7 @@ def gemv_kernel(
     NORM: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    PDL: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ) -> None:
     """x [TOKENS, K], w [N or 2N, K], out [TOKENS, N], bias [N], norm [K]. Grid [N / BLOCK_N]."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -73,7 +75,7 @@ def gemv_kernel(
         weight = tl.load(norm_ptr + k, mask=exists, other=0.0).to(tl.float32)
     if MODE == BIAS:
         bias = tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)
-    if PDL:
+    if DEPENDENT:
         # The weights do not depend on the kernel before: they are on their way while it ends.
         gdc_launch_dependents()
         gdc_wait()
@@ -111,7 +113,7 @@ def gemm_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr,
-    PDL: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ) -> None:
     """x [tokens, K], w [N or 2N, K], out [tokens, N], or [SPLITS, tokens, N] float32 for PARTS, bias [N].
 
@@ -125,7 +127,7 @@ def gemm_kernel(
     alive = t < tokens
     rows = tl.where(inside, n, 0).to(tl.int64)[:, None] * K
     LENGTH: tl.constexpr = K // SPLITS
-    if PDL:
+    if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     acc = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
@@ -166,7 +168,7 @@ def norm_kernel(
     BLOCK_K: tl.constexpr,
     SPLITS: tl.constexpr,
     KEEP: tl.constexpr,
-    PDL: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ) -> None:
     """x [tokens, K] += the sum of `parts` [SPLITS, tokens, K]; out [tokens, K] = norm(x), with KEEP also in
     table[rows[token]]. Grid [tokens]."""
@@ -175,7 +177,7 @@ def norm_kernel(
     exists = k < K
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     weight = tl.load(norm_ptr + k, mask=exists, other=0.0).to(tl.float32)
-    if PDL:
+    if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     x = tl.load(x_ptr + token * K + k, mask=exists, other=0.0).to(tl.float32)
@@ -265,12 +267,8 @@ def largest_block(k: int, limit: int) -> int:
     return min(limit, k & -k)
 
 
-def pdl_option(pdl: bool) -> dict[str, bool]:
-    """The launch option that lets a kernel begin while the one before it ends (programmatic dependent launch)."""
-    return {"launch_pdl": True} if pdl else {}
-
-
 def gemv(
+    launch: Launcher,
     x: Tensor,
     weight: Tensor,
     out: Tensor,
@@ -279,13 +277,17 @@ def gemv(
     bias: Tensor | None = None,
     norm: tuple[Tensor, float] | None = None,
     blocks: Blocks | None = None,
-    pdl: bool = False,
 ) -> None:
     """At most GEMV_TOKENS tokens: x [T, K], weight [N or 2N, K] → out [T, N]; with `norm` x is normed on the way."""
     (tokens, k), n = x.shape, out.shape[1]
+    assert tokens <= GEMV_TOKENS, "a program holds every token's sums"
+    assert weight.shape == (2 * n if mode == GATED.value else n, k)
+    assert len(out) == tokens
     blocks = blocks or gemv_blocks(n, k, mode)
     norm_weight, eps = norm or (weight, 0.0)
-    gemv_kernel[(triton.cdiv(n, blocks.n),)](
+    launch(
+        gemv_kernel,
+        (triton.cdiv(n, blocks.n),),
         x,
         weight,
         out,
@@ -299,13 +301,12 @@ def gemv(
         NORM=norm is not None,
         BLOCK_N=blocks.n,
         BLOCK_K=triton.next_power_of_2(k),
-        PDL=pdl,
         num_warps=blocks.warps,
-        **pdl_option(pdl),
     )
 
 
 def gemm(
+    launch: Launcher,
     x: Tensor,
     weight: Tensor,
     out: Tensor,
@@ -313,13 +314,18 @@ def gemm(
     mode: int = 0,
     bias: Tensor | None = None,
     blocks: Blocks | None = None,
-    pdl: bool = False,
 ) -> None:
     """Any number of tokens: x [T, K], weight [N or 2N, K] → out [T, N]; mode PARTS: out [splits, T, N] float32."""
     (tokens, k), n = x.shape, out.shape[-1]
     parts = len(out) if mode == PARTS.value else 1
+    assert weight.shape == (2 * n if mode == GATED.value else n, k)
+    assert out.shape == ((parts, tokens, n) if mode == PARTS.value else (tokens, n))
+    assert k % parts == 0, "every program sums equally many products"
+    assert mode != PARTS.value or out.dtype == torch.float32
     blocks = blocks or gemm_blocks(tokens, k // parts, mode, x.itemsize)
-    gemm_kernel[(triton.cdiv(n, blocks.n), triton.cdiv(tokens, blocks.t), parts)](
+    launch(
+        gemm_kernel,
+        (triton.cdiv(n, blocks.n), triton.cdiv(tokens, blocks.t), parts),
         x,
         weight,
         out,
@@ -333,14 +339,13 @@ def gemm(
         BLOCK_N=blocks.n,
         BLOCK_K=largest_block(k // parts, blocks.k),
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        PDL=pdl,
         num_warps=blocks.warps,
         num_stages=blocks.stages,
-        **pdl_option(pdl),
     )
 
 
 def norm(
+    launch: Launcher,
     x: Tensor,
     weight: Tensor,
     eps: float,
@@ -348,13 +353,20 @@ def norm(
     *,
     parts: Tensor | None = None,
     keep: tuple[Tensor, Tensor] | None = None,
-    pdl: bool = False,
 ) -> None:
     """x [T, K] += the sum of parts [splits, T, K] float32, if given; out [T, K] = norm(x). With `keep` (rows, table)
     the result also goes into the rows [T] of a table."""
     tokens, k = x.shape
     rows, table = keep or (x, x)
-    norm_kernel[(tokens,)](
+    assert weight.shape == (k,)
+    assert out.shape == x.shape
+    assert parts is None or parts.shape[1:] == x.shape
+    assert parts is None or parts.stride()[1:] == x.stride()
+    assert keep is None or (rows.shape == (tokens,) and rows.dtype == torch.int32)
+    assert keep is None or table.shape[1:] == (k,)
+    launch(
+        norm_kernel,
+        (tokens,),
         x,
         x if parts is None else parts,
         weight,
@@ -367,7 +379,5 @@ def norm(
         BLOCK_K=triton.next_power_of_2(k),
         SPLITS=0 if parts is None else len(parts),
         KEEP=keep is not None,
-        PDL=pdl,
         num_warps=4,
-        **pdl_option(pdl),
     )

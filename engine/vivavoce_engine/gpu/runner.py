@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from vivavoce_engine.batching.capacity import DEVICE
 from vivavoce_engine.batching.isolation import isolated
@@ -32,10 +32,11 @@ from vivavoce_engine.device import copy_into, to_device, to_host
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs, bucket_of, buckets
-from vivavoce_engine.gpu.lanes import Lane, Mark
+from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.memory import check_memory, position_bytes
 from vivavoce_engine.gpu.sampler import PARAMS
-from vivavoce_engine.gpu.starts import RowStart, Starts, told_tokens
+from vivavoce_engine.gpu.starts import RowStart, Starts, pack_tokens
+from vivavoce_engine.gpu.streams import DeviceEvent, DeviceStream
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.loader import load_models
@@ -68,6 +69,7 @@ class GraphRunner:
         self.position_bytes = position_bytes(checkpoint, dtype)
         self._prompts_at_once = config.max_prefills_per_step
         self._largest_prompt = min(PROMPT_TOKENS[-1], config.max_context)
+        launch = Launcher.of(device)
         with torch.inference_mode():
             self._frames = FrameModel(
                 talker,
@@ -81,35 +83,36 @@ class GraphRunner:
                 ring=2 * config.max_chunk_frames,
                 pad_id=checkpoint.tts_pad_token_id,
                 deterministic=config.deterministic,
-                pdl=device.type == "cuda",
+                launch=launch,
             )
             self._starts = Starts(self._frames, talker, self._prompts_at_once)
-            self._codec = GpuCodec(decoder, config.max_streams, piece_sizes(config.max_chunk_frames)[0], dtype)
+            largest_piece = piece_sizes(config.max_chunk_frames)[0]
+            self._codec = GpuCodec(decoder, config.max_streams, largest_piece, dtype, launch=launch)
         del decoder  # its weights have been copied, in the dtype in which they are used
         if device.type == "cuda":
             torch.cuda.empty_cache()  # what was only needed on the way: float32 copies, the unprojected embeddings
         self._tables = self._frames.tables
+        assert self._tables.codes.shape[1] > largest_piece, "a piece is decoded while the next frame is written"
         self._dummy = self._tables.dummy_row
         self._text_sent = [0] * config.max_streams
         self._pages_sent = [0] * config.max_streams
         self._codec_rows = torch.full((config.max_streams,), self._dummy, device=device)
         self._codec_first = torch.zeros(config.max_streams, dtype=torch.int64, device=device)
         self._decoded: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        self.models: dict[str, nn.Module] = {}
-        """A step runs no modules that could be timed one by one."""
-        self._talking = Lane(device, priority=0)
-        self._decoding = Lane(device, priority=-1)  # what it makes is waited for; LOG.md has what that gives
-        self._first_audio: Mark | None = None
-        self._graphs = Graphs(self._talking.stream, eager=config.eager)
-        self._codec_graphs = Graphs(self._decoding.stream, eager=config.eager)
+        self._frame_stream = DeviceStream(device, priority=0)
+        # What it makes is waited for; LOG.md has what that gives.
+        self._codec_stream = DeviceStream(device, priority=-1)
+        self._first_audio: DeviceEvent | None = None
+        self._graphs = Graphs(self._frame_stream.stream, eager=config.eager)
+        self._codec_graphs = Graphs(self._codec_stream.stream, eager=config.eager)
         """Apart, since graphs that share memory must not run side by side."""
         with torch.inference_mode():
             self._record()
 
     def synchronize(self) -> None:
         """Waits until the device has done all that was asked of it."""
-        for lane in (self._talking, self._decoding):
-            lane.synchronize()
+        for stream in (self._frame_stream, self._codec_stream):
+            stream.synchronize()
 
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
         """Of the preset speakers, each [hidden]: what a mix of them is made of."""
@@ -128,7 +131,7 @@ class GraphRunner:
             return
         started_s = time.monotonic()
         frames, codec = self._batches, [(b, t) for b in self._codec_batches for t in self._pieces]
-        with self._talking.used():
+        with self._frame_stream.current():
             self._graphs.record("rows", self._starts.set_rows)
             self._graphs.record("tokens", self._starts.embed_tokens)
             for done, batch in enumerate(reversed(frames)):
@@ -139,7 +142,7 @@ class GraphRunner:
                     ("prompt", tokens),
                     lambda tokens=tokens: self._frames.prefill(self._prompts_at_once, tokens),  # type: ignore[misc]
                 )
-        with self._decoding.used():
+        with self._codec_stream.current():
             for batch, count in reversed(codec):
                 self._codec_graphs.record((batch, count), lambda b=batch, t=count: self._decode(b, t))  # type: ignore[misc]
         graphs = len(self._graphs) + len(self._codec_graphs)
@@ -172,15 +175,15 @@ class GraphRunner:
         """Begins prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
         outcome = Outcome(plan, {}, {}, {})
         with torch.inference_mode():
-            with self._talking.used(after=self._first_audio):
+            with self._frame_stream.current(after=self._first_audio):
                 isolated(self._start, plan.start, outcome)
                 step = [sequence for sequence in plan.step if sequence.utterance_id not in outcome.failed]
                 ended = self._step(step) if step else None
-                framed = self._talking.mark()
-            with self._decoding.used(after=framed):
+                framed = self._frame_stream.record_event()
+            with self._codec_stream.current(after=framed):
                 vocode = [item for item in plan.vocode if item[0].utterance_id not in outcome.failed]
                 pieces = self._vocode(vocode)
-                done = self._decoding.mark()
+                done = self._codec_stream.record_event()
         # Where all have just begun, somebody waits for the first audio, and nobody for the next frame beside it.
         self._first_audio = done if plan.start and len(plan.start) == len(plan.step) else None
 
@@ -203,14 +206,14 @@ class GraphRunner:
         for sequence in sequences:
             prompt = sequence.pending.prompt
             added = list(embed_conditioning(prompt, self._talker, self._predictor))
-            tokens.append(told_tokens(prompt, sequence.row, [(at, at + len(part)) for at, part in added]))
+            tokens.append(pack_tokens(prompt, sequence.row, [(at, at + len(part)) for at, part in added]))
             given += [(count + at, part) for at, part in added]
             count += prompt.prefill_tokens
             ends[sequence.row] = count - 1
         packed = np.concatenate(tokens)
         for begin in range(0, count, self._largest_prompt):
             self._prefill(begin, packed[begin : begin + self._largest_prompt], given, ends)
-        with self._decoding.used():
+        with self._codec_stream.current():
             for sequence in sequences:
                 self._codec.reset(sequence.row)
                 conditioning = sequence.pending.prompt.conditioning
@@ -227,7 +230,7 @@ class GraphRunner:
             first, last = max(begin, at), min(end, at + len(embedded))
             if first < last:
                 self._frames.talker.x[first - begin : last - begin] = embedded[first - at : last - at]
-        self._starts.tell_tokens(tokens, {row: at - begin for row, at in ends.items() if begin <= at < end})
+        self._starts.upload_tokens(tokens, {row: at - begin for row, at in ends.items() if begin <= at < end})
         self._graphs.launch("tokens", self._starts.embed_tokens)
         size = bucket_of(len(tokens), self._prompt_sizes)
         self._graphs.launch(("prompt", size), lambda: self._frames.prefill(self._prompts_at_once, size))
@@ -244,7 +247,7 @@ class GraphRunner:
             if ids:
                 copy_into(self._tables.text_ids[row], ids)
             self._text_sent[row], self._pages_sent[row] = len(ids), len(pages)
-        self._starts.tell_rows(starts)
+        self._starts.upload_rows(starts)
         self._graphs.launch("rows", self._starts.set_rows)
         for sequence in sequences:
             given = sequence.pending.prompt.conditioning

@@ -18,7 +18,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from vivavoce_engine.checkpoint.files import CODEBOOKS_MAX
-from vivavoce_engine.gpu.linear import pdl_option
+from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.request import RANDOM_BITS
 
 SHIFT = tl.constexpr(64 - RANDOM_BITS)
@@ -189,7 +189,7 @@ def draw_code_kernel(
     P: tl.constexpr,
     BLOCK_P: tl.constexpr,
     LAST: tl.constexpr,
-    PDL: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ) -> None:
     """Draws code `group` ≥ 1 of each row's frame from logits [batch, V]. Grid [batch].
 
@@ -209,7 +209,7 @@ def draw_code_kernel(
         text = tl.load(text_ids_ptr + row * text_length + tl.where(spoken, frame, 0))
         text = tl.where(spoken, text, pad_id)
         addend = tl.load(text_embedding_ptr + text * H + h, mask=h < H, other=0.0).to(tl.float32)
-    if PDL:
+    if DEPENDENT:
         # In this order, so that nothing behind a draw begins before all in front of it has ended (frame_attention.py).
         gdc_wait()
         gdc_launch_dependents()
@@ -250,7 +250,7 @@ def draw_code_0_kernel(
     BLOCK_V: tl.constexpr,
     SPEECH: tl.constexpr,
     PARAMS: tl.constexpr,
-    PDL: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ) -> None:
     """Draws code 0 of each row's next frame, or the end of speech, from logits [batch, V]; the row moves on. Grid
     [batch].
@@ -268,7 +268,7 @@ def draw_code_0_kernel(
     seen = tl.load(seen_ptr + row * V + v, mask=inside, other=0) != 0
     may_end = frame >= tl.load(min_frames_ptr + row)
     noise = uniform(tl.load(seeds_ptr + row), frame, 0)
-    if PDL:
+    if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     logits = tl.load(logits_ptr + b * V + v, mask=inside, other=float("-inf")).to(tl.float32)
@@ -316,6 +316,7 @@ class RowTables:
     def allocate(
         cls, rows: int, positions: int, vocab: int, hidden: int, ring: int, groups: int, like: Tensor
     ) -> "RowTables":
+        assert ring > 1, "a frame is read while the next one is written"
         rows += 1
 
         def ints(*shape: int) -> Tensor:
@@ -340,22 +341,22 @@ class RowTables:
         return len(self.seeds) - 1
 
 
-def block(size: int) -> int:
-    return int(triton.next_power_of_2(size))
-
-
 def draw_code_0(
+    launch: Launcher,
     logits: Tensor,
     rows: Tensor,
     tables: RowTables,
     ended: Tensor,
     end_of_speech: int,
     speech: int,
-    *,
-    pdl: bool = False,
 ) -> None:
     """logits [B, V] → code_0 of rows [B] int32, and ended [B] int32; frames and positions go one further."""
-    draw_code_0_kernel[(len(rows),)](
+    assert logits.shape == (len(rows), tables.seen.shape[1])
+    assert rows.dtype == ended.dtype == torch.int32
+    assert speech <= end_of_speech < logits.shape[1], "the end of speech is one of the codes that steer"
+    launch(
+        draw_code_0_kernel,
+        (len(rows),),
         logits,
         rows,
         tables.params,
@@ -369,10 +370,8 @@ def draw_code_0(
         tables.dummy_row,
         end_of_speech,
         V=logits.shape[1],
-        BLOCK_V=block(logits.shape[1]),
+        BLOCK_V=triton.next_power_of_2(logits.shape[1]),
         SPEECH=speech,
         PARAMS=PARAMS,
-        PDL=pdl,
         num_warps=WARPS,
-        **pdl_option(pdl),
     )

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from vivavoce_engine.checkpoint.files import TransformerConfig
-from vivavoce_engine.gpu.attention import Cache
+from vivavoce_engine.gpu.attention import Cache, Projected
+from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import ADD, GATED, PARTS, gemm, gemv, gemv_tokens, norm, splits
 from vivavoce_engine.models.layers import Block, Rope, Transformer
 
-Attend = Callable[[int, Tensor, tuple[Tensor, float], Tensor], None]
-"""(layer, qkv [T, …], (qk-norm weight, eps), out [T, heads * D])."""
+Attend = Callable[[Projected], None]
+"""One layer's attention: fills its `out`."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,14 @@ class Stack:
     `deterministic` computes any number of tokens in the way whose results do not depend on that number.
     """
 
-    def __init__(self, transformer: Transformer, tokens: int, *, deterministic: bool, pdl: bool) -> None:
+    def __init__(self, transformer: Transformer, tokens: int, launch: Launcher, *, deterministic: bool) -> None:
         self.layers = [layer_weights(cast(Block, block)) for block in transformer.layers]
         self.norm, self.eps = transformer.norm.weight.detach(), transformer.norm.eps
-        self.pdl = pdl
+        self._launch = launch
         like, first = self.norm, self.layers[0]
         self.hidden = hidden = len(like)
+        assert len(first.o) == len(first.down) == first.qkv.shape[1] == first.gate_up.shape[1] == hidden
+        assert len(first.gate_up) == 2 * first.down.shape[1]
         self._gemv_tokens = 0 if deterministic else gemv_tokens(hidden)
         self._attended = like.new_empty(tokens, first.o.shape[1])
         self._qkv = like.new_empty(tokens, first.qkv.shape[0])
@@ -61,11 +64,12 @@ class Stack:
 
     def run(self, tokens: int, attend: Attend) -> Residual:
         """Moves the first `tokens` of x through all blocks."""
+        assert 1 <= tokens <= len(self.x)
         stream = Residual(self.x[:tokens])
         qkv, attended, inner = self._qkv[:tokens], self._attended[:tokens], self._inner[:tokens]
         for number, layer in enumerate(self.layers):
             self.normed_linear(stream, layer.qkv, qkv, layer.input_norm)
-            attend(number, qkv, layer.qk_norm, attended)
+            attend(Projected(number, qkv, layer.qk_norm, attended))
             stream = self._add(attended, layer.o)
             self.normed_linear(stream, layer.gate_up, inner, layer.post_norm, mode=GATED.value)
             stream = self._add(inner, layer.down)
@@ -74,10 +78,10 @@ class Stack:
     def normed_linear(self, stream: Residual, weight: Tensor, out: Tensor, norm_weight: Tensor, mode: int = 0) -> None:
         """out = mode(norm(stream) · weightᵀ)."""
         if len(stream.x) <= self._gemv_tokens and stream.parts is None:
-            gemv(stream.x, weight, out, mode=mode, norm=(norm_weight, self.eps), pdl=self.pdl)
+            gemv(self._launch, stream.x, weight, out, mode=mode, norm=(norm_weight, self.eps))
             return
         normed = self._normed[: len(stream.x)]
-        norm(stream.x, norm_weight, self.eps, normed, parts=stream.parts, pdl=self.pdl)
+        norm(self._launch, stream.x, norm_weight, self.eps, normed, parts=stream.parts)
         self.linear(normed, weight, out, mode)
 
     def _add(self, inner: Tensor, weight: Tensor) -> Residual:
@@ -85,21 +89,22 @@ class Stack:
         tokens = len(inner)
         x = self.x[:tokens]
         if tokens <= self._gemv_tokens:
-            gemv(inner, weight, x, mode=ADD.value, pdl=self.pdl)
+            gemv(self._launch, inner, weight, x, mode=ADD.value)
             return Residual(x)
         count = splits(*weight.shape)
         parts = self._parts[: count * x.numel()].view(count, tokens, -1)
-        gemm(inner, weight, parts, mode=PARTS.value, pdl=self.pdl)
+        gemm(self._launch, inner, weight, parts, mode=PARTS.value)
         return Residual(x, parts)
 
     def linear(self, x: Tensor, weight: Tensor, out: Tensor, mode: int = 0, bias: Tensor | None = None) -> None:
         """out = mode(x · weightᵀ)."""
         product = gemv if len(x) <= self._gemv_tokens else gemm
-        product(x, weight, out, mode=mode, bias=bias, pdl=self.pdl)
+        product(self._launch, x, weight, out, mode=mode, bias=bias)
 
 
 def layer_weights(block: Block) -> Layer:
     attention, mlp = block.self_attn, block.mlp
+    assert all(weight.is_contiguous() for weight in block.parameters()), "kernels address weights by row and column"
     return Layer(
         input_norm=block.input_layernorm.weight.detach(),
         qkv=attention.qkv_proj.weight.detach(),
@@ -113,7 +118,8 @@ def layer_weights(block: Block) -> Layer:
 
 def build_cache(rope: Rope, config: TransformerConfig, places: int, length: int, positions: int, like: Tensor) -> Cache:
     """Keys and values of `places` rows or pages, each `length` long, and the rotations of `positions` positions."""
-    head_dim = 2 * len(rope.inverse_frequency)
+    head_dim = config.head_dim
+    assert head_dim == 2 * len(rope.inverse_frequency)
     k = like.new_zeros(config.num_hidden_layers, places, length, config.num_key_value_heads, head_dim)
     with torch.no_grad():
         cos, sin = rope(torch.arange(positions, device=rope.inverse_frequency.device)[None])

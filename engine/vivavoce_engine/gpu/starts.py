@@ -19,21 +19,37 @@ from numpy.typing import NDArray
 
 from vivavoce_engine.device import copy_into
 from vivavoce_engine.gpu.frame import FrameModel
-from vivavoce_engine.gpu.sampler import PARAMS, block
+from vivavoce_engine.gpu.sampler import PARAMS
 from vivavoce_engine.models.talker import Talker
+from vivavoce_engine.pages import PAGE_POSITIONS
 from vivavoce_engine.text.prompt import NO_ID, Prompt
 
 NO_ROW = -1
-ROW_FIELDS = 5 + 2 * PARAMS
-"""Of what is told of a row: row, seed, position, min_frames, text_count, two samplers' parameters; then its pages."""
-TOKEN_FIELDS = 5
-"""Of what is told of a token: text id, codec id, row, position, and whether there is more to add."""
 ABSENT = tl.constexpr(NO_ID)
+
+# Fields of a row's start record, int64; the row's pages follow.
+ROW = tl.constexpr(0)
+SEED = tl.constexpr(1)
+POSITION = tl.constexpr(2)
+MIN_FRAMES = tl.constexpr(3)
+TEXT_COUNT = tl.constexpr(4)
+FIRST_PARAM = tl.constexpr(5)
+"""The two samplers' parameters, PARAMS each, as the bits of float32."""
+ROW_FIELDS = FIRST_PARAM.value + 2 * PARAMS
+
+# Fields of a prompt token's record, int64.
+TEXT_ID = tl.constexpr(0)
+CODEC_ID = tl.constexpr(1)
+TOKEN_ROW = tl.constexpr(2)
+TOKEN_POSITION = tl.constexpr(3)
+HAS_MORE = tl.constexpr(4)
+"""Whether x already holds an embedding to add."""
+TOKEN_FIELDS = HAS_MORE.value + 1
 
 
 @triton.jit
 def set_rows_kernel(
-    told_ptr,
+    packed_ptr,
     seeds_ptr,
     frames_ptr,
     positions_ptr,
@@ -49,23 +65,23 @@ def set_rows_kernel(
     V: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """told [rows, FIELDS + CHUNKS] int64 → the tables of the rows that it names. Grid [rows].
+    """packed [rows, FIELDS + CHUNKS] int64 → the tables of the rows that it names. Grid [rows].
 
     Their prompt's end moves frames, from -1, and positions on to their first values.
     """
-    told = told_ptr + tl.program_id(0) * (FIELDS + CHUNKS)
-    row = tl.load(told)
+    packed = packed_ptr + tl.program_id(0) * (FIELDS + CHUNKS)
+    row = tl.load(packed + ROW)
     if row >= 0:
-        tl.store(seeds_ptr + row, tl.load(told + 1))
+        tl.store(seeds_ptr + row, tl.load(packed + SEED))
         tl.store(frames_ptr + row, row * 0 - 1)
-        tl.store(positions_ptr + row, tl.load(told + 2))
-        tl.store(min_frames_ptr + row, tl.load(told + 3))
-        tl.store(text_counts_ptr + row, tl.load(told + 4))
+        tl.store(positions_ptr + row, tl.load(packed + POSITION))
+        tl.store(min_frames_ptr + row, tl.load(packed + MIN_FRAMES))
+        tl.store(text_counts_ptr + row, tl.load(packed + TEXT_COUNT))
         i = tl.arange(0, 2 * PARAMS)
-        params = tl.load(told + FIELDS - 2 * PARAMS + i).to(tl.int32).to(tl.float32, bitcast=True)
+        params = tl.load(packed + FIRST_PARAM + i).to(tl.int32).to(tl.float32, bitcast=True)
         tl.store(params_ptr + row * 2 * PARAMS + i, params)
         chunk = tl.arange(0, BLOCK_CHUNKS)
-        pages = tl.load(told + FIELDS + chunk, mask=chunk < CHUNKS)
+        pages = tl.load(packed + FIELDS + chunk, mask=chunk < CHUNKS)
         tl.store(pages_ptr + row * CHUNKS + chunk, pages.to(tl.int32), mask=chunk < CHUNKS)
         v = tl.arange(0, BLOCK_V)
         tl.store(seen_ptr + row * V + v, tl.zeros((BLOCK_V,), tl.uint8), mask=v < V)
@@ -73,7 +89,7 @@ def set_rows_kernel(
 
 @triton.jit(do_not_specialize=["tokens", "dummy_row"])
 def embed_tokens_kernel(
-    told_ptr,
+    packed_ptr,
     text_embedding_ptr,
     codec_embedding_ptr,
     x_ptr,
@@ -88,23 +104,24 @@ def embed_tokens_kernel(
     H: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
-    """told: how many tokens there are; BATCH pairs of a row whose prompt ends and its last token; FIELDS a token.
+    """packed: how many tokens there are; BATCH pairs of a row whose prompt ends and its last token; FIELDS a token.
 
     → x [tokens, H], token_rows, token_positions [tokens]; rows, last_tokens [BATCH]. Grid [at least tokens and BATCH].
     What lies behind the tokens that there are is the dummy row's.
     """
     at = tl.program_id(0)
     if at < BATCH:
-        tl.store(rows_ptr + at, tl.load(told_ptr + 1 + 2 * at).to(tl.int32))
-        tl.store(last_tokens_ptr + at, tl.load(told_ptr + 2 + 2 * at))
+        tl.store(rows_ptr + at, tl.load(packed_ptr + 1 + 2 * at).to(tl.int32))
+        tl.store(last_tokens_ptr + at, tl.load(packed_ptr + 2 + 2 * at))
     here = at < tokens
-    exists = here & (at < tl.load(told_ptr))
-    token = told_ptr + 1 + 2 * BATCH + at * FIELDS
-    text = tl.load(token, mask=exists, other=ABSENT)
-    codec = tl.load(token + 1, mask=exists, other=ABSENT)
-    tl.store(token_rows_ptr + at, tl.load(token + 2, mask=exists, other=dummy_row).to(tl.int32), mask=here)
-    tl.store(token_positions_ptr + at, tl.load(token + 3, mask=exists, other=0), mask=here)
-    more = tl.load(token + 4, mask=exists, other=0) != 0
+    exists = here & (at < tl.load(packed_ptr))
+    token = packed_ptr + 1 + 2 * BATCH + at * FIELDS
+    text = tl.load(token + TEXT_ID, mask=exists, other=ABSENT)
+    codec = tl.load(token + CODEC_ID, mask=exists, other=ABSENT)
+    row = tl.load(token + TOKEN_ROW, mask=exists, other=dummy_row).to(tl.int32)
+    tl.store(token_rows_ptr + at, row, mask=here)
+    tl.store(token_positions_ptr + at, tl.load(token + TOKEN_POSITION, mask=exists, other=0), mask=here)
+    more = tl.load(token + HAS_MORE, mask=exists, other=0) != 0
     h = tl.arange(0, BLOCK_H)
     inside = here & (h < H)
     dtype: tl.constexpr = x_ptr.dtype.element_ty
@@ -129,9 +146,13 @@ class RowStart:
     """Of the talker's sampler and the code predictor's, PARAMS each."""
     pages: SequenceOf[int]
 
+    def __post_init__(self) -> None:
+        assert len(self.params) == 2 * PARAMS
+        assert 0 <= self.position < len(self.pages) * PAGE_POSITIONS, "the prompt is written to pages that the row has"
+
 
 class Starts:
-    """Sets up to `batch` rows of a model at once, and embeds their prompts' tokens. What is told goes to the device in
+    """Sets up to `batch` rows of a model at once, and embeds their prompts' tokens. Packed records go to the device in
     one copy; the rest are launches that can be captured."""
 
     def __init__(self, model: FrameModel, talker: Talker, batch: int) -> None:
@@ -142,21 +163,30 @@ class Starts:
         self._rows = torch.full((batch, ROW_FIELDS + model.cache.chunks), NO_ROW, device=device)
         tokens = len(model.token_rows)
         self._tokens = torch.zeros(1 + 2 * batch + TOKEN_FIELDS * tokens, dtype=torch.int64, device=device)
-        self.tell_tokens(np.empty((0, TOKEN_FIELDS), np.int64), {})  # before anybody starts, the dummy row does
+        self.upload_tokens(np.empty((0, TOKEN_FIELDS), np.int64), {})  # before anybody starts, the dummy row does
 
-    def tell_rows(self, starts: SequenceOf[RowStart]) -> None:
-        told = np.full(self._rows.shape, NO_ROW, np.int64)
-        for line, start in zip(told, starts, strict=False):
-            params = np.array(start.params, np.float32).view(np.int32)
-            line[:ROW_FIELDS] = start.row, start.seed, start.position, start.min_frames, start.text_count, *params
+    def upload_rows(self, starts: SequenceOf[RowStart]) -> None:
+        assert len(starts) <= self._batch
+        assert all(0 <= start.row < self._model.tables.dummy_row for start in starts)
+        assert all(0 <= page < self._no_page for start in starts for page in start.pages)
+        packed = np.full(self._rows.shape, NO_ROW, np.int64)
+        for line, start in zip(packed, starts, strict=False):
+            line[ROW.value] = start.row
+            line[SEED.value] = start.seed
+            line[POSITION.value] = start.position
+            line[MIN_FRAMES.value] = start.min_frames
+            line[TEXT_COUNT.value] = start.text_count
+            line[FIRST_PARAM.value : ROW_FIELDS] = np.array(start.params, np.float32).view(np.int32)
             line[ROW_FIELDS:] = self._no_page
             line[ROW_FIELDS : ROW_FIELDS + len(start.pages)] = start.pages
-        copy_into(self._rows, told)
+        copy_into(self._rows, packed)
 
     def set_rows(self) -> None:
         tables, pages = self._model.tables, self._model.cache.pages
         chunks, vocab = pages.shape[1], tables.seen.shape[1]
-        set_rows_kernel[(self._batch,)](
+        self._model.launch(
+            set_rows_kernel,
+            (self._batch,),
             self._rows,
             tables.seeds,
             tables.frames,
@@ -169,27 +199,35 @@ class Starts:
             FIELDS=ROW_FIELDS,
             PARAMS=PARAMS,
             CHUNKS=chunks,
-            BLOCK_CHUNKS=block(chunks),
+            BLOCK_CHUNKS=triton.next_power_of_2(chunks),
             V=vocab,
-            BLOCK_V=block(vocab),
+            BLOCK_V=triton.next_power_of_2(vocab),
         )
 
-    def tell_tokens(self, tokens: NDArray[np.int64], last: Mapping[int, int]) -> None:
+    def upload_tokens(self, tokens: NDArray[np.int64], last: Mapping[int, int]) -> None:
         """tokens [T, TOKEN_FIELDS]; `last`: row → which of them ends its prompt."""
-        told = np.zeros(1 + 2 * self._batch + tokens.size, np.int64)
-        told[0] = len(tokens)
-        ends = told[1 : 1 + 2 * self._batch].reshape(-1, 2)
+        assert tokens.dtype == np.int64
+        assert tokens.shape[1:] == (TOKEN_FIELDS,)
+        assert len(tokens) <= len(self._model.token_rows)
+        assert len(last) <= self._batch
+        assert tokens[:, TEXT_ID.value].max(initial=NO_ID) < len(self._text), "an id past the table reads other memory"
+        assert tokens[:, CODEC_ID.value].max(initial=NO_ID) < len(self._codec)
+        packed = np.zeros(1 + 2 * self._batch + tokens.size, np.int64)
+        packed[0] = len(tokens)
+        ends = packed[1 : 1 + 2 * self._batch].reshape(-1, 2)
         ends[:, 0] = self._model.tables.dummy_row
         for line, end in zip(ends, last.items(), strict=False):
             line[:] = end
-        told[1 + 2 * self._batch :] = tokens.reshape(-1)
-        copy_into(self._tokens[: len(told)], told)
+        packed[1 + 2 * self._batch :] = tokens.reshape(-1)
+        copy_into(self._tokens[: len(packed)], packed)
 
     def embed_tokens(self) -> None:
-        """Fills the model up for a `prefill` of what was told."""
+        """Fills the model up for a `prefill` of what was packed."""
         model = self._model
         tokens, hidden = len(model.token_rows), model.talker.hidden
-        embed_tokens_kernel[(max(tokens, self._batch),)](
+        model.launch(
+            embed_tokens_kernel,
+            (max(tokens, self._batch),),
             self._tokens,
             self._text,
             self._codec,
@@ -203,14 +241,17 @@ class Starts:
             BATCH=self._batch,
             FIELDS=TOKEN_FIELDS,
             H=hidden,
-            BLOCK_H=block(hidden),
+            BLOCK_H=triton.next_power_of_2(hidden),
         )
 
 
-def told_tokens(prompt: Prompt, row: int, more: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
-    """A prompt's tokens as they are told [T, TOKEN_FIELDS]; `more`: (first, last + 1) of those with more to add."""
-    told = np.zeros((prompt.prefill_tokens, TOKEN_FIELDS), np.int64)
-    told[:, 0], told[:, 1], told[:, 2], told[:, 3] = prompt.text_ids, prompt.codec_ids, row, np.arange(len(told))
+def pack_tokens(prompt: Prompt, row: int, more: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
+    """A prompt's tokens as they are packed [T, TOKEN_FIELDS]; `more`: (first, last + 1) of those with more to add."""
+    packed = np.zeros((prompt.prefill_tokens, TOKEN_FIELDS), np.int64)
+    packed[:, TEXT_ID.value] = prompt.text_ids
+    packed[:, CODEC_ID.value] = prompt.codec_ids
+    packed[:, TOKEN_ROW.value] = row
+    packed[:, TOKEN_POSITION.value] = np.arange(len(packed))
     for first, end in more:
-        told[first:end, 4] = 1
-    return told
+        packed[first:end, HAS_MORE.value] = 1
+    return packed

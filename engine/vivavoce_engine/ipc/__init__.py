@@ -1,1 +1,1 @@
-"""Processes of this package, and messages between them."""
+"""Child processes that run modules of this package, and pipes to them."""

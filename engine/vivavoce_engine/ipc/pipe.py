@@ -1,6 +1,8 @@
-"""Messages between processes of this project: a pickle, then its large arrays, which are not copied into it.
+"""Messages between processes of this project: a pickle, followed by its large arrays.
 
-number of lengths, u32 | lengths, u64 each: of the pickle, then of each array | pickle | arrays
+Large arrays are sent from their own memory instead of being copied into the pickle. A message is, big-endian:
+
+    number of lengths, u32 | lengths in bytes, u64 each: of the pickle, then of each array | pickle | arrays
 """
 
 import pickle
@@ -12,15 +14,15 @@ from collections.abc import Sequence
 
 COUNT = struct.Struct(">I")
 LARGE_BYTES = 4096
-"""From this size on an array travels after the pickle (pickle's protocol 5 calls that out of band)."""
+"""Arrays of this size and more follow the pickle (out of band, in the terms of pickle's protocol 5)."""
 
 
 def pack(message: object) -> list[bytes | memoryview]:
-    """What is to be written, one after the other."""
+    """A message as buffers, to be written in their order. Large arrays are views of the message's own memory."""
     arrays: list[memoryview] = []
 
     def stays(buffer: pickle.PickleBuffer) -> bool:
-        """Whether an array is written into the pickle."""
+        """True if an array is written into the pickle."""
         view = buffer.raw()
         if view.nbytes < LARGE_BYTES:
             return True
@@ -33,45 +35,47 @@ def pack(message: object) -> list[bytes | memoryview]:
 
 
 def lengths_size(count: bytes | bytearray) -> int:
-    """The first COUNT.size bytes of a message → how many bytes of lengths follow."""
+    """Number of bytes of lengths that follow `count`, the first COUNT.size bytes of a message."""
     (lengths,) = COUNT.unpack(count)
+    assert lengths >= 1, "a message has a pickle"
     return 8 * int(lengths)
 
 
 def unpack_lengths(lengths: bytes | bytearray) -> tuple[int, ...]:
-    """How many bytes the parts have that follow."""
+    """Number of bytes of each part that follows: the pickle, then the arrays."""
+    assert len(lengths) % 8 == 0
     return struct.unpack(f">{len(lengths) // 8}Q", lengths)
 
 
 def unpack(parts: Sequence[bytes | bytearray]) -> object:
-    """The message; its large arrays are the parts, not copies of them, and read-only where those are bytes.
+    """The message of a pickle and its large arrays, which share the parts' memory and are read-only if that is bytes.
 
-    Pickles are taken from the project's own processes only, which hold the other end of an unnamed socket.
+    Unpickling is safe here: the other end of the unnamed socket is a process of this project.
     """
     message: object = pickle.loads(parts[0], buffers=parts[1:])
     return message
 
 
 class Pipe:
-    """An end that blocks. Any thread may send; one receives."""
+    """A blocking end of a socket. Any thread may send; one thread receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._sending = threading.Lock()
 
     def send(self, message: object) -> None:
-        """Raises OSError when the other end is gone."""
+        """Raises OSError when the other end is closed."""
         parts = pack(message)
         with self._sending:
             for part in parts:
                 self._socket.sendall(part)
 
     def has_message(self, timeout_s: float | None) -> bool:
-        """Whether something arrives in time; None waits for it."""
+        """True if a message, or the end of all messages, arrives within the time. None waits without limit."""
         return bool(select.select([self._socket], [], [], timeout_s)[0])
 
     def receive(self) -> object:
-        """Raises EOFError when the other end is gone."""
+        """The next message. Raises EOFError when the other end is closed."""
         lengths = unpack_lengths(self._read(lengths_size(self._read(COUNT.size))))
         return unpack([self._read(length) for length in lengths])
 

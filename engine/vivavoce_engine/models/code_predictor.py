@@ -40,6 +40,7 @@ class CodePredictor(nn.Module):
     def forward(self, hidden: Tensor, code_0: Tensor, cache: KVCache, draw: Draw) -> Tensor:
         """hidden [B, talker hidden], code_0 [B] → all codes of the frame [B, groups]."""
         batch = code_0.shape[0]
+        assert len(hidden) == batch
         codes = [code_0]
         x = torch.stack([self.projection(hidden), self.input_embedding[0](code_0)], dim=1)
         for group in range(1, self.groups):
@@ -55,6 +56,7 @@ class CodePredictor(nn.Module):
 
         codes [B, groups]; first [B, talker hidden] = talker.codec_embedding(code 0) → [B, talker hidden].
         """
+        assert codes.shape == (len(first), self.groups)
         total = first
         for group, embedding in enumerate(self.codec_embedding, start=1):
             total = total + embedding(codes[:, group])

@@ -65,6 +65,7 @@ class StreamState:
     """
 
     def __init__(self, flat: Tensor, position: Tensor) -> None:
+        assert position.shape == flat.shape[:1]
         self.position = position
         self.moved = torch.empty_like(flat)
         self._flat = flat
@@ -322,6 +323,7 @@ class Dequantizer(nn.Module):
         What is no code of a codebook counts as its nearest: a frame begun before the end of its speech was known has
         the end's id in it. Nobody hears that frame, and its row must not fail for it.
         """
+        assert self.semantic < codes.shape[-1] <= len(self.codebooks)
         codes = codes.clamp(0, self.codebooks[0].shape[0] - 1)
         vectors = [F.embedding(codes[..., group], self.codebooks[group]) for group in range(codes.shape[-1])]
         semantic = torch.stack(vectors[: self.semantic]).sum(0)
@@ -406,6 +408,8 @@ class CodecRows:
 
     def prime(self, row: int, codes: Tensor) -> None:
         """Makes a fresh row go on after `codes` [T, groups], whose audio nobody hears."""
+        assert 0 <= row < len(self._flat)
+        assert codes.ndim == 2
         rows = slice(row, row + 1)
         state = StreamState(self._flat[rows], self._position[rows])
         self._decoder.prime(codes[None], state)
@@ -418,6 +422,7 @@ class CodecRows:
         `at_once` frames go through the decoder in a call, all of them by default. The result is the same but for the
         last bits of sums, which depend on the size of a call.
         """
+        assert rows.shape == codes.shape[:1]
         flat, position = self._flat[rows], self._position[rows]
         audio: list[Tensor] = []
         for piece in torch.split(codes, at_once or codes.shape[1], dim=1):

@@ -67,6 +67,7 @@ class KVCache:
     """
 
     def __init__(self, config: TransformerConfig, rows: int, length: int, like: Tensor) -> None:
+        assert config.num_attention_heads % config.num_key_value_heads == 0, "groups of query heads have one size"
         shape = (config.num_hidden_layers, rows, length, config.num_key_value_heads, config.head_dim)
         self.k = torch.zeros(shape, dtype=like.dtype, device=like.device)
         self.v = torch.zeros_like(self.k)
@@ -98,6 +99,9 @@ class RowView:
         self._rows = rows
         device = positions.device
         index = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows
+        assert positions.ndim == 2
+        assert len(index) == len(positions)
+        assert length <= cache.k.shape[2], "a position has a place in the cache"
         self._write_rows = index[:, None]
         self.positions = positions
         self._length = length
@@ -115,6 +119,8 @@ class FrameView:
     """All of the first `batch` rows are at the same positions [start, stop): the code predictor within a frame."""
 
     def __init__(self, cache: KVCache, batch: int, start: int, stop: int) -> None:
+        assert batch <= cache.k.shape[1]
+        assert 0 <= start < stop <= cache.k.shape[2]
         self._k, self._v = cache.k[:, :batch, :stop], cache.v[:, :batch, :stop]
         self._start = start
         steps = torch.arange(start, stop, device=cache.k.device)

@@ -23,6 +23,7 @@ def embed_prompts(prompts: Sequence[Prompt], talker: Talker, predictor: CodePred
     x = talker.embed(text_ids, codec_ids)
     for number, prompt in enumerate(prompts):
         for at, given in embed_conditioning(prompt, talker, predictor):
+            assert at + len(given) <= prompt.prefill_tokens, "what is added belongs to positions of the prompt"
             x[number, at : at + len(given)] += given
     return x
 

@@ -29,6 +29,8 @@ class ReferenceEncoder:
 
     def encode(self, audio: NDArray[np.float32]) -> VoiceReference:
         """audio [samples] mono at 24 kHz → its embedding and codes, without text."""
+        assert audio.ndim == 1
+        assert audio.dtype == np.float32
         beside = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
         with torch.inference_mode(), beside:
             samples = torch.tensor(audio, device=self._device)[None]

@@ -53,6 +53,7 @@ class Talker(nn.Module):
 
         text_ids, codec_ids [B, T] → [B, T, hidden].
         """
+        assert text_ids.shape == codec_ids.shape
         text = self.text_embedding(text_ids.clamp(min=0)) * (text_ids != NO_ID)[..., None]
         codec = self.codec_embedding(codec_ids.clamp(min=0)) * (codec_ids != NO_ID)[..., None]
         return torch.add(text, codec)

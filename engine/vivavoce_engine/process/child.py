@@ -1,4 +1,4 @@
-"""An engine's process as the server holds it: started, spoken to, and made sure to be gone (worker.py is inside it)."""
+"""Child: one engine process and the server's end of its pipe. `worker.py` runs at the other end."""
 
 import asyncio
 import math
@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 
 from vivavoce_engine.errors import EngineError, NotServing
 from vivavoce_engine.ipc.pipe import COUNT, lengths_size, pack, unpack, unpack_lengths
-from vivavoce_engine.ipc.spawn import spawn
-from vivavoce_engine.process.wire import Broken, Reason
+from vivavoce_engine.ipc.spawn import spawn_module
+from vivavoce_engine.process.wire import Broken, Reason, ToServer, ToWorker
 
 READ_BUFFER_BYTES = 4 * 2**20
-STOP_LIMIT_S = 5.0
-"""For a process that was told to go."""
+EXIT_TIMEOUT_S = 5.0
+"""A process that was told to end is killed after this long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a process is no more."""
+    """The reason for which a process ended, and the error for the log."""
 
     reason: Reason
     error: EngineError
@@ -27,54 +27,62 @@ class Fault:
 
 @dataclass
 class Child:
-    """A process and the server's end of its pipe. One thread uses it; `asked_s` may be read by any."""
+    """A process and the server's end of its pipe.
+
+    The watching thread uses it; other threads may read `pinged_s` and the process id. Times are of
+    time.monotonic, infinite while they are not known.
+    """
 
     process: "subprocess.Popen[bytes]"
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    killed_for: Fault | None = None
-    sent_away: bool = False
-    asked_s: float = math.inf
-    """When the oldest question about its life went out that nothing has answered."""
+    kill_fault: Fault | None = None
+    ending: bool = False
+    """The process was told to end."""
+    pinged_s: float = math.inf
+    """Time of the Ping that has no answer yet."""
     loaded_s: float = math.inf
     started_s: float = field(default_factory=time.monotonic)
 
     @classmethod
     async def start(cls) -> "Child":
-        process, here = spawn("vivavoce_engine.process.worker")
+        process, here = spawn_module("vivavoce_engine.process.worker")
         reader, writer = await asyncio.open_connection(sock=here, limit=READ_BUFFER_BYTES)
         return cls(process, reader, writer)
 
-    def send(self, message: object) -> None:
-        """Never waits: what the process does not take yet is kept."""
+    def send(self, message: ToWorker) -> None:
+        """Never waits: the writer buffers bytes that the process has not read yet."""
         self.writer.writelines(pack(message))
 
-    async def receive(self) -> object:
-        """Raises EOFError when the process is gone."""
+    async def receive(self) -> ToServer:
+        """The next message. Raises EOFError when the process has ended."""
         read = self.reader.readexactly
         try:
             lengths = unpack_lengths(await read(lengths_size(await read(COUNT.size))))
-            return unpack([await read(length) for length in lengths])
+            message = unpack([await read(length) for length in lengths])
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise EOFError("the process is gone") from error
+        assert isinstance(message, ToServer), f"no message to a server: {type(message).__name__}"
+        return message
 
     def kill(self, fault: Fault) -> None:
-        self.killed_for = self.killed_for or fault
+        """Kills the process. The first fault stays."""
+        self.kill_fault = self.kill_fault or fault
         self.process.kill()
 
-    def fault(self, broken: Broken | None, status: int) -> Fault:
-        """Why it ended, after it has."""
-        if self.killed_for is not None:
-            return self.killed_for
+    def exit_fault(self, broken: Broken | None, status: int) -> Fault:
+        """The fault of a process that has ended, from its last message and its exit status."""
+        if self.kill_fault is not None:
+            return self.kill_fault
         if broken is not None:
             return Fault(broken.reason, broken.error)
         end = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         return Fault("killed", NotServing(f"the engine's process {end}"))
 
-    async def end(self) -> int:
-        """Makes sure that it is gone. Returns its exit status."""
+    async def ensure_gone(self) -> int:
+        """Waits for the process to end, kills it if it does not, and returns its exit status."""
         self.writer.close()
         with suppress(subprocess.TimeoutExpired):
-            return await asyncio.to_thread(self.process.wait, STOP_LIMIT_S if self.sent_away else 0.2)
+            return await asyncio.to_thread(self.process.wait, EXIT_TIMEOUT_S if self.ending else 0.2)
         self.process.kill()
         return await asyncio.to_thread(self.process.wait)

@@ -1,4 +1,4 @@
-"""EnginePool: several processes of one model, one a few CPU cores, behind one name."""
+"""EnginePool: several processes of one model behind one engine, so that a CPU's cores are shared out among them."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,10 @@ from vivavoce_engine.voices.store import VoiceStore
 
 
 class EnginePool(SpeechEngine):
-    """Each utterance goes where it is heard first. One process that breaks down leaves the others alone."""
+    """Sends each utterance to the process that can start it first. A process that breaks does not affect the others.
+
+    `config` is for each of the `workers` processes: the pool has `workers` times as many rows.
+    """
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class EnginePool(SpeechEngine):
         store: VoiceStore | None = None,
         on_demand_s: float | None = None,
     ) -> None:
+        assert workers >= 1
         rows = replace(config, max_streams=config.max_streams * workers)
         super().__init__(model.info, rows, remote_voices(model, self, store))
         self.engines = [EngineProcess(model, config, None, on_demand_s) for _ in range(workers)]
@@ -77,13 +81,13 @@ class EnginePool(SpeechEngine):
         )
 
     def check_room(self, max_wait_s: float | None) -> None:
-        self._soonest().check_room(max_wait_s)
+        self._next_engine().check_room(max_wait_s)
 
     def submit(self, request: SynthesisRequest) -> AudioStream:
-        return self._soonest().submit(request)
+        return self._next_engine().submit(request)
 
     def open(self, options: UtteranceOptions) -> LiveUtterance:
-        return self._soonest().open(options)
+        return self._next_engine().open(options)
 
     def waiting(self) -> Backlog:
         return Backlog.total(engine.waiting() for engine in self.engines)
@@ -93,15 +97,15 @@ class EnginePool(SpeechEngine):
             engine.share_queue(engines)
 
     def encode(self, audio: NDArray[np.float32]) -> VoiceReference:
-        """For Voices."""
-        return self._soonest().encode(audio)
+        """Encodes a recording for Voices, as EngineProcess.encode."""
+        return self._next_engine().encode(audio)
 
     def presets(self) -> Mapping[str, NDArray[np.float32]]:
-        """For Voices."""
-        return self._soonest().presets()
+        """The preset speakers' embeddings for Voices, as EngineProcess.presets."""
+        return self._next_engine().presets()
 
-    def _soonest(self) -> EngineProcess:
-        """Where the next utterance begins first; of several, one that is loaded, and has most rows free."""
+    def _next_engine(self) -> EngineProcess:
+        """The process with the shortest wait. Among equals, a loaded one; then the one with the fewest utterances."""
         ready = [engine for engine in self.engines if engine.ready]
         if not ready:
             raise NotServing("the engine is not serving")

@@ -1,4 +1,7 @@
-"""Voices of a model in another process: names, files and caches stay here, recordings are encoded there. Torch-free."""
+"""Voices of a model that runs in another process. Torch-free.
+
+Names, files and caches are on this side; the other process encodes recordings and knows the preset embeddings.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Protocol
@@ -13,7 +16,7 @@ from vivavoce_engine.voices.store import VoiceStore
 
 
 class VoiceSource(Protocol):
-    """What only a process knows of voices. Both wait for it, and raise EngineError if it is not to be had."""
+    """The process's part of a model's voices. Both methods wait for it, and raise EngineError if it is away."""
 
     def encode(self, audio: NDArray[np.float32]) -> VoiceReference: ...
 
@@ -21,7 +24,7 @@ class VoiceSource(Protocol):
 
 
 class _Presets(Mapping[str, NDArray[np.float32]]):
-    """The speakers' embeddings, asked for when they are needed."""
+    """The preset speakers' embeddings, fetched from the process at the first use."""
 
     def __init__(self, source: VoiceSource) -> None:
         self._source = source
@@ -37,4 +40,5 @@ class _Presets(Mapping[str, NDArray[np.float32]]):
 
 
 def remote_voices(model: Model, source: VoiceSource, store: VoiceStore | None) -> Voices:
+    """Voices for a model whose process `source` reaches."""
     return Voices(model.info, _Presets(source), source if model.info.clones else None, store)

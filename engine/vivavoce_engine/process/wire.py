@@ -1,7 +1,12 @@
-"""What crosses between a server and the process of one of its engines (pipe.py has how).
+"""Messages between a server and an engine process. `ipc/pipe.py` turns them into bytes.
 
-Server → worker: Order first; then the loop's commands (messages.py), and Read, Ask, Ping.
-Worker → server: Loaded or Broken; then Report, Answer, Logged; Broken last, if it can still say so.
+Server → worker: LoadCommand first; then RemoteSubmit, other commands (messages.py), ReadProgress, Ask and Ping.
+Worker → server: Loaded or Broken first; then Report and Answer; Broken last, if the worker can still send it; Logged at
+any time.
+
+Every message is a frozen dataclass and is pickled, so the two sides share no object. Some contents are not frozen
+themselves: arrays, which nobody changes; the exceptions of Answer, Failed and Broken; Answer's dict of embeddings;
+Logged's LogRecord; and LoadCommand's function, which is pickled by its name.
 """
 
 import logging
@@ -13,19 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivavoce_engine.batching.admission import LoopState
-from vivavoce_engine.batching.messages import StreamEvent
+from vivavoce_engine.batching.listener import Listener
+from vivavoce_engine.batching.messages import AppendText, Cancel, Shutdown, StreamEvent
+from vivavoce_engine.batching.pending import Pending, TrailingText
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EngineError
 from vivavoce_engine.model import Parts
-from vivavoce_engine.request import VoiceReference
+from vivavoce_engine.request import UtteranceOptions, VoiceReference
+from vivavoce_engine.text.prompt import Prompt
 
 Reason = Literal["error", "out_of_memory", "device", "hang", "killed", "load"]
-"""Why a worker is no more: an exception; memory; a lost CUDA context; a step without end; a signal; or it never was."""
+"""Cause of a worker's end: an exception, memory, a lost CUDA context, a step without end, a signal or an unexpected
+exit (`killed`), or a model that could not be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What a worker is to be."""
+class LoadCommand:
+    """The first message: loads a model. `load` is pickled by its name; `log_level` is as in `logging`."""
 
     load: Callable[[], Parts]
     config: EngineConfig
@@ -33,8 +42,57 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """A listener has taken so many frames of an utterance, all in all."""
+class RemoteSubmit:
+    """Submit in its frozen form: a Pending without its listener and its growing text, of which each side has its own.
+
+    The text of a Pending that has just been accepted is its prompt's. `complete` says that no AppendText follows.
+    """
+
+    utterance_id: int
+    request: UtteranceOptions
+    prompt: Prompt
+    seed: int
+    max_frames: int
+    complete: bool
+    frames: float
+    deadline_s: float
+    queued_s: float
+
+    @classmethod
+    def of(cls, pending: Pending) -> "RemoteSubmit":
+        assert tuple(pending.trailing.ids) == pending.prompt.trailing_ids, "no text has been appended yet"
+        return cls(
+            utterance_id=pending.utterance_id,
+            request=pending.request,
+            prompt=pending.prompt,
+            seed=pending.seed,
+            max_frames=pending.max_frames,
+            complete=pending.trailing.complete,
+            frames=pending.frames,
+            deadline_s=pending.deadline_s,
+            queued_s=pending.queued_s,
+        )
+
+    def pending(self, listener: Listener) -> Pending:
+        """The utterance for the worker's loop, with the worker's own listener."""
+        assert listener.utterance_id == self.utterance_id
+        return Pending(
+            utterance_id=self.utterance_id,
+            request=self.request,
+            prompt=self.prompt,
+            seed=self.seed,
+            max_frames=self.max_frames,
+            stream=listener,
+            trailing=TrailingText(self.prompt.trailing_ids, self.complete, self.prompt.text_tokens),
+            frames=self.frames,
+            deadline_s=self.deadline_s,
+            queued_s=self.queued_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadProgress:
+    """Frames of an utterance that its reader has taken since the beginning."""
 
     utterance_id: int
     frames: int
@@ -42,19 +100,23 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """audio [samples] float32 mono at 24 kHz → VoiceReference."""
+    """A recording to encode: `audio` [samples] float32 mono at 24 kHz. Answered by a VoiceReference."""
 
     audio: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        assert self.audio.dtype == np.float32
+        assert self.audio.ndim == 1
 
 
 @dataclass(frozen=True, slots=True)
 class GetPresets:
-    """→ the speakers' embeddings."""
+    """Asks for the preset speakers' embeddings, [hidden] float32 each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A question, answered beside the loop, one after the other."""
+    """A question. The worker answers one after the other, on a thread beside the loop."""
 
     number: int
     question: Encode | GetPresets
@@ -62,17 +124,17 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Asks for a Report between two steps, as a sign of life."""
+    """Asks for a Report after the current step, as a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The model is there and warm."""
+    """The model is loaded and warm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of a step, or of commands; each of `events` with the id of its utterance."""
+    """Results of a step or of commands. Each of `events` comes with its utterance's id."""
 
     state: LoopState
     events: tuple[tuple[int, StreamEvent], ...]
@@ -83,36 +145,26 @@ AnswerValue = VoiceReference | Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """The answer to the Ask of the same number: a value, or the error that prevented it."""
+
     number: int
     value: AnswerValue | EngineError
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """A line for the server's log."""
+    """A record for the server's log."""
 
     record: logging.LogRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The worker cannot go on."""
+    """The worker ends because of this error."""
 
     reason: Reason
     error: EngineError
 
 
-class RemoteListener:
-    """Stands for a stream of the server's: knows how much of it has been sent, and how much was read."""
-
-    def __init__(self, utterance_id: int) -> None:
-        self.utterance_id = utterance_id
-        self.frames_read = 0
-        self._frames_sent = 0
-
-    @property
-    def unread_frames(self) -> int:
-        return self._frames_sent - self.frames_read
-
-    def count_sent(self, frames: int) -> None:
-        self._frames_sent += frames
+ToWorker = LoadCommand | RemoteSubmit | AppendText | Cancel | Shutdown | ReadProgress | Ask | Ping
+ToServer = Loaded | Report | Answer | Logged | Broken

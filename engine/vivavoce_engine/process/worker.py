@@ -1,16 +1,12 @@
-"""The process of one engine: `python -m vivavoce_engine.process.worker SOCKET`, started by process.py.
+"""An engine process: `python -m vivavoce_engine.process.worker FD`, started by child.py.
 
-Its main thread is the engine's loop, which reads the pipe between two steps; a second thread answers questions
-(recordings to encode). It ends when it is told to, when the server is gone, or when something breaks that is not the
-fault of one utterance: then only a fresh process helps.
+The main thread runs the engine's loop, which reads the pipe between two steps. A second thread answers questions, such
+as recordings to encode. The process ends when it is told to, when the server has ended, or at an error that concerns
+more than one utterance, after which only a new process is safe.
 """
 
-import faulthandler
 import logging
 import logging.handlers
-import os
-import signal
-import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +16,6 @@ import numpy as np
 
 from vivavoce_engine.batching.admission import Admission
 from vivavoce_engine.batching.faults import as_engine_error, reason_of
-from vivavoce_engine.batching.listener import Listener
 from vivavoce_engine.batching.loop import EngineLoop
 from vivavoce_engine.batching.messages import (
     AppendText,
@@ -38,65 +33,87 @@ from vivavoce_engine.batching.runner import Runner
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EngineError
 from vivavoce_engine.ipc.pipe import Pipe
+from vivavoce_engine.ipc.spawn import pipe_to_parent
 from vivavoce_engine.model import Parts
-from vivavoce_engine.process.collector import leave_out_what_stays
 from vivavoce_engine.process.wire import (
     Answer,
     Ask,
     Broken,
     Encode,
+    LoadCommand,
     Loaded,
     Logged,
-    Order,
     Ping,
-    Read,
-    RemoteListener,
+    ReadProgress,
+    RemoteSubmit,
     Report,
+    ToWorker,
 )
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, VoiceReference
-from vivavoce_engine.voices.registry import step_back
+from vivavoce_engine.runtime import freeze_gc, lower_thread_priority, use_expandable_segments
 
-log = logging.getLogger("vivavoce_engine.process.worker")  # not __main__, which it is
+log = logging.getLogger("vivavoce_engine.process.worker")  # __name__ is "__main__" here
 
-ALLOCATOR_VARIABLES = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
-"""The second is the first's old name."""
 WARM_UP_TEXT = "This warms the engine up."
 WARM_UP_FRAMES = 24
 
 
+class RemoteListener:
+    """Counts, for the loop, the frames sent to a stream in the server and the frames its reader has taken."""
+
+    def __init__(self, utterance_id: int) -> None:
+        self.utterance_id = utterance_id
+        self.frames_read = 0
+        self._frames_sent = 0
+
+    @property
+    def unread_frames(self) -> int:
+        return self._frames_sent - self.frames_read
+
+    def count_sent(self, frames: int) -> None:
+        self._frames_sent += frames
+
+    def read_to(self, frames: int) -> None:
+        """Notes that the reader has taken this many frames since the beginning."""
+        assert self.frames_read <= frames <= self._frames_sent
+        self.frames_read = frames
+
+
 class Worker:
-    """A loop whose commands come out of a pipe, and whose reports go into it."""
+    """Runs a loop whose commands come from a pipe, and sends its reports back. It is the loop's Inbox."""
 
     def __init__(self, pipe: Pipe, parts: Parts, config: EngineConfig, admission: Admission) -> None:
         self._pipe = pipe
         self._parts = parts
         self._loop = EngineLoop(parts.runner, config, admission, self._deliver)
-        self._listeners: dict[int, Listener] = {}
-        self._heard = False
-        """Whether something has arrived that no report has followed yet."""
-        self._told_left_queue = 0
-        self._answering = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=step_back)
+        self._listeners: dict[int, RemoteListener] = {}
+        self._report_due = False
+        """True if a message has arrived since the last report."""
+        self._reported_left_queue = 0
+        """`left_queue` in the last report."""
+        self._answer_thread = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=lower_thread_priority)
 
     def run(self) -> None:
         self._loop.run(self)
 
     def take(self) -> Iterator[Command]:
-        """For the loop: commands, while all else is seen to here."""
+        """Yields the loop's commands that have arrived, and handles all other messages."""
         while self._pipe.has_message(0):
             message = self._pipe.receive()
-            self._heard = True
+            assert isinstance(message, ToWorker), f"no message to a worker: {type(message).__name__}"
+            self._report_due = True
             match message:
-                case Read(utterance_id=utterance_id, frames=frames):
-                    listener = self._listeners.get(utterance_id)
-                    if isinstance(listener, RemoteListener):
-                        listener.frames_read = frames
+                case ReadProgress(utterance_id=utterance_id, frames=frames):
+                    if utterance_id in self._listeners:  # its utterance may have ended
+                        self._listeners[utterance_id].read_to(frames)
                 case Ask():
-                    self._answering.submit(self._answer, message)
+                    self._answer_thread.submit(self._answer, message)
                 case Ping():
                     pass
-                case Submit(pending=pending):
-                    self._listeners[pending.utterance_id] = pending.stream
-                    yield message
+                case RemoteSubmit(utterance_id=utterance_id):
+                    assert utterance_id not in self._listeners
+                    listener = self._listeners[utterance_id] = RemoteListener(utterance_id)
+                    yield Submit(message.pending(listener))
                 case Cancel(utterance_id=utterance_id):
                     self._listeners.pop(utterance_id, None)
                     yield message
@@ -104,8 +121,8 @@ class Worker:
                     yield message
 
     def wait(self, timeout_s: float | None) -> None:
-        """For the loop."""
-        if self._heard:
+        """Reports if a report is due, then waits for the next message."""
+        if self._report_due:
             self._report(())
         self._pipe.has_message(timeout_s)
 
@@ -115,13 +132,13 @@ class Worker:
                 listener.count_sent(event.frames)
             else:
                 self._listeners.pop(listener.utterance_id, None)
-        # Most steps give nobody a piece: the server need not wake for those that change nothing it decides by.
-        if deliveries or self._heard or self._loop.state().left_queue != self._told_left_queue:
+        # Most steps give no listener a piece. A report that changes nothing would wake the server for nothing.
+        if deliveries or self._report_due or self._loop.state().left_queue != self._reported_left_queue:
             self._report(tuple((listener.utterance_id, event) for listener, event in deliveries))
 
     def _report(self, events: tuple[tuple[int, StreamEvent], ...]) -> None:
         state = self._loop.state()
-        self._heard, self._told_left_queue = False, state.left_queue
+        self._report_due, self._reported_left_queue = False, state.left_queue
         self._pipe.send(Report(state, events))
 
     def _answer(self, ask: Ask) -> None:
@@ -138,10 +155,10 @@ class Worker:
 
 
 def warm_up(runner: Runner, config: EngineConfig, admission: Admission) -> None:
-    """Speaks one short utterance, so that the first listener does not pay for what happens only once.
+    """Speaks one short utterance, so that work which happens only once is done before the first listener waits.
 
     Raises:
-        EngineError: it failed.
+        EngineError: the utterance failed.
     """
     heard: list[Delivery] = []
     loop = EngineLoop(runner, config, admission, heard.extend)
@@ -161,8 +178,8 @@ def warm_up(runner: Runner, config: EngineConfig, admission: Admission) -> None:
 
 
 def warm_up_request(info: ModelInfo) -> SynthesisRequest:
-    """What any model of this kind can say."""
-    # A model without speakers of its own clones: any embedding is a voice to it.
+    """A short request that every model of this kind can speak."""
+    # A model without preset speakers clones, and any embedding is a voice to it.
     clones = not info.speakers and info.embedding_size > 0
     return SynthesisRequest(
         WARM_UP_TEXT,
@@ -173,11 +190,11 @@ def warm_up_request(info: ModelInfo) -> SynthesisRequest:
 
 
 class _PipeHandler(logging.handlers.QueueHandler):
-    """Sends log records to the server, which knows how they are to look and where they go."""
+    """Sends log records to the server, which formats and writes them."""
 
     def __init__(self, pipe: Pipe) -> None:
         super().__init__(None)  # type: ignore[arg-type]
-        self.setFormatter(logging.Formatter())  # the message alone
+        self.setFormatter(logging.Formatter())  # only the message
         self._pipe = pipe
 
     def enqueue(self, record: logging.LogRecord) -> None:
@@ -186,22 +203,22 @@ class _PipeHandler(logging.handlers.QueueHandler):
 
 
 def serve(pipe: Pipe) -> int:
-    """Loads, warms up, and runs to the end. Returns the exit status."""
+    """Loads the model, warms it up, and runs the loop until it ends. Returns the exit status."""
     logging.basicConfig(handlers=[_PipeHandler(pipe)], force=True)
     loaded = False
     try:
-        order = pipe.receive()
-        assert isinstance(order, Order)
-        logging.getLogger().setLevel(order.log_level)
-        parts = order.load()
-        admission = Admission(order.config, parts.runner.info.frame_s)
-        warm_up(parts.runner, order.config, admission)
-        leave_out_what_stays()
+        command = pipe.receive()
+        assert isinstance(command, LoadCommand)
+        logging.getLogger().setLevel(command.log_level)
+        parts = command.load()
+        admission = Admission(command.config, parts.runner.info.frame_s)
+        warm_up(parts.runner, command.config, admission)
+        freeze_gc()
         loaded = True
         pipe.send(Loaded())
-        Worker(pipe, parts, order.config, admission).run()
+        Worker(pipe, parts, command.config, admission).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return 1  # the server is gone: nobody is left to tell
+        return 1  # the server has ended
     except Exception as error:
         log.exception("the engine broke down")
         pipe.send(Broken(reason_of(error) if loaded else "load", as_engine_error(error)))
@@ -211,19 +228,9 @@ def serve(pipe: Pipe) -> int:
 
 def main() -> int:
     """Entry point of the process."""
-    faulthandler.enable()
-    # Whoever stops a server may signal its whole group; running speech is for the server to finish.
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, signal.SIG_IGN)
-    settle_allocator()
-    return serve(Pipe(socket.socket(fileno=int(sys.argv[1]))))
-
-
-def settle_allocator() -> None:
-    """Has PyTorch give a GPU's memory back that loading a model left between what stays, unless the user has set its
-    allocator up. To be called before torch is imported."""
-    if not ALLOCATOR_VARIABLES & os.environ.keys():
-        os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+    pipe = pipe_to_parent()
+    use_expandable_segments()
+    return serve(pipe)
 
 
 if __name__ == "__main__":

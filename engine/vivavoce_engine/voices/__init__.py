@@ -1,1 +1,1 @@
-"""Voices: preset speakers, stored voices, mixes, and clones of reference audio."""
+"""Voices: preset speakers, stored voices, mixes, and clones of reference audio. `registry.py` is the entry."""

@@ -1,4 +1,4 @@
-"""Mixed voices: `a(2)+b(1)` and weighted means of speaker embeddings. The only place that knows the notation."""
+"""Mixed voices: the notation `a(2)+b(1)`, and weighted means of speaker embeddings."""
 
 import math
 import re
@@ -15,10 +15,10 @@ PART = re.compile(r"\s*([^+()]*[^+()\s])\s*(?:\(\s*([0-9]*\.?[0-9]+)\s*\))?\s*",
 
 
 def parse_blend(voice: str) -> list[tuple[str, float]]:
-    """`a(2)+b` → [("a", 2.0), ("b", 1.0)]: names and weights as they are written, a weight that is left out being 1.
+    """`a(2)+b` → [("a", 2.0), ("b", 1.0)]: names and weights in their order. A missing weight is 1.
 
     Raises:
-        Rejected: it is not of this form.
+        Rejected: the voice is not in this notation.
     """
     if len(voice) > MAX_CHARS:
         raise Rejected("speaker", f"a voice of {len(voice)} characters; the most is {MAX_CHARS}")
@@ -36,7 +36,7 @@ def parse_blend(voice: str) -> list[tuple[str, float]]:
 
 
 def blend_embeddings(embeddings: Sequence[ArrayLike], weights: Sequence[float]) -> NDArray[np.float32]:
-    """The weighted mean of speaker embeddings, [hidden] float32; weights need not sum to 1.
+    """The weighted mean of speaker embeddings, [hidden] float32. Weights need not sum to 1.
 
     Raises:
         Rejected: weights that are not positive, or embeddings that are none or not of one size.
@@ -51,6 +51,7 @@ def blend_embeddings(embeddings: Sequence[ArrayLike], weights: Sequence[float]) 
     total = math.fsum(weights)
     shares = np.array([weight / total for weight in weights])
     mean: NDArray[np.float64] = shares @ np.stack(arrays).astype(np.float64)
+    assert mean.shape == arrays[0].shape
     return mean.astype(np.float32)
 
 

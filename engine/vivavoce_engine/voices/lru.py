@@ -1,4 +1,4 @@
-"""A cache that is bounded in bytes."""
+"""A cache with a limit in bytes."""
 
 import threading
 from collections import OrderedDict
@@ -16,12 +16,13 @@ ValueT = TypeVar("ValueT", bound=Sized)
 
 
 class ByteLimitedCache(Generic[KeyT, ValueT]):
-    """Forgets what was not used for longest once its values hold more than `max_bytes`. Safe to use from any thread.
+    """Drops the least recently used values while all values together hold more than `max_bytes`. Thread-safe.
 
     A value that is larger than the limit by itself is not kept.
     """
 
     def __init__(self, max_bytes: int) -> None:
+        assert max_bytes >= 0
         self.max_bytes = max_bytes
         self.nbytes = 0
         self._values: OrderedDict[KeyT, ValueT] = OrderedDict()
@@ -44,6 +45,7 @@ class ByteLimitedCache(Generic[KeyT, ValueT]):
             self.nbytes += value.nbytes
             while self.nbytes > self.max_bytes:
                 self._forget(next(iter(self._values)))
+            assert self.nbytes >= 0
 
     def forget(self, key: KeyT) -> None:
         with self._lock:

@@ -1,8 +1,8 @@
-"""Any audio file → the mono 24 kHz samples that voices are cloned from. Torch-free.
+"""Decodes audio files into the mono 24 kHz samples that voices are cloned from. Torch-free.
 
-Channels are averaged and the rate converted as the reference does it (librosa 0.11: soxr's high quality). The level
-stays as it is. Files are untrusted: only containers of audio and video are opened, none that refers to other files,
-and decoding stops soon after the longest length that is taken, whatever a header promises.
+Channels are averaged and the rate is converted as in qwen-tts (librosa 0.11: soxr's high quality). The level is kept.
+Files are untrusted. Only containers of audio and video are opened, and none that can refer to other files. Decoding
+stops soon after the maximum length, whatever length the header states.
 """
 
 import io
@@ -22,19 +22,19 @@ Samples = NDArray[np.float32]
 MAX_BYTES = 10 * 2**20
 MIN_S, MAX_S = 1.0, 30.0
 ENCODER_PADDING_S = 0.1
-"""Lossy codecs decode to a little more than what was encoded."""
-RATES = range(4000, 192_001)  # Hz
+"""Tolerance for lossy codecs, which decode to slightly more audio than was encoded."""
+SAMPLE_RATES_HZ = range(4000, 192_001)  # Hz
 PEAK_MAX = 4.0
-"""A file of floats beyond this is not scaled to -1..1."""
-DAMAGE_MAX = 0.05
-"""Share of packets that may be undecodable, such as tags at the end of an mp3."""
-BLOCK = REFERENCE_SAMPLE_RATE // 50
-SILENCE = 1e-3
-"""Deviation within a block, -60 dB: a file that never exceeds it is silent."""
-TRIM_BELOW = 10 ** (-50 / 20)
-"""What is this much quieter than the loudest block is trimmed at both ends,"""
-TRIM_KEEPS = REFERENCE_SAMPLE_RATE // 5
-"""but for this many samples."""
+"""Largest sample of a plausible file. Float samples are on a scale of -1 to 1."""
+MAX_DAMAGED_SHARE = 0.05
+"""Share of packets that may fail to decode, such as tags at the end of an mp3."""
+BLOCK_SAMPLES = REFERENCE_SAMPLE_RATE // 50
+SILENCE_STD = 1e-3
+"""Standard deviation within a block, -60 dB. A file in which no block reaches it is silent."""
+TRIM_RATIO = 10 ** (-50 / 20)
+"""Blocks below the loudest block times this, -50 dB, are trimmed at both ends."""
+TRIM_MARGIN_SAMPLES = REFERENCE_SAMPLE_RATE // 5
+"""Silence that is kept at both ends."""
 FORMATS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,flac,flv,loas,matroska,webm,mov,mp4,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
 
 
@@ -42,54 +42,56 @@ def read_reference(data: bytes) -> Samples:
     """An audio file's bytes → mono samples [n] float32 at 24 kHz, silence at both ends trimmed, 1 to 30 s long.
 
     Raises:
-        Rejected: not audio, too short, too long, or silent; says which.
+        Rejected: the file is not audio, or is too short, too long, or silent. The message says which.
     """
     if len(data) > MAX_BYTES:
-        raise refusal(f"is larger than {MAX_BYTES // 2**20} MiB")
+        raise rejected_audio(f"is larger than {MAX_BYTES // 2**20} MiB")
     samples, rate = decode(data)
     if len(samples) > (MAX_S + ENCODER_PADDING_S) * rate:
-        raise refusal(f"is longer than {MAX_S:g} s")
+        raise rejected_audio(f"is longer than {MAX_S:g} s")
     if len(samples) < MIN_S * rate:
-        raise refusal(f"has {len(samples) / rate:.2f} s; at least {MIN_S:g} s are needed")
+        raise rejected_audio(f"has {len(samples) / rate:.2f} s; at least {MIN_S:g} s are needed")
     return trim(resample(samples, rate))
 
 
-def refusal(what: str) -> Rejected:
+def rejected_audio(what: str) -> Rejected:
+    """The error for a reference recording; `what` completes "the reference audio ..."."""
     return Rejected("reference", f"the reference audio {what}")
 
 
 def decode(data: bytes) -> tuple[Samples, int]:
-    """Mono samples at the file's own rate, and that rate in Hz; of a long file a little more than MAX_S."""
+    """Mono samples at the file's own rate, and that rate in Hz. Decoding stops a little after MAX_S."""
     pieces: list[Samples] = []
     count = rate = 0
     try:
         with av.open(io.BytesIO(data), options={"format_whitelist": FORMATS}, metadata_errors="ignore") as container:
             assert isinstance(container, av.container.InputContainer)
-            for frame in decoded(container):
-                with np.errstate(invalid="ignore", over="ignore"):  # of infinite samples, which are refused below
+            for frame in decode_frames(container):
+                with np.errstate(invalid="ignore", over="ignore"):  # infinite samples are rejected below
                     pieces.append(frame.to_ndarray().mean(axis=0, dtype=np.float32))
                 rate = rate or frame.sample_rate
                 count += frame.samples
-                if rate not in RATES:
-                    raise refusal(f"has a sample rate of {rate} Hz")
+                if rate not in SAMPLE_RATES_HZ:
+                    raise rejected_audio(f"has a sample rate of {rate} Hz")
                 if count > (MAX_S + 1) * rate:
                     break
     except av.FFmpegError as error:
-        raise refusal("is no audio file that can be read") from error
-    except ValueError as error:  # of AudioResampler
-        raise refusal("changes its format midway") from error
+        raise rejected_audio("is no audio file that can be read") from error
+    except ValueError as error:  # from AudioResampler
+        raise rejected_audio("changes its format midway") from error
     if not count:
-        raise refusal("holds no sound")
+        raise rejected_audio("holds no sound")
     samples = np.concatenate(pieces)
+    assert len(samples) == count
     if not np.abs(samples).max() <= PEAK_MAX:  # false for NaN too
-        raise refusal("holds values far outside -1..1")
+        raise rejected_audio("holds values far outside -1..1")
     return samples, rate
 
 
-def decoded(container: av.container.InputContainer) -> Iterator[av.AudioFrame]:
-    """Frames of the first audio stream as float32 [channels, samples]."""
+def decode_frames(container: av.container.InputContainer) -> Iterator[av.AudioFrame]:
+    """Decodes the first audio stream into frames of float32 [channels, samples]."""
     if not container.streams.audio or container.streams.audio[0].codec_context is None:
-        raise refusal("holds no audio that can be decoded")
+        raise rejected_audio("holds no audio that can be decoded")
     to_float = av.AudioResampler(format="fltp")
     packets = damaged = 0
     for packet in container.demux(container.streams.audio[0]):
@@ -101,12 +103,14 @@ def decoded(container: av.container.InputContainer) -> Iterator[av.AudioFrame]:
             continue
         for frame in frames:
             yield from to_float.resample(frame)
-    if damaged > 1 + DAMAGE_MAX * packets:
-        raise refusal("is damaged")
+    if damaged > 1 + MAX_DAMAGED_SHARE * packets:
+        raise rejected_audio("is damaged")
 
 
 def resample(samples: Samples, rate: int) -> Samples:
-    """To 24 kHz, in as many samples as librosa gives (its rounding included)."""
+    """Converts samples [n] to 24 kHz. The result has as many samples as librosa gives, its rounding included."""
+    assert samples.ndim == 1
+    assert rate in SAMPLE_RATES_HZ
     if rate == REFERENCE_SAMPLE_RATE:
         return samples
     count = math.ceil(len(samples) * (REFERENCE_SAMPLE_RATE / rate))
@@ -115,14 +119,16 @@ def resample(samples: Samples, rate: int) -> Samples:
 
 
 def trim(samples: Samples) -> Samples:
-    """Without the silence at both ends, but for a breath."""
-    blocks = samples[: len(samples) // BLOCK * BLOCK].reshape(-1, BLOCK).std(axis=1)
-    if blocks.max() < SILENCE:
-        raise refusal("is silent")
-    loud = np.flatnonzero(blocks >= TRIM_BELOW * blocks.max())
-    start = max(0, loud[0] * BLOCK - TRIM_KEEPS)
-    trimmed = samples[start : (loud[-1] + 1) * BLOCK + TRIM_KEEPS]
+    """Removes the silence at both ends, except TRIM_MARGIN_SAMPLES."""
+    assert samples.ndim == 1
+    assert len(samples) >= BLOCK_SAMPLES
+    blocks = samples[: len(samples) // BLOCK_SAMPLES * BLOCK_SAMPLES].reshape(-1, BLOCK_SAMPLES).std(axis=1)
+    if blocks.max() < SILENCE_STD:
+        raise rejected_audio("is silent")
+    loud = np.flatnonzero(blocks >= TRIM_RATIO * blocks.max())
+    start = max(0, loud[0] * BLOCK_SAMPLES - TRIM_MARGIN_SAMPLES)
+    trimmed = samples[start : (loud[-1] + 1) * BLOCK_SAMPLES + TRIM_MARGIN_SAMPLES]
     if len(trimmed) < MIN_S * REFERENCE_SAMPLE_RATE:
         heard_s = len(trimmed) / REFERENCE_SAMPLE_RATE
-        raise refusal(f"has {heard_s:.2f} s that are not silent; at least {MIN_S:g} s are needed")
+        raise rejected_audio(f"has {heard_s:.2f} s that are not silent; at least {MIN_S:g} s are needed")
     return np.ascontiguousarray(trimmed)

@@ -1,17 +1,14 @@
-"""Every voice that an engine can speak with: preset speakers, stored voices, mixes of both, and clones. Torch-free.
+"""Voices: all that an engine can speak with, which are preset speakers, stored voices, mixes and clones. Torch-free.
 
-All methods may be called from any thread but the engine's; those that read files or encode audio take a while, so
-asyncio code calls them through `asyncio.to_thread`.
+Methods may be called from any thread except the engine's. Those that read files or encode audio block, so asyncio code
+calls them through `asyncio.to_thread`.
 """
 
 import hashlib
-import os
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -21,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from vivavoce_engine.embeddings import check_embedding
 from vivavoce_engine.errors import Overloaded, Rejected
 from vivavoce_engine.request import ModelInfo, VoiceReference
+from vivavoce_engine.runtime import lower_thread_priority
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of, parse_blend
 from vivavoce_engine.voices.lru import ByteLimitedCache
 from vivavoce_engine.voices.reference_reader import ReferenceReader
@@ -28,12 +26,10 @@ from vivavoce_engine.voices.store import StoredVoice, VoiceStore, check_voice
 
 CACHE_BYTES = 64 * 2**20
 MAX_WAITING = 16
-"""Recordings that may wait to be encoded; the next one is refused as Overloaded."""
+"""Recordings that may wait to be encoded, including the one at work. The next one is refused as Overloaded."""
 RETRY_AFTER_S = 2.0
-NICENESS = 10
-"""Of the encoding thread, where the system has it by thread: running streams come first."""
-NAMED_IN_ERROR = 24
-NO_NAMES: Mapping[str, str] = {}
+MAX_NAMES_IN_ERROR = 24
+NO_ALIASES: Mapping[str, str] = {}
 
 
 class AudioEncoder(Protocol):
@@ -43,8 +39,11 @@ class AudioEncoder(Protocol):
 
 
 class Voices:
-    """The voices of one engine. `presets` are the speakers' embeddings, [hidden] each; a server may give one store to
-    several engines."""
+    """The voices of one engine.
+
+    `presets` are the preset speakers' embeddings, [hidden] float32 each. `encoder` is for a model that clones. Several
+    engines may share a `store`.
+    """
 
     def __init__(
         self,
@@ -60,38 +59,38 @@ class Voices:
         self._encoder = encoder
         self._reader = ReferenceReader()
         self._encoded: ByteLimitedCache[bytes, VoiceReference] = ByteLimitedCache(CACHE_BYTES)
-        self._worker = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=step_back)
-        self._waiting = 0
+        self._encoder_thread = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=lower_thread_priority)
+        self._waiting_recordings = 0
         self._lock = threading.Lock()
 
     # ---- by name ----------------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Preset speakers, then the stored voices."""
+        """Names of the preset speakers, then of the stored voices."""
         return [*self._info.speakers, *(self.store.names() if self.store else ())]
 
     def speaker(self, name: str) -> str | None:
-        """The preset speaker of that name in any letter case. Reads no file, so asyncio code may call it as it is."""
+        """The preset speaker of that name in any letter case, or None. Reads no file, so asyncio code may call it."""
         return self._names.get(name.casefold())
 
     def resolve(
-        self, voice: str, aliases: Mapping[str, str] = NO_NAMES, x_vector_only: bool = False
+        self, voice: str, aliases: Mapping[str, str] = NO_ALIASES, x_vector_only: bool = False
     ) -> tuple[str, VoiceReference | None]:
-        """What a client calls a voice → `speaker` and `reference` of a SynthesisRequest.
+        """Finds a client's voice, and returns `speaker` and `reference` of a SynthesisRequest.
 
-        A name, in any letter case, or a mix `a(2)+b(1)`. `aliases` maps more names, in lower case, to speakers, or to
-        "" for the voice that the instructions design; a voice that has such a name itself comes first.
-        `x_vector_only` leaves a stored voice's recording aside.
+        `voice` is a name, in any letter case, or a mix `a(2)+b(1)`. `aliases` maps further names, in lower case, to
+        speakers, or to "" for the voice that the instructions design. A voice of the same name comes before an alias.
+        `x_vector_only` uses a stored voice's embedding without its recording.
 
         Raises:
-            Rejected: there is no such voice, or this model cannot speak with it.
+            Rejected: the voice does not exist, or this model cannot speak with it.
         """
         preset = self.speaker(voice)
         if preset is not None:
             return preset, None
         stored = self._stored(voice)
         if stored is not None:
-            return "", self._usable(stored, x_vector_only)
+            return "", self._reference_for_model(stored, x_vector_only)
         alias = aliases.get(voice.casefold())
         if alias is not None:
             return self.resolve(alias, x_vector_only=x_vector_only) if alias else ("", None)
@@ -100,30 +99,32 @@ class Voices:
             return self.resolve(parts[0][0], aliases, x_vector_only)
         return "", VoiceReference(self.blend(voice, aliases))
 
-    def blend(self, mix: str, aliases: Mapping[str, str] = NO_NAMES) -> NDArray[np.float32]:
-        """[hidden] of `a(2)+b(1)`, the weighted mean of its voices; `a` alone is that voice's embedding.
+    def blend(self, mix: str, aliases: Mapping[str, str] = NO_ALIASES) -> NDArray[np.float32]:
+        """The embedding of a mix `a(2)+b(1)`, [hidden] float32: the weighted mean of its voices.
 
         Raises:
-            Rejected: as `resolve`.
+            Rejected: as by `resolve`.
         """
         parts = parse_blend(mix)
         embeddings = [self.embedding(name, aliases) for name, _ in parts]
         return blend_embeddings(embeddings, [weight for _, weight in parts])
 
-    def embedding(self, name: str, aliases: Mapping[str, str] = NO_NAMES) -> NDArray[np.float32]:
-        """[hidden] of one preset speaker or stored voice, in any letter case.
+    def embedding(self, name: str, aliases: Mapping[str, str] = NO_ALIASES) -> NDArray[np.float32]:
+        """The embedding, [hidden] float32, of one preset speaker or stored voice, its name in any letter case.
 
         Raises:
-            Rejected: there is no such voice.
+            Rejected: the voice does not exist, or cannot be mixed.
         """
         preset = self.speaker(name)
         if preset is not None:
             if preset not in self._presets:
                 raise Rejected("speaker", "the voices of this model cannot be mixed")
-            return self._presets[preset]
+            embedding = self._presets[preset]
+            assert embedding.shape == (self._info.embedding_size,)
+            return embedding
         stored = self._stored(name)
         if stored is not None:
-            return self._usable(stored, x_vector_only=True).embedding
+            return self._reference_for_model(stored, x_vector_only=True).embedding
         if name.casefold() in aliases:
             return self.embedding(aliases[name.casefold()])
         raise self._unknown(name)
@@ -131,8 +132,8 @@ class Voices:
     def _stored(self, name: str) -> StoredVoice | None:
         return None if self.store is None else self.store.get(name)
 
-    def _usable(self, stored: StoredVoice, x_vector_only: bool) -> VoiceReference:
-        """The stored voice as this model can use it: only one that clones goes on from a recording."""
+    def _reference_for_model(self, stored: StoredVoice, x_vector_only: bool) -> VoiceReference:
+        """The reference of a stored voice for this model. Its recording is left out if the model does not clone."""
         reference = stored.reference
         if reference.embedding.size != self._info.embedding_size:
             raise Rejected(
@@ -145,55 +146,61 @@ class Voices:
 
     def _unknown(self, name: str) -> Rejected:
         names = self.names()
-        more = f" and {len(names) - NAMED_IN_ERROR} more" if len(names) > NAMED_IN_ERROR else ""
-        known = f"there are {', '.join(names[:NAMED_IN_ERROR])}{more}" if names else "there are none"
+        more = f" and {len(names) - MAX_NAMES_IN_ERROR} more" if len(names) > MAX_NAMES_IN_ERROR else ""
+        known = f"there are {', '.join(names[:MAX_NAMES_IN_ERROR])}{more}" if names else "there are none"
         return Rejected("speaker", f"there is no voice {name!r}; {known}")
 
     # ---- from a recording -------------------------------------------------------------------------------------
 
     def clone(self, audio: bytes, text: str = "") -> VoiceReference:
-        """An audio file's bytes → the voice in it. `text`, what is said in it, is for going on from the recording;
-        without it the speaker embedding alone is used. The same bytes are encoded once.
+        """Clones the voice in an audio file. The same bytes are encoded once.
+
+        With `text`, the words of the recording, the model continues the recording. Without it, the model uses only the
+        speaker embedding.
 
         Raises:
-            Rejected: this model does not clone, or the file is no fit reference.
-            Overloaded: too many recordings wait already.
+            Rejected: this model does not clone, or the file cannot serve as a reference.
+            Overloaded: too many recordings are waiting.
         """
         if self._encoder is None:
             raise Rejected("reference", "this model does not clone voices from audio; a Base model does")
         key = hashlib.sha256(audio).digest()
-        encoded = self._encoded.get(key) or self._encode_in_turn(key, audio)
+        encoded = self._encoded.get(key) or self._encode_queued(key, audio)
         return replace(encoded, text=text) if text.strip() else VoiceReference(encoded.embedding)
 
-    def _encode_in_turn(self, key: bytes, audio: bytes) -> VoiceReference:
+    def _encode_queued(self, key: bytes, audio: bytes) -> VoiceReference:
         with self._lock:
-            if self._waiting >= MAX_WAITING:
+            if self._waiting_recordings >= MAX_WAITING:
                 raise Overloaded(f"{MAX_WAITING} recordings are waiting to be encoded", RETRY_AFTER_S)
-            self._waiting += 1
+            self._waiting_recordings += 1
         try:
-            return self._worker.submit(self._encode, key, audio).result()
+            return self._encoder_thread.submit(self._encode, key, audio).result()
         finally:
             with self._lock:
-                self._waiting -= 1
+                self._waiting_recordings -= 1
+                assert self._waiting_recordings >= 0
 
     def _encode(self, key: bytes, audio: bytes) -> VoiceReference:
-        """On the worker: one recording at a time, alone, since padding a batch would change the shorter ones."""
+        """Encodes one recording on the encoder's thread. In a batch, padding would change the shorter ones."""
         assert self._encoder is not None
-        encoded = self._encoded.get(key)  # whoever waited before may have brought the same
+        encoded = self._encoded.get(key)  # an earlier request in the queue may have had the same bytes
         if encoded is None:
             encoded = self._encoder.encode(self._reader.read(audio))
+            assert encoded.embedding.shape == (self._info.embedding_size,)
+            assert encoded.codes is not None, "an encoder gives the recording too"
+            assert not encoded.text, "only the caller knows it"
             self._encoded.put(key, encoded)
         return encoded
 
-    # ---- to keep ----------------------------------------------------------------------------------------------
+    # ---- to store ---------------------------------------------------------------------------------------------
 
     def add(self, name: str, consent: str, voice: bytes | str | ArrayLike, text: str = "") -> StoredVoice:
-        """Stores a voice: an audio file's bytes (with what is said in it, or without), a mix `a(2)+b(1)` of other
-        voices, or an embedding.
+        """Stores a voice: an audio file's bytes (`text` holds its words, if known), a mix `a(2)+b(1)`, or an embedding.
 
         Raises:
-            Rejected: names the argument at fault: name, consent, ref_text or reference.
+            Rejected: `param` is the argument at fault: name, consent, ref_text, speaker or reference.
             StoreFull, Overloaded: try again when there is room.
+            StoreFailed: the disk cannot be written to.
         """
         name = name.strip().casefold()
         if self.store is None:
@@ -201,7 +208,7 @@ class Voices:
         if name in self._names:
             raise Rejected("name", f"there is a voice {name!r} already")
         blank = VoiceReference(np.zeros(0, np.float32), None, text)
-        check_voice(StoredVoice(name, 0, consent, blank))  # before the work of encoding
+        check_voice(StoredVoice(name, 0, consent, blank))  # before the recording is encoded
         if self.store.get(name) is not None:
             raise Rejected("name", f"there is a voice {name!r} already")
         if isinstance(voice, bytes):
@@ -211,20 +218,13 @@ class Voices:
         return self.store.add(StoredVoice(name, int(time.time()), consent, reference))
 
     def direct(self, embedding: ArrayLike, text: str = "") -> VoiceReference:
-        """A voice from a client's own speaker embedding.
+        """A voice from a client's own speaker embedding, [hidden] numbers.
 
         Raises:
-            Rejected: not an embedding of this model.
+            Rejected: the values are not an embedding of this model.
         """
         if text.strip():
             raise Rejected("ref_text", "ref_text is what is said in a recording; an embedding has none")
         values = embedding_of(embedding)
         check_embedding(values, self._info.embedding_size)
         return VoiceReference(values)
-
-
-def step_back() -> None:
-    """Lets the engine's thread go first. Only Linux counts niceness by thread."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -1,7 +1,7 @@
-"""Stored voices on disk: one safetensors file a voice, its facts in the file's metadata. Torch-free.
+"""Stored voices on disk: one safetensors file per voice, with name, consent and text in its metadata. Torch-free.
 
-Several servers may share the folder, so the disk is asked every time and memory only saves reading: a voice that
-another server added, replaced or deleted is seen at once. Files appear whole or not at all.
+Several servers may share the folder. Each lookup therefore checks the disk, and sees at once if another server added,
+replaced or deleted a voice. The cache only saves reading files. Files appear whole or not at all.
 """
 
 import logging
@@ -31,17 +31,19 @@ SUFFIX, PARTIAL_SUFFIX = ".safetensors", ".partial"
 MAX_TEXT_CHARS = 4096
 MAX_FILE_BYTES = 2**20
 STALE_S = 3600.0
-"""A partial file this old belongs to a server that died while it wrote."""
+"""A partial file older than this was left by a server that died while writing it."""
 FORMAT = "vivavoce-voice-1"
 
 Version: TypeAlias = tuple[int, int, int]
-"""Inode, modification time in ns, size: another file under the same name has another."""
+"""Inode, modification time in ns, and size in bytes. A new file under the same name has another version."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredVoice:
-    """A voice that clients refer to by name. `consent` is the speaker's permission, in the words it was given in;
-    `created_at_s` is seconds since 1970."""
+    """A voice that clients refer to by name.
+
+    `consent` is the speaker's permission, in the speaker's words. `created_at_s` is in seconds since 1970.
+    """
 
     name: str
     created_at_s: int
@@ -54,9 +56,10 @@ class StoredVoice:
 
 
 class VoiceStore:
-    """The voices in one folder. Every method may be called from any thread, and reads the disk."""
+    """The voices in one folder. Any thread may call any method, and each call reads the disk."""
 
     def __init__(self, folder: Path, max_voices: int = 1000, cache_bytes: int = 64 * 2**20) -> None:
+        assert max_voices >= 0
         self._folder = folder
         self._max_voices = max_voices
         self._cache: ByteLimitedCache[tuple[str, Version], StoredVoice] = ByteLimitedCache(cache_bytes)
@@ -64,16 +67,16 @@ class VoiceStore:
 
     @property
     def cached_bytes(self) -> int:
-        """Held in memory so that known voices need not be read again; bounded by `cache_bytes`."""
+        """Bytes of the voices in the cache, at most `cache_bytes`."""
         return self._cache.nbytes
 
     def names(self) -> list[str]:
-        """Of all voices, in alphabetical order."""
+        """Names of all voices, in alphabetical order."""
         found = (entry.name.removesuffix(SUFFIX) for entry in self._entries() if entry.name.endswith(SUFFIX))
         return sorted(name for name in found if NAME.fullmatch(name))
 
     def all(self) -> list[StoredVoice]:
-        """All voices, in alphabetical order. A file that cannot be read is logged and left out."""
+        """All voices, in alphabetical order. Files that cannot be read are logged and left out."""
         voices = []
         for name in self.names():
             try:
@@ -86,10 +89,10 @@ class VoiceStore:
         return voices
 
     def get(self, name: str) -> StoredVoice | None:
-        """The voice of that name in any letter case, or None.
+        """The voice of that name, in any letter case, or None.
 
         Raises:
-            Rejected: its file is broken.
+            Rejected: the voice's file is broken.
         """
         name = name.casefold()
         if not NAME.fullmatch(name):
@@ -107,12 +110,12 @@ class VoiceStore:
         return voice
 
     def add(self, voice: StoredVoice) -> StoredVoice:
-        """Keeps a voice.
+        """Writes a new voice to the disk.
 
         Raises:
-            Rejected: the name is taken or unfit, or a text is missing or too long.
-            StoreFull: no room for another voice.
-            StoreFailed: the disk is full, or does not let itself be written to.
+            Rejected: the name is taken or invalid, or a text is missing or too long.
+            StoreFull: the store has no room for another voice.
+            StoreFailed: the disk is full or cannot be written to.
         """
         check_voice(voice)
         path, partial = self._path(voice.name), self._folder / f".{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
@@ -120,8 +123,8 @@ class VoiceStore:
             self._remove_stale()
             if len(self.names()) >= self._max_voices:
                 raise StoreFull(f"{self._max_voices} voices are stored, which is the most; delete one first")
-            write_synced(partial, to_bytes(voice))
-            os.link(partial, path)  # unlike a rename, it never replaces what another server has just stored
+            write_synced(partial, serialize_voice(voice))
+            os.link(partial, path)  # fails, unlike a rename, if another server has just stored that name
         except FileExistsError:
             raise Rejected("name", f"there is a voice {voice.name!r} already") from None
         except OSError as error:
@@ -131,7 +134,7 @@ class VoiceStore:
         return voice
 
     def delete(self, name: str) -> bool:
-        """Whether there was such a voice; there is none now. Raises StoreFailed if the disk does not let it go."""
+        """Deletes a voice. Returns False if it did not exist. Raises StoreFailed if its file cannot be deleted."""
         name = name.casefold()
         if not NAME.fullmatch(name):
             return False
@@ -155,7 +158,7 @@ class VoiceStore:
             yield from entries
 
     def _remove_stale(self) -> None:
-        """Deletes what a server that died has left half written."""
+        """Deletes partial files that a server which died has left."""
         for entry in self._entries():
             if entry.name.endswith(PARTIAL_SUFFIX) and entry.name.startswith("."):
                 try:
@@ -166,7 +169,7 @@ class VoiceStore:
 
 
 def check_voice(voice: StoredVoice) -> None:
-    """Raises Rejected, naming the argument, if the voice cannot be stored."""
+    """Raises Rejected, with the argument at fault as `param`, if the voice cannot be stored."""
     if not NAME.fullmatch(voice.name):
         raise Rejected("name", "a voice's name has 1 to 64 letters a-z, digits, _ and -, and begins with no _ or -")
     if not voice.consent.strip():
@@ -182,10 +185,13 @@ def version_of(path: Path) -> Version:
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
-def to_bytes(voice: StoredVoice) -> bytes:
-    """A whole voice file."""
+def serialize_voice(voice: StoredVoice) -> bytes:
+    """The bytes of a voice file."""
     reference = voice.reference
-    # safetensors writes an array's memory as it lies, whatever its strides say
+    assert reference.embedding.dtype == np.float32
+    assert reference.embedding.ndim == 1
+    assert reference.codes is None or (reference.codes.dtype == np.int16 and reference.codes.ndim == 2)
+    # safetensors writes an array's memory and ignores its strides
     tensors: dict[str, NDArray[Any]] = {"embedding": np.ascontiguousarray(reference.embedding)}
     if reference.codes is not None:
         tensors["codes"] = np.ascontiguousarray(reference.codes)
@@ -200,7 +206,7 @@ def to_bytes(voice: StoredVoice) -> bytes:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Writes a new file through to the disk, so that a crash leaves no empty voice behind."""
+    """Writes a new file and flushes it to the disk, so that a crash leaves no empty voice."""
     with path.open("xb") as file:
         file.write(content)
         file.flush()
@@ -208,25 +214,25 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def read_voice(path: Path) -> StoredVoice | None:
-    """A voice file, or None where it has just been deleted.
+    """Reads a voice file. Returns None if it has just been deleted.
 
     Raises:
-        Rejected: it is not what `to_bytes` makes.
+        Rejected: the file is not in the format of `serialize_voice`.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError("it is too large")
         with safe_open(path, framework="np") as file:
-            facts = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
         embedding, codes = tensors["embedding"], tensors.get("codes")
-        if facts["format"] != FORMAT or embedding.dtype != np.float32 or embedding.ndim != 1:
+        if metadata["format"] != FORMAT or embedding.dtype != np.float32 or embedding.ndim != 1:
             raise ValueError("it is no voice file")
         if codes is not None and (codes.dtype != np.int16 or codes.ndim != 2):
             raise ValueError("its codes are no frames")
-        reference = VoiceReference(embedding, codes, facts["ref_text"])
+        reference = VoiceReference(embedding, codes, metadata["ref_text"])
         name = path.name.removesuffix(SUFFIX)
-        return StoredVoice(name, int(facts["created_at_s"]), facts["consent"], reference)
+        return StoredVoice(name, int(metadata["created_at_s"]), metadata["consent"], reference)
     except FileNotFoundError:
         return None
     except (SafetensorError, ValueError, KeyError, OSError) as error:

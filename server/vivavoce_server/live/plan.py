@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from vivavoce_engine import SpeechEngine
-from vivavoce_engine.request import UtteranceOptions
+from vivavoce_engine import SpeechEngine, UtteranceOptions
 
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.jobs import prepare

@@ -14,9 +14,12 @@ CODEC = {"versions": {"card": CARD, "torch": "2.11"}, "graph_ms": {"1x1": 0.5368
 FRAME = {
     "card": CARD,
     "torch": "2.11",
-    "times 1.7b pdl 1 deterministic 0": {"200": {"1": 3.0881, "64": 5.5349}, "1000": {"1": 3.2, "64": 8.0}},
-    "times 1.7b pdl 1 deterministic 1": {"200": {"1": 4.1}, "1000": {"1": 4.3}},
-    "times 1.7b pdl 0 deterministic 0": {"200": {"1": 9.0}, "1000": {"1": 9.0}},
+    "times 1.7b dependent launch 1 deterministic 0": {
+        "200": {"1": 3.0881, "64": 5.5349},
+        "1000": {"1": 3.2, "64": 8.0},
+    },
+    "times 1.7b dependent launch 1 deterministic 1": {"200": {"1": 4.1}, "1000": {"1": 4.3}},
+    "times 1.7b dependent launch 0 deterministic 0": {"200": {"1": 9.0}, "1000": {"1": 9.0}},
     "check 1.7b": {"graph equals launches": True},
 }
 RUN = {"streams": 64, "audio_s_per_s": 781.5, "first_audio_ms_median": 60.0, "dry_streams": 0, "dry_s_max": 0.0}

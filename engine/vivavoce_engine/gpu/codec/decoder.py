@@ -8,6 +8,7 @@ buffers, and the buffers' ends back at its end; in between each kernel writes wh
 from typing import cast
 
 import torch
+import triton
 from torch import Tensor
 
 from vivavoce_engine.gpu.codec.blocks import Attention, Block, Upsampling, pre_conv
@@ -15,11 +16,9 @@ from vivavoce_engine.gpu.codec.layers import (
     HISTORY_BLOCK,
     Buffer,
     Buffers,
-    Launch,
     Product,
     Shape,
     Snake,
-    launch,
     normed_weight,
     packed,
     wide,
@@ -32,6 +31,7 @@ from vivavoce_engine.gpu.codec.step_kernels import (
     waveform_kernel,
     window_attention_kernel,
 )
+from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import (
     CodecDecoder,
     LatentUpsampling,
@@ -43,11 +43,6 @@ from vivavoce_engine.models.codec_decoder import (
 FRAMES_AT_ONCE = 256
 """More frames of a call are decoded in pieces: enough for a GPU, and it bounds the activation buffers. With few rows
 half of what they can ask for is."""
-
-
-def power_of_2(size: int) -> int:
-    """The smallest power of 2 that is no less."""
-    return 1 << (size - 1).bit_length()
 
 
 class GpuCodec:
@@ -64,6 +59,8 @@ class GpuCodec:
         max_frames: int,
         dtype: torch.dtype | None = None,
         frames_at_once: int = FRAMES_AT_ONCE,
+        *,
+        launch: Launcher,
     ) -> None:
         table = decoder.quantizer.codebooks[0]
         self.dtype = dtype or table.dtype
@@ -72,7 +69,7 @@ class GpuCodec:
         self._max_frames, self._at_once = max_frames, max(min(frames_at_once, rows * max_frames // 2), max_frames)
         self._memory_frames = decoder.memory_frames
         self.weight_bytes = sum(weight.numel() for weight in decoder.parameters()) * self.dtype.itemsize
-        self.launch: Launch = launch
+        self.launch = launch
         self.fuse_units = True
         with torch.no_grad():
             self._allocate(decoder, self._build(decoder), rows)
@@ -81,6 +78,7 @@ class GpuCodec:
 
     def reset(self, row: int) -> None:
         """Makes a row fresh for another utterance. Its histories and rings keep what position 0 does not reach."""
+        assert 0 <= row < len(self._position)
         self._position[row].zero_()
 
     def prime(self, row: int, codes: Tensor) -> None:
@@ -102,6 +100,9 @@ class GpuCodec:
         batch, frames = codes.shape[:2]
         if frames > self._max_frames:
             raise ValueError(f"{frames} frames in a call, but at most {self._max_frames} were asked for")
+        assert rows.shape == (batch,)
+        assert rows.dtype == codes.dtype == torch.int64
+        assert self._semantic < codes.shape[2] <= len(self._codebooks)
         audio = torch.empty(batch, frames * self.samples_per_frame, dtype=torch.float32, device=codes.device)
         size = self._at_once // frames
         pieces = zip(*(torch.split(x, size) for x in (rows, codes.contiguous(), audio)), strict=True)
@@ -150,7 +151,7 @@ class GpuCodec:
             size - 1,
             WIDTH=width,
             SEMANTIC=self._semantic,
-            BLOCK=power_of_2(width),
+            BLOCK=triton.next_power_of_2(width),
             num_warps=4,
         )
         self._product(shape, self._pre_conv, self._vectors, self._latent)
@@ -165,6 +166,9 @@ class GpuCodec:
 
     def _attend(self, rows: Tensor, shape: Shape, ring: Tensor) -> None:
         _, length, _, heads, head_dim = ring.shape
+        assert length >= self._window - 1 + shape.frames, (
+            "new keys must not overwrite those that the window still shows"
+        )
         self.launch(
             window_attention_kernel,
             (shape.batch, heads),
@@ -179,7 +183,7 @@ class GpuCodec:
             HEAD_DIM=head_dim,
             WINDOW=self._window,
             RING=length,
-            KEYS=power_of_2(self._window - 1 + shape.frames),
+            KEYS=triton.next_power_of_2(self._window - 1 + shape.frames),
             num_warps=4,
         )
 
@@ -199,7 +203,7 @@ class GpuCodec:
             outs = [*block.inputs[1:], block.out]
             for unit, x, out in zip(block.units, block.inputs, outs, strict=True):
                 last = out is block.out
-                unit(shape, x, out, block.raw, block.hidden, last, launch=self.launch, fuse=self.fuse_units)
+                unit(self.launch, shape, x, out, block.raw, block.hidden, last, fuse=self.fuse_units)
             x = block.out
         self.launch(
             waveform_kernel,
@@ -214,7 +218,7 @@ class GpuCodec:
             CHANNELS=x.channels,
             TAPS=x.keep + 1,
             BM=32,
-            BLOCK=power_of_2(x.channels),
+            BLOCK=triton.next_power_of_2(x.channels),
             num_warps=4,
         )
 
@@ -227,7 +231,7 @@ class GpuCodec:
         residual: Buffer | None = None,
         raw: Buffer | None = None,
     ) -> None:
-        product(shape, x, out, residual, raw, launch=self.launch)
+        product(self.launch, shape, x, out, residual, raw)
 
     def _depthwise(self, shape: Shape, stage: Upsampling) -> None:
         x = stage.upsampled
@@ -242,7 +246,7 @@ class GpuCodec:
             stage.eps,
             CHANNELS=x.channels,
             TAPS=stage.taps,
-            BLOCK=power_of_2(x.channels),
+            BLOCK=triton.next_power_of_2(x.channels),
             num_warps=4,
         )
 

@@ -1,6 +1,5 @@
 """Packed weights of Code2Wav and how its kernels are launched on them."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,18 +8,12 @@ from torch import Tensor
 
 from vivavoce_engine.gpu.codec.kernels import product_kernel, unit_kernel
 from vivavoce_engine.gpu.codec.tiles import Tiles, choose, choose_unit
+from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, SnakeBeta
 
 HISTORY_BLOCK = 1024
 ALIGNMENT = 64
 """Of buffers and histories, in values: their loads are 16 bytes wide."""
-
-Launch = Callable[..., None]
-"""launch(kernel, grid, *arguments, **constants)"""
-
-
-def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:  # noqa: ANN401
-    kernel[grid](*arguments, **constants)
 
 
 @dataclass(slots=True)
@@ -61,6 +54,7 @@ class Buffers:
                 buffer.offset = size
             # A call has at most as many rows as frames.
             size += aligned(self._frames * max((one.keep + one.rate) * one.channels for one in group))
+        assert size < 1 << 31, "kernels address the buffers with int32"
         memory = torch.zeros(size, dtype=like.dtype, device=like.device)
         for buffer in (one for group in groups for one in group):
             buffer.memory = memory[buffer.offset :]
@@ -126,20 +120,31 @@ class Product:
     scale: Tensor | None = None
     snake: Snake | None = None
 
+    def __post_init__(self) -> None:
+        assert self.weight.is_contiguous()
+        columns = (len(self.weight),)
+        assert all(one is None or one.shape == columns for one in (self.bias, self.scale))
+        assert self.snake is None or self.snake.frequency.shape == self.snake.magnitude.shape == columns
+
     def __call__(
         self,
+        launch: Launcher,
         shape: Shape,
         x: Buffer,
         out: Buffer,
         residual: Buffer | None = None,
         raw: Buffer | None = None,
         *,
-        launch: Launch = launch,
         tiles: Tiles | None = None,
     ) -> None:
         """out = snake(residual + scale * activation(x · weight + bias)); `raw` gets the same before the snake."""
         columns, depth = self.weight.shape
         rows, steps = shape.rows(x), shape.steps(x)
+        width = columns // 2 if self.activation == "swiglu" else columns
+        assert depth == self.taps * x.channels
+        assert x.keep == (self.taps - 1) * self.dilation, "a window begins with the oldest input that is kept"
+        assert width * x.rate == out.channels * out.rate
+        assert residual is None or (residual.channels, residual.rate) == (columns, x.rate)
         tiles = tiles or choose(rows, columns, depth, x.memory.dtype)
         launch(
             product_kernel,
@@ -166,7 +171,7 @@ class Product:
             OUT_CHANNELS=out.channels,
             NORM=self.norm_eps is not None,
             ACTIVATION=self.activation,
-            **block(tiles, x.memory.dtype),
+            **tile_meta(tiles, x.memory.dtype),
         )
 
 
@@ -192,6 +197,7 @@ class Unit:
 
     def __call__(
         self,
+        launch: Launcher,
         shape: Shape,
         x: Buffer,
         out: Buffer,
@@ -199,7 +205,6 @@ class Unit:
         hidden: Buffer,
         last: bool = False,
         *,
-        launch: Launch = launch,
         tiles: Tiles | None = None,
         fuse: bool = True,
     ) -> None:
@@ -208,9 +213,10 @@ class Unit:
         rows = shape.rows(x)
         tiles = tiles or choose_unit(rows, x.channels, x.memory.dtype)
         if tiles is None or not fuse:
-            self.spread(shape, x, hidden, launch=launch)
-            self.point(shape, hidden, out, raw, None if last else raw, launch=launch)
+            self.spread(launch, shape, x, hidden)
+            self.point(launch, shape, hidden, out, raw, None if last else raw)
             return
+        assert x.channels == tiles.columns + tiles.more_columns, "a program holds whole rows of the unit"
         assert self.spread.snake is not None
         assert self.point.snake is not None
         launch(
@@ -235,12 +241,12 @@ class Unit:
             out.keep,
             WIDTH=x.channels,
             TAPS=self.spread.taps,
-            **block(tiles, x.memory.dtype),
+            **tile_meta(tiles, x.memory.dtype),
         )
 
 
-def block(tiles: Tiles, dtype: torch.dtype) -> dict[str, Any]:
-    """A kernel's constants for `tiles`."""
+def tile_meta(tiles: Tiles, dtype: torch.dtype) -> dict[str, Any]:
+    """A kernel's constants and options for `tiles`."""
     return {
         "BM": tiles.rows,
         "BN_0": tiles.columns,

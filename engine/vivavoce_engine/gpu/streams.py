@@ -1,4 +1,4 @@
-"""CUDA streams, and points in their work that others wait for."""
+"""CUDA streams, and events in them that other streams wait for."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import torch
 
 
-class Mark:
-    """A point in a lane's work that can be waited for; on a CPU all before it is done at once."""
+class DeviceEvent:
+    """A point in a stream's work that can be waited for; on a CPU everything before it is done at once."""
 
     def __init__(self, event: "torch.cuda.Event | None") -> None:
         self.event = event
@@ -17,8 +17,9 @@ class Mark:
             self.event.synchronize()
 
 
-class Lane:
-    """Work on the device that is done in the order in which it is asked for, beside other lanes: a CUDA stream."""
+class DeviceStream:
+    """Work that the device does in the order of the requests, concurrently with other streams. Without effect on a
+    CPU."""
 
     def __init__(self, device: torch.device, priority: int) -> None:
         self._device = device
@@ -28,8 +29,8 @@ class Lane:
             self.stream.wait_stream(torch.cuda.default_stream(device))  # on which the weights were made
 
     @contextlib.contextmanager
-    def used(self, after: Mark | None = None) -> Iterator[None]:
-        """What is asked of the device in here goes on this lane, after a mark of another."""
+    def current(self, after: DeviceEvent | None = None) -> Iterator[None]:
+        """Puts what is launched in this context on this stream, after an event of another stream."""
         if self.stream is None:
             yield
             return
@@ -38,8 +39,8 @@ class Lane:
         with torch.cuda.device(self._device), torch.cuda.stream(self.stream):
             yield
 
-    def mark(self) -> Mark:
-        return Mark(None if self.stream is None else self.stream.record_event())
+    def record_event(self) -> DeviceEvent:
+        return DeviceEvent(None if self.stream is None else self.stream.record_event())
 
     def synchronize(self) -> None:
         if self.stream is not None:
