@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server clients eval voice tests deploy bench examples
 
-.PHONY: run install lint types test test-quality test-gpu bench-gpu soak fuzz audit bench voice clean
+.PHONY: run install lint types quick test test-programs test-quality test-gpu bench-gpu soak fuzz audit bench voice clean
 
 run: $(VENV)/.server
 	$(BIN)/vivavoce serve --host $(HOST) --port $(PORT)
@@ -25,6 +25,20 @@ types: $(VENV)/.dev
 test: lint types $(VENV)-clients/.done $(VENV)-deploy/.done node
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
 TEST_WORKERS ?= 2
+
+# Format, lint, and tests that run no model: the engine's own logic, and the server over a fake engine.
+QUICK_ENGINE := admission blends pace pages pipe queue_wait ramp scheduler sequence slots steps_ahead voice_store worker
+QUICK_SERVER := access batch context deferred golden_errors jobs lists metrics openai_client openapi settings speech sse \
+  websocket websocket_states
+QUICK := $(QUICK_ENGINE:%=tests/engine/test_%.py) $(QUICK_SERVER:%=tests/server/test_%.py) tests/clients/test_client.py \
+  tests/bench/listener/test_player.py tests/test_imports.py tests/test_programs.py tests/test_style.py
+quick: lint
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile $(QUICK)
+
+# The tests that need a program which nothing here installs (tests/support/programs.py). `make test` runs them too, and
+# skips those whose program is missing; with REQUIRE_PROGRAMS=1 they fail instead.
+test-programs: $(VENV)/.dev $(VENV)-clients/.done $(VENV)-deploy/.done node
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "needs and not quality"
 
 # Planted faults and the shipped voice before judges of speech; their weights come inside packages (see pyproject.toml).
 test-quality: $(VENV)/.eval
@@ -81,7 +95,7 @@ voice:
 clean:
 	rm -rf $(VENV) $(VENV)-* dist .mypy_cache .ruff_cache .pytest_cache
 
-# Clients that people use, in an environment of their own; what cannot be had here is skipped by the tests, visibly.
+# Clients that people use, in an environment of their own.
 $(VENV)-clients/.done: tests/clients/real/requirements.txt
 	$(PYTHON) -m venv $(VENV)-clients
 	$(VENV)-clients/bin/python -m pip install --disable-pip-version-check -q -r $<
@@ -113,7 +127,7 @@ node:
 	  for folder in tests/clients/real tests/web; do \
 	    test -d $$folder/node_modules || npm ci --silent --no-audit --no-fund --prefix $$folder || exit 1; \
 	  done; \
-	else echo "no npm: tests of the JavaScript clients and of the playground are skipped"; fi
+	else echo "no npm (apt-get install npm): tests of the JavaScript clients and of the playground are skipped"; fi
 
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Vivavoce needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'

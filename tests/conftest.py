@@ -5,6 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.programs import skip_without_programs
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before fixtures, which start the programs."""
+    skip_without_programs(item)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import shutil
 import subprocess
 import wave
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from vivavoce_server.openai_voices import OPENAI_VOICES
 from vivavoce_voice import CHECKPOINT
 
 from tests.support.live_server import LiveServer, live_server
+from tests.support.programs import needs, path_of
 from tests.support.speaking import assert_same_samples
 
 TEXT = "Good morning! How can I help you today?"
@@ -50,12 +50,11 @@ def assert_audible(samples: NDArray[np.int16]) -> None:
     assert np.mean(np.abs(samples.astype(np.int32)) >= 32767) < 0.001
 
 
+@needs("curl")
 def test_curl_gets_a_wav(server: LiveServer, tmp_path: Path) -> None:
-    curl = shutil.which("curl")
-    assert curl is not None, "curl is the first client of the README"
     target = tmp_path / "hello.wav"
     arguments = ["-sf", f"{server.url}/v1/audio/speech", "-H", "Content-Type: application/json"]
-    subprocess.run([curl, *arguments, "-d", json.dumps(SPEECH), "-o", target], check=True)
+    subprocess.run([path_of("curl"), *arguments, "-d", json.dumps(SPEECH), "-o", target], check=True)
     assert_audible(samples_of(target.read_bytes()))
 
 

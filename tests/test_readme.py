@@ -14,6 +14,7 @@ from vivavoce_engine import EngineConfig, load_engine
 from vivavoce_voice import CHECKPOINT
 
 from tests.support.live_server import LiveServer, live_server
+from tests.support.programs import needs
 
 ROOT = Path(__file__).parents[1]
 README_ADDRESS = "http://127.0.0.1:8000"
@@ -58,6 +59,7 @@ def test_python_blocks_run(server: LiveServer, name: str, code: str, tmp_path: P
     assert done.returncode == 0, f"{name}: {done.stderr}"
 
 
+@needs("curl")
 @pytest.mark.parametrize("line", curl_lines())
 def test_curl_lines_run(server: LiveServer, line: str, tmp_path: Path) -> None:
     arguments = shlex.split(line.replace(README_ADDRESS, server.url))

@@ -1,7 +1,6 @@
 """The packages that people use, each in its own process and environment (tests/clients/real/README.md)."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 from vivavoce_server import ServerConfig
 
 from tests.support.live_server import live_server
+from tests.support.programs import needs, path_of
 from tests.support.server_process import serving
 
 ROOT = Path(__file__).parents[2]
@@ -19,9 +19,8 @@ ENVIRONMENT = ROOT / ".venv-clients/bin"
 TEXT = "Hello there."
 AUDIO_S = len(TEXT) * 0.08
 
-needs_python_clients = pytest.mark.skipif(not ENVIRONMENT.exists(), reason="there is no .venv-clients")
-needs_npm_client = pytest.mark.skipif(not (SCRIPTS / "node_modules").exists(), reason="npm's client is not installed")
-needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+needs_python_clients = needs(".venv-clients")
+needs_npm_client = needs("node", "tests/clients/real/node_modules")
 
 
 @pytest.fixture
@@ -72,7 +71,7 @@ def test_voice_agents_hear_the_shipped_voice(shipped_url: str, tmp_path: Path, s
 
 @needs_npm_client
 def test_npm_package(fake_url: str, tmp_path: Path) -> None:
-    answer: dict[str, Any] = json.loads(run(tmp_path, "node", SCRIPTS / "speak.mjs", f"{fake_url}/v1", TEXT))
+    answer: dict[str, Any] = json.loads(run(tmp_path, path_of("node"), SCRIPTS / "speak.mjs", f"{fake_url}/v1", TEXT))
     pcm_bytes = round(AUDIO_S * 24000) * 2
     assert answer["bytes"]["pcm"] == pcm_bytes
     assert answer["bytes"]["wav"] == pcm_bytes + 44
@@ -84,16 +83,18 @@ def test_npm_package(fake_url: str, tmp_path: Path) -> None:
 
 @needs_npm_client
 def test_npm_package_with_the_shipped_voice(shipped_url: str, tmp_path: Path) -> None:
-    answer: dict[str, Any] = json.loads(run(tmp_path, "node", SCRIPTS / "speak.mjs", f"{shipped_url}/v1", TEXT))
+    answer: dict[str, Any] = json.loads(
+        run(tmp_path, path_of("node"), SCRIPTS / "speak.mjs", f"{shipped_url}/v1", TEXT)
+    )
     assert all(count > 2000 for count in answer["bytes"].values())
 
 
-@needs_curl
+@needs("curl")
 @pytest.mark.parametrize("protocol", ["--http1.1", "--http1.0"])
 def test_curl(fake_url: str, tmp_path: Path, protocol: str) -> None:
     output = tmp_path / "hello.pcm"
     body = json.dumps({"input": TEXT, "voice": "alloy", "response_format": "pcm"})
-    command = ["curl", "-sSf", protocol, f"{fake_url}/v1/audio/speech", "-H", "Content-Type: application/json"]
+    command = [path_of("curl"), "-sSf", protocol, f"{fake_url}/v1/audio/speech", "-H", "Content-Type: application/json"]
     run(tmp_path, *command, "-d", body, "-o", output)
     assert output.stat().st_size == round(AUDIO_S * 24000) * 2
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.fleet import BALANCERS, Balancer, Replica, replicas
+from tests.support.fleet import BALANCER_NAMES, BALANCERS, Balancer, Replica, replicas
 from tests.support.listening import LONG, SPEECH, Heard, listen, listen_while_writing, listeners, load
 from tests.support.speaking import largest_step
 from tests.support.waiting import wait_until
@@ -19,7 +19,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Replica]]
         yield pair
 
 
-@pytest.fixture(scope="module", params=BALANCERS)
+@pytest.fixture(scope="module", params=BALANCER_NAMES)
 def balancer(
     request: pytest.FixtureRequest, servers: list[Replica], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Balancer]:

@@ -15,6 +15,7 @@ from vivavoce_server.service import Service
 
 from tests.support.deploy_tools import needs_tools, tool
 from tests.support.live_server import fake_engine
+from tests.support.programs import needs, path_of
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -116,6 +117,7 @@ def test_each_server_of_compose_has_a_card_of_its_own() -> None:
     assert cards == [str(number) for number in range(len(services))]
 
 
+@needs("haproxy")
 def test_the_servers_on_cards_are_those_of_their_balancer(tmp_path: Path) -> None:
     flags = [command[2:] for command in of("vivavoce", "serve")]
     settings = [
@@ -130,7 +132,9 @@ def test_the_servers_on_cards_are_those_of_their_balancer(tmp_path: Path) -> Non
     assert ports == [str(server.port) for server, _ in settings]
     (tmp_path / target).write_text(text)
     (balancer,) = of("haproxy")
-    done = subprocess.run([*balancer, "-c"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [path_of("haproxy"), *balancer[1:], "-c"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -140,10 +144,11 @@ def test_hadolint_has_no_complaint() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@needs("caddy")
 def test_the_caddyfile_is_valid(tmp_path: Path) -> None:
     (text,) = re.findall(r"```caddyfile\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
     (tmp_path / "Caddyfile").write_text(text)
-    command = ["caddy", "validate", "--config", str(tmp_path / "Caddyfile"), "--adapter", "caddyfile"]
+    command = [path_of("caddy"), "validate", "--config", str(tmp_path / "Caddyfile"), "--adapter", "caddyfile"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -16,6 +16,7 @@ from vivavoce_server.metrics import UNDERRUN_BUCKETS_S
 
 from tests.support.fleet import DEPLOY, answers, free_port, haproxy, replicas, running
 from tests.support.listening import SHORT, listen
+from tests.support.programs import needs, path_of
 from tests.support.waiting import wait_until
 
 MONITORING = DEPLOY / "helm/vivavoce/monitoring"
@@ -26,6 +27,8 @@ QUERIES = [
     for target in panel["targets"]
 ]
 RULES = yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"][0]["rules"]
+
+needs_prometheus = needs("prometheus", "haproxy")
 
 
 @contextmanager
@@ -69,7 +72,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             f"--storage.tsdb.path={folder}/data",
         ]
         url = f"http://127.0.0.1:{port}"
-        with running(["prometheus", *flags], folder / "prometheus.log"):
+        with running([path_of("prometheus"), *flags], folder / "prometheus.log"):
             wait_until(lambda: answers(f"{url}/-/ready"))
             with trickle(balancer.url):
                 wait_for(lambda: ask(url, "up") == [1.0, 1.0, 1.0])  # both servers and the balancer
@@ -87,6 +90,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
     wait_until(condition, pause_s=0.3)
 
 
+@needs_prometheus
 @pytest.mark.parametrize(("panel", "query"), QUERIES, ids=[name for name, _ in QUERIES])
 def test_the_dashboard_finds_data(prometheus: str, panel: str, query: str) -> None:
     plain = query.replace("$__rate_interval", "1m").replace("$model", ".*")
@@ -99,6 +103,7 @@ def test_the_dashboard_finds_data(prometheus: str, panel: str, query: str) -> No
     wait_for(found)
 
 
+@needs_prometheus
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("alert", rule.get("record")))
 def test_rules_name_metrics_that_there_are(prometheus: str, rule: dict[str, str]) -> None:
     exported = set(httpx.get(f"{prometheus}/api/v1/metadata").json()["data"])
@@ -106,11 +111,14 @@ def test_rules_name_metrics_that_there_are(prometheus: str, rule: dict[str, str]
         assert {name, re.sub("_(bucket|count)$", "", name)} & exported, name
 
 
+@needs("promtool")
 def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
     cases = tmp_path / "rules_test.yml"
     text = Path(__file__).with_name("rules_test.yml").read_text()
     cases.write_text(text.replace("RULES", str(MONITORING / "rules.yml")))
-    done = subprocess.run(["promtool", "test", "rules", str(cases)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [path_of("promtool"), "test", "rules", str(cases)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert {rule["alert"] for rule in RULES if "alert" in rule} <= set(re.findall(r"Vivavoce\w+", text))
 

@@ -41,7 +41,6 @@ def test_the_json_line_is_one_line() -> None:
 
 
 def test_html_is_one_file_with_pictures_and_sound(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     write_html(REPORT, SOUNDS, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/png;base64,") == page.count("data:audio/wav;base64,") == 3
@@ -51,7 +50,6 @@ def test_html_is_one_file_with_pictures_and_sound(tmp_path: Path) -> None:
 
 
 def test_markdown_has_its_pictures_beside_it(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     write_markdown(REPORT, SOUNDS, tmp_path / "report.md")
     page = (tmp_path / "report.md").read_text()
     assert "| 001 | plain | heart | 1/4 | 3.20 | 190 | 2.00 | A <b> & a \\| c | be and sea |  |" in page

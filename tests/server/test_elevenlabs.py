@@ -8,9 +8,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import elevenlabs
 import numpy as np
 import pytest
 import soundfile
+from elevenlabs.core.api_error import ApiError
+from elevenlabs.realtime_tts import text_chunker
 from pydantic import SecretStr
 from vivavoce_server import ServerConfig
 from vivavoce_server.live.elevenlabs import to_ulaw
@@ -20,10 +23,6 @@ from websockets.exceptions import ConnectionClosed
 from tests.support.live_server import LiveServer, live_server
 from tests.support.live_socket import pcm_of
 from tests.support.waiting import HUNG_S, wait_until
-
-elevenlabs = pytest.importorskip("elevenlabs", reason="the elevenlabs package is not installed")
-from elevenlabs.core.api_error import ApiError  # noqa: E402
-from elevenlabs.realtime_tts import text_chunker  # noqa: E402
 
 KEY = "sk-right"
 # Its client reads what the websockets package calls by other names now.

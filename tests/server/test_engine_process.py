@@ -20,6 +20,7 @@ from websockets.exceptions import ConnectionClosed
 from tests.support.faulty_models import SLOW, faulty_model
 from tests.support.live_server import live_server
 from tests.support.live_socket import pcm_of
+from tests.support.programs import needs, path_of
 from tests.support.server_process import serving
 from tests.support.speaking import assert_same_samples
 from tests.support.waiting import HUNG_S, wait_until
@@ -38,7 +39,7 @@ def engine_pid(server_pid: int) -> int:
 
 
 def engine_pids(server_pid: int) -> list[int]:
-    command = ["/bin/ps", "-o", "pid=,args=", "--ppid", str(server_pid)]
+    command = [path_of("ps"), "-o", "pid=,args=", "--ppid", str(server_pid)]
     children = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
     return [int(line.split()[0]) for line in children if "vivavoce_engine.process.worker" in line]
 
@@ -66,6 +67,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subproce
 # ---- the shipped voice, killed
 
 
+@needs("ps")
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
 async def test_listeners_are_told_and_speech_is_the_same_afterwards(
     shipped: tuple[subprocess.Popen[str], str], signum: signal.Signals
@@ -133,6 +135,7 @@ async def live_errors(url: str) -> tuple[list[str], int | None]:
         return codes, connection.close_code
 
 
+@needs("ps")
 def test_a_signal_to_the_whole_group_is_for_the_server_alone(tmp_path: Path) -> None:
     """Ctrl-C, and service managers, signal every process: what speaks goes on to its end all the same."""
     with (
@@ -178,6 +181,7 @@ async def test_a_model_that_runs_out_of_memory_is_a_503_and_its_neighbour_goes_o
 # ---- on demand
 
 
+@needs("ps")
 def test_models_are_loaded_when_they_are_asked_for(tmp_path: Path) -> None:
     flags = ("--model", "one=fake", "--model", "two=fake", "--load", "on-demand", "--model-ttl-s", "4")
     with serving(tmp_path, *flags) as (process, url):
@@ -195,6 +199,7 @@ def test_models_are_loaded_when_they_are_asked_for(tmp_path: Path) -> None:
         assert metric(url, "vivavoce_engine_restarts_total") == 0
 
 
+@needs("ps")
 def test_a_live_session_outlasts_its_model(tmp_path: Path) -> None:
     with serving(tmp_path, "--model", "fake", "--load", "on-demand", "--model-ttl-s", "0.5") as (process, url):
 
@@ -239,6 +244,7 @@ async def test_a_model_that_does_not_load_is_a_clear_503_and_no_matter_of_health
 # ---- several processes
 
 
+@needs("ps")
 def test_workers_share_the_requests_of_a_model(tmp_path: Path) -> None:
     with serving(tmp_path, "--model", "fake", "--workers", "2", "--max-streams", "1") as (process, url):
         assert metric(url, "vivavoce_engine_processes") == len(engine_pids(process.pid)) == 2

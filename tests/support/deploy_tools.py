@@ -1,13 +1,13 @@
-"""The environment of requirements.txt, made by `make test`; tests are skipped, visibly, where there is none."""
+"""The environment of requirements.txt, made by `make test`."""
 
 import subprocess
 from pathlib import Path
 
-import pytest
+from tests.support.programs import needs
 
 BIN = Path(__file__).parents[2] / ".venv-deploy/bin"
 
-needs_tools = pytest.mark.skipif(not BIN.exists(), reason="no .venv-deploy: `make test` makes it")
+needs_tools = needs(".venv-deploy")
 
 
 def tool(name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

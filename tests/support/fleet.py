@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.programs import needs, path_of
 from tests.support.server_process import SERVE, START_DEADLINE_S
 from tests.support.waiting import wait_until
 
@@ -148,7 +150,7 @@ def haproxy(folder: Path, servers: list[Replica], check: str = CHECK) -> Iterato
         wanted = f'haproxy_server_status{{proxy="vivavoce",server="server-{server.port}",state="UP"}} 1'
         return wanted in httpx.get(f"http://127.0.0.1:{metrics_port}/metrics").text
 
-    with running(["haproxy", "-db", "-f", str(config)], folder / "haproxy.log"):
+    with running([path_of("haproxy"), "-db", "-f", str(config)], folder / "haproxy.log"):
         balancer = Balancer(f"http://127.0.0.1:{port}", metrics_port, sees)
         wait_until(lambda: answers(f"{balancer.url}/ready") and all(map(sees, servers)))
         yield balancer
@@ -164,10 +166,11 @@ def nginx(folder: Path, servers: list[Replica]) -> Iterator[Balancer]:
     config = folder / "nginx.conf"
     config.write_text(text)
     settings = f"daemon off; pid {folder}/nginx.pid;"
-    with running(["nginx", "-c", str(config), "-g", settings], folder / "nginx.log"):
+    with running([path_of("nginx"), "-c", str(config), "-g", settings], folder / "nginx.log"):
         balancer = Balancer(f"http://127.0.0.1:{port}", None, lambda _: True)
         wait_until(lambda: answers(f"{balancer.url}/ready"))
         yield balancer
 
 
 BALANCERS = {"haproxy": haproxy, "nginx": nginx}
+BALANCER_NAMES = [pytest.param(name, marks=needs(name)) for name in BALANCERS]

@@ -5,8 +5,6 @@ npm ci --prefix tests/web && apt-get install chromium
 
 import json
 import math
-import os
-import shutil
 import subprocess
 import sys
 import wave
@@ -24,17 +22,14 @@ from vivavoce_server import ServerConfig
 
 from tests.support.live_server import LiveServer, live_server
 from tests.support.live_socket import pcm_of
+from tests.support.programs import needs, path_of
 
 FOLDER = Path(__file__).parent
-BROWSER = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 LOUDNESS = 0.3 / math.sqrt(2)
 """Of the fake engine's tone: its effective value."""
 FRAME_S = FakeRunner().info.frame_s
 
-needs_browser = pytest.mark.skipif(
-    BROWSER is None or shutil.which("node") is None or not (FOLDER / "node_modules").exists(),
-    reason="needs chromium, node and `npm ci --prefix tests/web`",
-)
+needs_browser = needs("chromium", "node", "tests/web/node_modules")
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +40,7 @@ def server() -> Iterator[LiveServer]:
 
 def drive(url: str, folder: Path, *steps: str) -> dict[str, Any]:
     """Runs the steps in a new browser; nothing may have been written to its console as an error."""
-    assert BROWSER is not None
-    command = ["node", str(FOLDER / "playground.mjs"), f"{url}/", BROWSER, str(folder), *steps]
+    command = [path_of("node"), str(FOLDER / "playground.mjs"), f"{url}/", path_of("chromium"), str(folder), *steps]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     answer = json.loads(ended.stdout)
@@ -83,6 +77,7 @@ def test_it_speaks_is_interrupted_and_speaks_as_one_types(server: LiveServer, tm
 
 
 @needs_browser
+@needs("curl")
 def test_files_code_and_cloning(server: LiveServer, tmp_path: Path) -> None:
     seen = drive(server.url, tmp_path, "load", "download", "clone", "code", "keyboard")
     with wave.open(str(tmp_path / "vivavoce.wav")) as file:
@@ -126,7 +121,7 @@ def test_no_width_and_no_colour_scheme_breaks_the_layout(server: LiveServer, tmp
 def test_it_asks_for_the_key(tmp_path: Path) -> None:
     with live_server(config=ServerConfig(api_keys=(SecretStr("sk-right"),))) as server:
         answer = subprocess.run(
-            ["node", FOLDER / "playground.mjs", f"{server.url}/", str(BROWSER), tmp_path, "wrongKey"],
+            [path_of("node"), FOLDER / "playground.mjs", f"{server.url}/", path_of("chromium"), tmp_path, "wrongKey"],
             capture_output=True,
             text=True,
             timeout=120,
@@ -139,10 +134,10 @@ def test_it_asks_for_the_key(tmp_path: Path) -> None:
         assert all("401" in complaint for complaint in seen["complaints"])
 
 
-@pytest.mark.skipif(not (FOLDER / "node_modules/typescript").exists(), reason="needs `npm ci --prefix tests/web`")
+@needs("node", "tests/web/node_modules")
 def test_types_of_the_javascript() -> None:
     command = [
-        "node",
+        path_of("node"),
         str(FOLDER / "node_modules/typescript/bin/tsc"),
         "--noEmit",
         "--allowJs",
