@@ -1,9 +1,9 @@
-"""Attention of new tokens over a row's keys and values: norm and rotation of queries and keys, the cache write, the
-softmax in float32.
+"""Attention of new tokens over a row's cached keys and values.
 
-Positions are taken in chunks of CHUNK, and the chunks' results are merged in their order, whether one program walks
-through all of them or several share them: a token's result depends neither on the batch nor on the split. A chunk is a
-page of the cache, which lies anywhere in it: a table tells each row's pages in their order.
+The kernels norm and rotate queries and keys, write the cache, and take the softmax in float32. They process a row's
+positions in chunks of CHUNK. Partial results are merged in the order of the chunks, whether one program walks through
+all chunks or several programs share them. So a token's result depends neither on the batch nor on the split. A chunk is
+one page of the cache, and pages lie anywhere in it. A table lists each row's pages in order.
 """
 
 # Triton reads the annotations of a kernel, so its pointers carry none.
@@ -24,12 +24,13 @@ from vivavoce_engine.pages import PAGE_POSITIONS, pages_of
 CHUNK = PAGE_POSITIONS
 GROUP_MIN = tl.constexpr(16)
 NOTHING = tl.constexpr(-1.0e30)
-"""A maximum that no score falls below; finite, so that the difference of two is a number."""
+"""A running maximum below every score. It is finite, so that the difference of two maxima is a number."""
 
 
 @triton.jit
 def norm_weights(norm_ptr, head, D: tl.constexpr, inside):
-    """The norm's weights [H, D] of heads `head` [H], and those of what each value is rotated with; float32."""
+    """Loads the norm's weights of heads `head` [H], twice as [H, D] float32: the weight of each value, and the weight
+    of the value that it is rotated with."""
     d = tl.arange(0, D)
     other = (d + D // 2) % D
     weight = tl.load(norm_ptr + head[:, None] * D + d[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
@@ -39,9 +40,10 @@ def norm_weights(norm_ptr, head, D: tl.constexpr, inside):
 
 @triton.jit
 def norm_rotate(base_ptr, head, weight, turned, cos, sin, eps, D: tl.constexpr, inside):
-    """Heads `head` [H] of one token of qkv: normed with `norm_weights`, rotated → float32 [H, D], as the dtype rounds.
+    """Norms and rotates heads `head` [H] of one token of qkv → float32 [H, D].
 
-    cos, sin [D] float32, sin negated in its first half (models/layers.py, Rope).
+    Intermediate results are rounded to qkv's dtype, as in the PyTorch modules. `weight` and `turned` come from
+    `norm_weights`. cos, sin [D] are float32, and the first half of sin is negated (models/layers.py, Rope).
     """
     dtype: tl.constexpr = base_ptr.dtype.element_ty
     d = tl.arange(0, D)
@@ -56,17 +58,19 @@ def norm_rotate(base_ptr, head, weight, turned, cos, sin, eps, D: tl.constexpr, 
 
 @triton.jit
 def shares(m, m_next):
-    """Two parts of a softmax have maxima m and m_next: that of both, and what the sums of each are to be scaled by."""
+    """Merges the maxima m and m_next of two parts of a softmax → their common maximum, and the factors that scale the
+    sums of each part."""
     highest = tl.maximum(m, m_next)
     return highest, tl.exp(m - highest), tl.exp(m_next - highest)
 
 
 @triton.jit
 def merge_parts(part_ptr, out_ptr, last, G: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr):
-    """part [last + 1, G, D + 2]: weighted values, maximum and sum of each chunk → out [G, D].
+    """Merges the results of the chunks, part [last + 1, G, D + 2] float32 → out [G, D].
 
-    Each value has its own copy of maximum and sum, so that threads need not meet, and the loads of several chunks are
-    on their way together. They are not from L1, which other programs' stores do not reach.
+    Each line of part holds D weighted values, their maximum and their sum. Each value of the output keeps its own copy
+    of maximum and sum, so that threads need not synchronise, and the loads of several chunks are in flight at once. The
+    loads bypass the L1 cache, which does not see the stores of other programs.
     """
     COLUMNS: tl.constexpr = triton.next_power_of_2(G * D)
     column = tl.arange(0, COLUMNS)
@@ -76,7 +80,7 @@ def merge_parts(part_ptr, out_ptr, last, G: tl.constexpr, D: tl.constexpr, SPLIT
     acc = tl.zeros((COLUMNS,), tl.float32)
     first = last * 0
     while first <= last:
-        for number in tl.static_range(SPLITS):  # in their order; one that is not there changes nothing
+        for number in tl.static_range(SPLITS):  # in order; a chunk behind the last changes nothing
             there = real & (first + number <= last)
             part = part_ptr + ((first + number) * G + column // D) * (D + 2)
             next_m = tl.load(part + D, mask=there, other=NOTHING, cache_modifier=".cg")
@@ -108,7 +112,7 @@ def write_kv_kernel(
     CHUNK: tl.constexpr,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
-    """Keys and values of a prompt's tokens into the cache, before any of them attends. Grid [tokens]."""
+    """Writes keys and values of a prompt's tokens to the cache, before any of them attends. Grid [tokens]."""
     token = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, D)
     head = tl.arange(0, triton.next_power_of_2(KV_HEADS))
@@ -144,8 +148,8 @@ def load_chunk(
     D: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """A row's page number `chunk`, and what it holds from before `position`: keys and values [CHUNK, D]. Behind the
-    `last` there is none."""
+    """Loads page number `chunk` of a row → its place in the cache, and its keys and values [CHUNK, D] from before
+    `position`. Masked values are 0, as are all values behind chunk `last`."""
     n, d = tl.arange(0, CHUNK), tl.arange(0, D)
     page = tl.load(pages_ptr + chunk, mask=chunk <= last, other=0).to(tl.int64)
     where = ((page * CHUNK + n) * KV_HEADS + kv_head)[:, None] * D + d[None, :]
@@ -182,24 +186,25 @@ def attention_kernel(
     PRECISION: tl.constexpr,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
-    """Grid [tokens, kv_heads, SPLITS]: the query heads of one group of one token → out [tokens, HEADS * D].
+    """Attention of one token for the query heads of one group → out [tokens, HEADS * D].
 
-    The token is at its row's position: positions[row] with BY_ROW, positions[token] otherwise. The row's positions from
-    chunk * CHUNK on are in page pages[row, chunk] of the cache k, v [pages, CHUNK, kv_heads, D]. With WRITE the token's
-    own key and value go there; in any case they are taken from qkv.
-    With several SPLITS the chunks' results meet in part [tokens, kv_heads, chunks_max, G, D + 2], and the program that
-    comes last merges them; arrived [tokens, kv_heads] int32 is 0 before and after.
+    Grid [tokens, kv_heads, SPLITS]. The token stands at positions[row] with BY_ROW, and at positions[token] otherwise.
+    Page pages[row, chunk] of the cache k, v [pages, CHUNK, kv_heads, D] holds the row's positions from chunk * CHUNK
+    on. The token's own key and value come from qkv. With WRITE they are also stored in the cache.
+
+    With several SPLITS the chunks' results meet in part [tokens, kv_heads, chunks_max, G, D + 2] float32, and the
+    program that arrives last merges them. arrived [tokens, kv_heads] int32 is 0 before and after.
     """
     token, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     G: tl.constexpr = HEADS // KV_HEADS
-    ROWS: tl.constexpr = GROUP_MIN if G < GROUP_MIN else G  # a group's queries, filled up for the tensor cores
+    ROWS: tl.constexpr = GROUP_MIN if G < GROUP_MIN else G  # a group's queries, padded for the tensor cores
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     if DEPENDENT:
         gdc_launch_dependents()
         if not WRITE:
             gdc_wait()
-    # What a frame finds as it begins, and does not change, is loaded before the wait for the kernel that makes qkv; of
-    # a prompt, whose keys the kernels before this one make, only after it.
+    # A frame's position and earlier keys are loaded before the wait for the kernel that makes qkv, because the kernels
+    # in front of this one do not change them. A prompt's keys come from those kernels, so a prompt waits first.
     row = tl.load(rows_ptr + token).to(tl.int64)
     position = tl.load(positions_ptr + (row if BY_ROW else token)).to(tl.int64)
     d = tl.arange(0, D)
@@ -226,7 +231,7 @@ def attention_kernel(
     acc = tl.zeros((ROWS, D), tl.float32)
     while chunk <= last:
         at = chunk * CHUNK + n
-        if chunk == last:  # the token itself
+        if chunk == last:  # the token's own chunk
             if WRITE:
                 here = ((page * CHUNK + position % CHUNK) * KV_HEADS + one)[:, None] * D + d[None, :]
                 tl.store(k_ptr + here, new_k)
@@ -256,7 +261,7 @@ def attention_kernel(
         out = out_ptr + (token * HEADS + kv_head * G + g)[:, None] * D + d[None, :]
         tl.store(out, (acc / total[:, None]).to(dtype), mask=real[:, None])
     else:
-        tl.debug_barrier()  # all of this program's threads have stored
+        tl.debug_barrier()  # until every thread of this program has stored
         arrived = tl.atomic_add(arrived_ptr + token * KV_HEADS + kv_head, 1, sem="acq_rel")
         if arrived == SPLITS - 1:
             part = part_ptr + (token * KV_HEADS + kv_head) * chunks_max * (G * (D + 2))
@@ -267,8 +272,10 @@ def attention_kernel(
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values [layers, places, length, kv_heads, D], of `heads` query heads, and the rotations of the positions
-    that there are, cos and sin [positions, D]. A place is a row, or a page."""
+    """Keys and values k, v [layers, places, length, kv_heads, D], for `heads` query heads. A place is a row or a page.
+
+    cos, sin [positions, D] float32 are the rotations of all positions.
+    """
 
     k: Tensor
     v: Tensor
@@ -298,8 +305,7 @@ class Cache:
 
 
 class PagedCache:
-    """A cache whose places are pages, the table of which row's they are, and what programs that share a token's
-    positions need to meet."""
+    """A cache whose places are pages, the table of each row's pages, and the scratch memory of split attention."""
 
     def __init__(self, cache: Cache, rows: int, tokens: int, split_tokens: int) -> None:
         assert cache.length == CHUNK, "a page is a chunk of the kernels' loops"
@@ -309,16 +315,16 @@ class PagedCache:
         device = cache.k.device
         self.last_page = cache.k.shape[1] - 1
         self.pages = torch.full((rows, self.chunks), self.last_page, dtype=torch.int32, device=device)
-        """[rows, chunks]: which page of the cache is a row's next; the last one where it has none."""
+        """[rows, chunks] int32: each row's pages of the cache, in order. Entries without a page hold the last page."""
         self.split_tokens = split_tokens
-        """Up to so many tokens several programs share one token's positions."""
+        """Most tokens of a call that shares each token's positions among several programs."""
         shared = min(tokens, split_tokens)
         size = (shared, cache.kv_heads, self.chunks, cache.heads // cache.kv_heads, cache.head_dim + 2)
         self.part = torch.zeros(size if self.chunks > 1 else 1, dtype=torch.float32, device=device)
         self.arrived = torch.zeros(max(1, shared) * cache.kv_heads, dtype=torch.int32, device=device)
 
     def splits(self, tokens: int) -> int:
-        """Programs for one token's positions."""
+        """Returns the number of programs that share one token's positions, in a call of `tokens` tokens."""
         if self.chunks == 1 or tokens > self.split_tokens:
             return 1
         return min(self.chunks, SPLITS_MAX)
@@ -331,10 +337,10 @@ WARPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """One layer's input to attention, and where its result goes.
+    """One layer's input to attention, and the buffer of its result.
 
-    qkv [T, (heads + 2 kv_heads) * D] of T new tokens, not yet normed or rotated; out [T, heads * D]; the norm of
-    queries and keys, weights [heads + kv_heads, D] and epsilon.
+    qkv [T, (heads + 2 kv_heads) * D] holds T new tokens, neither normed nor rotated; out is [T, heads * D]. `qk_norm`
+    is the norm of queries and keys: weights [heads + kv_heads, D] and epsilon.
     """
 
     layer: int
@@ -345,9 +351,10 @@ class Projected:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where the new tokens of a call stand: token t in row rows[t] of the cache, rows [T] int32.
+    """Rows and positions of the new tokens of a call. Token t belongs to row rows[t] of the cache, rows [T] int32.
 
-    Its position is positions[rows[t]], positions [all rows] int64, if `by_row`; otherwise positions[t], positions [T].
+    With `by_row` the token stands at positions[rows[t]], positions [all rows] int64. Otherwise it stands at
+    positions[t], positions [T] int64.
     """
 
     paged: PagedCache
@@ -362,12 +369,12 @@ class Places:
 
 
 def attend(launch: Launcher, places: Places, given: Projected) -> None:
-    """One new token for each row; writes the cache."""
+    """Attention of one new token for each row. Writes the token's key and value to the cache."""
     _attention(launch, places, given, places.paged.splits(len(given.qkv)), write=True)
 
 
 def attend_prompt(launch: Launcher, places: Places, given: Projected) -> None:
-    """All tokens of some prompts; a token sees those before it."""
+    """Attention of all tokens of some prompts. A token sees its prompt up to itself."""
     paged, cache = places.paged, places.paged.cache
     launch(
         write_kv_kernel,

@@ -1,7 +1,10 @@
-"""One frame of many rows as a fixed list of kernel launches, which a CUDA graph replays: code predictor → sum of the
-frame's embeddings + text → talker step → code 0 of the next frame, or the end of speech. And the prompts' first code.
+"""One frame of many rows as a fixed list of kernel launches, which a CUDA graph replays.
 
-Nothing here waits for the device or asks it anything; all that a step depends on is in tables on the device.
+A frame: code predictor → sum of the frame's embeddings + text → talker step → code 0 of the next frame, or the end of
+speech. A prompt ends with its row's first code 0.
+
+Nothing here synchronises with the device or reads from it. Everything that a step depends on is in tables on the
+device.
 """
 
 from functools import partial
@@ -27,12 +30,12 @@ from vivavoce_engine.pages import pages_of
 class FrameModel:
     """Talker and code predictor over tables of `rows` rows, for steps of at most `batch` rows.
 
-    A row's keys and values lie in pages of the cache, of which there are `pages` for all rows: the table `cache.pages`
-    says in which, and is to be told before a position is reached. Without `pages` each row has its own for all
+    The cache has `pages` pages for the keys and values of all rows. The table `cache.pages` says which pages are whose.
+    An entry must be written before its row reaches the page. Without `pages` each row has pages of its own for all
     `positions`. The dummy row has one more page, the last.
 
-    `rows` [batch] int32 says which rows take part in the next step; what fills a batch up is the dummy row, whose
-    number is `tables.dummy_row`. `ended` [batch] int32 then tells which of them have come to the end of their speech.
+    `rows` [batch] int32 selects the rows of the next step. A batch is padded with the dummy row, number
+    `tables.dummy_row`. After the step, `ended` [batch] int32 is 1 for the rows that have ended their speech.
     """
 
     def __init__(
@@ -106,11 +109,13 @@ class FrameModel:
         return partial(attend_in_frame, self.launch, self._frame_cache, batch, position)
 
     def prefill(self, batch: int, tokens: int) -> None:
-        """Runs the prompts of `rows[:batch]`: their embeddings are the first `tokens` of `talker.x`, each at its
-        `token_positions` of its `token_rows`, and `last_tokens` says where each ends. Draws each row's first code 0.
+        """Runs the prompts of `rows[:batch]`, and draws each row's first code 0.
 
-        Padding tokens are the dummy row's, or stand at positions past their prompt's end for which there is a page, and
-        which are written again before they are seen.
+        The prompts' embeddings are the first `tokens` of `talker.x`. Token t stands at position `token_positions[t]` of
+        row `token_rows[t]`. `last_tokens` holds the index of each prompt's last token.
+
+        Padding tokens belong to the dummy row, or stand behind the end of their prompt. Such positions have a page, and
+        are written again before they are read.
         """
         assert 1 <= batch <= len(self.rows)
         assert 1 <= tokens <= len(self.token_rows)
@@ -187,7 +192,7 @@ class FrameModel:
         )
 
     def _end_step(self, rows: Tensor, stream: Residual, hidden: Tensor) -> None:
-        """From the talker's last block to the next code 0 of each row [B]; `hidden` [B, hidden] is a buffer."""
+        """Goes from the talker's last block to the next code 0 of each row [B]. `hidden` [B, hidden] is a buffer."""
         talker, tables, config = self.talker, self.tables, self._config
         keep = (rows, tables.hidden)
         norm(self.launch, stream.x, talker.norm, talker.eps, hidden, parts=stream.parts, keep=keep)

@@ -1,4 +1,4 @@
-"""The code predictor's attention: over the few keys of one frame, which are all in one program's registers."""
+"""The code predictor's attention. A frame has few keys, and one program holds all of them in registers."""
 
 # Triton reads the annotations of a kernel, so its pointers carry none.
 # ruff: noqa: ANN001
@@ -12,7 +12,7 @@ from vivavoce_engine.gpu.attention import NOTHING, Cache, Projected, norm_rotate
 from vivavoce_engine.gpu.launch import Launcher
 
 WARPS = 1
-"""Which have nobody to wait for: with two, 64 rows of the 0.6B model took 4.23 ms a frame instead of 4.13."""
+"""A single warp waits for no other. With two, 64 rows of the 0.6B model took 4.23 ms a frame instead of 4.13."""
 
 
 @triton.jit(do_not_specialize=["batch", "position"])
@@ -35,9 +35,10 @@ def frame_attention_kernel(
     FIRST: tl.constexpr,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
-    """The code predictor's attention within a frame. Grid [batch, kv_heads]; cache k, v [batch, LENGTH, kv_heads, D].
+    """Attention within a frame. Grid [batch, kv_heads]; cache k, v [batch, LENGTH, kv_heads, D].
 
-    FIRST: two tokens a row, at positions 0 (tokens 0..batch-1) and 1 (batch..2 batch - 1). Otherwise one at `position`.
+    With FIRST each row has two new tokens: tokens 0 to batch - 1 at position 0, and tokens batch to 2 batch - 1 at
+    position 1. Otherwise each row has one, at `position`.
     """
     b, kv_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     G: tl.constexpr = HEADS // KV_HEADS
@@ -59,8 +60,8 @@ def frame_attention_kernel(
     if FIRST:
         cos_0, sin_0 = tl.load(cos_ptr + d), tl.load(sin_ptr + d)
     else:
-        # The frame's earlier keys and values were there before its last code was drawn, and no kernel behind a draw
-        # begins before that draw does (sampler.py).
+        # The frame's earlier keys and values were stored before its last code was drawn. No kernel after a draw begins
+        # before the draw does (sampler.py), so they need no wait.
         n = tl.arange(0, LENGTH)
         where = ((b * LENGTH + n) * KV_HEADS + kv_head)[:, None] * D + d[None, :]
         past = (n < position)[:, None]
@@ -101,7 +102,11 @@ def frame_attention_kernel(
 
 
 def attend_in_frame(launch: Launcher, cache: Cache, batch: int, position: int, given: Projected) -> None:
-    """`position` 1 means the frame's first two tokens, [2 * batch]; a later one a single token for each row."""
+    """Attention of the next tokens of `batch` rows over their frame. Writes the cache.
+
+    Position 1 means a frame's first two tokens, qkv [2 * batch, …]. A later one is a single token a row, qkv [batch,
+    …].
+    """
     assert 1 <= position < cache.length
     assert batch <= cache.k.shape[1]
     assert len(given.qkv) == len(given.out) == (2 * batch if position == 1 else batch)

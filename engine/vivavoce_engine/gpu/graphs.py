@@ -1,4 +1,5 @@
-"""CUDA graphs by bucket: a step's launches are recorded once, at start-up, and replayed as one launch afterwards."""
+"""CUDA graphs by bucket size. A step's launches are recorded once, at start-up, and replayed as one launch
+afterwards."""
 
 import gc
 from collections.abc import Callable, Hashable, Iterable
@@ -6,25 +7,25 @@ from collections.abc import Callable, Hashable, Iterable
 import torch
 
 BATCHES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Numbers of rows that have a graph of their own; a smaller batch is filled up with the dummy row."""
+"""Numbers of rows that have a graph of their own. A smaller batch is padded with the dummy row."""
 
 Launch = Callable[[], None]
 
 
 def bucket_of(size: int, sizes: Iterable[int]) -> int:
-    """The smallest of ascending sizes that holds `size`."""
+    """Returns the smallest of the ascending `sizes` that holds `size`."""
     return next(bucket for bucket in sizes if bucket >= size)
 
 
 def buckets(largest: int, sizes: Iterable[int] = BATCHES) -> tuple[int, ...]:
-    """The sizes up to `largest`, which is one itself."""
+    """Returns the sizes below `largest`, and `largest` itself."""
     return (*(size for size in sizes if size < largest), largest)
 
 
 class Graphs:
-    """Recorded steps. `eager` records nothing and launches the same kernels one by one.
+    """Recorded steps. With `eager`, or without a stream, steps are not captured: their kernels are launched one by one.
 
-    Everything recorded must work on tensors that stay where they are, and must not wait for the device.
+    A recorded step must use tensors that stay in place, and must not synchronise with the device.
     """
 
     def __init__(self, stream: "torch.cuda.Stream | None", eager: bool) -> None:
@@ -34,9 +35,9 @@ class Graphs:
         self._pool = None if self._eager else torch.cuda.graph_pool_handle()
 
     def record(self, key: Hashable, launch: Launch) -> None:
-        """Runs `launch` once, which compiles what it needs, and records it under `key`.
+        """Runs `launch` once, which compiles its kernels, and records it under `key`.
 
-        Record the largest first: the others then fit into its memory.
+        Record the largest step first: the others then fit into its memory.
         """
         assert key not in self._steps
         launch()
@@ -45,7 +46,7 @@ class Graphs:
     def _capture(self, launch: Launch) -> Launch:
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # A collection in the middle of a recording would free other graphs' memory, which is an error there.
+        # A garbage collection during the capture would free other graphs' memory, which is an error there.
         gc.collect()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             launch()
@@ -58,5 +59,5 @@ class Graphs:
         self._steps[key]()
 
     def launch(self, key: Hashable, otherwise: Launch) -> None:
-        """What was recorded under `key`, if anything was."""
+        """Runs the step that was recorded under `key`, or `otherwise` if there is none."""
         self._steps.get(key, otherwise)()

@@ -1,8 +1,8 @@
-"""The one way to launch a kernel.
+"""The launcher of every kernel.
 
-Programmatic dependent launch (PDL), on cards of compute capability 9.0 and above, lets a kernel begin while the kernel
-before it ends. Kernels that make use of it have a constant DEPENDENT, False by default. With it they first load what
-no kernel writes meanwhile, then wait for the kernel before them. A Launcher alone decides whether they do.
+With programmatic dependent launch (PDL), on cards of compute capability 9.0 and above, a kernel begins while the kernel
+in front of it ends. Kernels that support this have a constant DEPENDENT, False by default. If it is set, they first
+load values that the kernel in front does not write, and then wait for its end. Only the launcher sets it.
 """
 
 from typing import Any
@@ -12,13 +12,14 @@ from triton.runtime import JITFunction
 
 DEPENDENT = "DEPENDENT"
 CAPABILITY = (9, 0)
-"""Compute capability of the first cards that have programmatic dependent launch (Hopper)."""
+"""Compute capability of the first cards with programmatic dependent launch (Hopper)."""
 
 
 class Launcher:
     """Launches kernels, compiled or in Triton's interpreter.
 
-    `dependent`: whether kernels that can are launched dependent on the one before; never so in the interpreter.
+    `dependent`: whether kernels that support it begin while the kernel in front of them ends. The interpreter ignores
+    it.
     """
 
     def __init__(self, *, dependent: bool = False) -> None:
@@ -26,11 +27,11 @@ class Launcher:
 
     @classmethod
     def of(cls, device: torch.device) -> "Launcher":
-        """The launcher for a device: dependent wherever its hardware can."""
+        """Returns the launcher of a device, dependent if the hardware supports it."""
         return cls(dependent=device.type == "cuda" and torch.cuda.get_device_capability(device) >= CAPABILITY)
 
     def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **meta: Any) -> None:  # noqa: ANN401
-        """Launches `kernel` on `grid`. `meta`: its constants by name, and Triton's options, such as num_warps."""
+        """Launches `kernel` on `grid`. `meta` has its constants by name, and Triton's options, such as num_warps."""
         if self.dependent and isinstance(kernel, JITFunction) and DEPENDENT in kernel.arg_names:
             meta |= {DEPENDENT: True, "launch_pdl": True}
         kernel[grid](*arguments, **meta)

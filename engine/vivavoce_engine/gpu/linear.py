@@ -1,9 +1,10 @@
-"""Matrix products of a few tokens with a large weight, the bulk of a step, and the norms between them.
+"""Matrix products of a few tokens with a large weight, which are most of a step, and the norms between them.
 
-Both ways are bound by reading the weight. With up to GEMV_TOKENS tokens a program holds its rows of the weight in
-registers, all on their way at once, and norm, residual, activation and bias happen in the same kernel. With more,
-tensor cores multiply blocks of tokens, long sums are split over programs, and the norm that follows adds the parts up.
-In the second way a token's result does not depend on how many others there are: sums run over K in one order.
+Reading the weight bounds the time of both ways to multiply. The first, for up to GEMV_TOKENS tokens, is a matrix-vector
+kernel. A program holds its rows of the weight in registers, with all loads in flight at once, and the kernel also does
+norm, residual, activation and bias. The second, for more tokens, uses tensor cores on blocks of tokens. It splits long
+sums over programs, and the norm that follows adds up the parts. Sums run over K in one order there, so a token's result
+does not depend on the number of tokens.
 """
 
 # Triton reads the annotations of a kernel, so its pointers carry none.
@@ -23,21 +24,21 @@ from vivavoce_engine.gpu.launch import Launcher
 PLAIN = tl.constexpr(0)
 """out = x · Wᵀ."""
 ADD = tl.constexpr(1)
-"""out += x · Wᵀ: the residual stream."""
+"""out += x · Wᵀ: adds to the residual stream."""
 GATED = tl.constexpr(2)
 """out = silu(x · Wgateᵀ) * (x · Wupᵀ)."""
 BIAS = tl.constexpr(3)
 """out = x · Wᵀ + bias."""
 PARTS = tl.constexpr(4)
-"""Split sums, float32, for `norm` to add up."""
+"""out = parts of the sums of x · Wᵀ, float32. `norm` adds them up."""
 
 GEMV_TOKENS = 2
-"""At most, of a matrix-vector kernel: from three tokens on the tensor cores are faster."""
+"""Most tokens of a matrix-vector kernel. From three tokens on, tensor cores are faster."""
 
 
 @triton.jit
 def silu_product(gate, up, dtype: tl.constexpr):
-    """silu(gate) * up, each step rounded as the reference rounds it; float32."""
+    """silu(gate) * up in float32; each operation is rounded to `dtype`, as in the reference."""
     gate = gate.to(dtype).to(tl.float32)
     silu = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
     return silu * up.to(dtype).to(tl.float32)
@@ -60,7 +61,7 @@ def gemv_kernel(
     BLOCK_K: tl.constexpr,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
-    """x [TOKENS, K], w [N or 2N, K], out [TOKENS, N], bias [N], norm [K]. Grid [N / BLOCK_N]."""
+    """x [TOKENS, K], w [N or 2N, K], bias [N], norm [K] → out [TOKENS, N]. Grid [N / BLOCK_N]."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     inside = n < N
@@ -76,7 +77,7 @@ def gemv_kernel(
     if MODE == BIAS:
         bias = tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)
     if DEPENDENT:
-        # The weights do not depend on the kernel before: they are on their way while it ends.
+        # No kernel writes the weights: their loads are in flight while the kernel in front ends.
         gdc_launch_dependents()
         gdc_wait()
     for t in tl.static_range(TOKENS):
@@ -115,9 +116,9 @@ def gemm_kernel(
     PRECISION: tl.constexpr,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
-    """x [tokens, K], w [N or 2N, K], out [tokens, N], or [SPLITS, tokens, N] float32 for PARTS, bias [N].
+    """x [tokens, K], w [N or 2N, K], bias [N] → out [tokens, N], or [SPLITS, tokens, N] float32 for PARTS.
 
-    Grid [N / BLOCK_N, tokens / BLOCK_T, SPLITS]; a split sums K / SPLITS products.
+    Grid [N / BLOCK_N, tokens / BLOCK_T, SPLITS]. A program sums K / SPLITS products.
     """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -170,8 +171,10 @@ def norm_kernel(
     KEEP: tl.constexpr,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
-    """x [tokens, K] += the sum of `parts` [SPLITS, tokens, K]; out [tokens, K] = norm(x), with KEEP also in
-    table[rows[token]]. Grid [tokens]."""
+    """x [tokens, K] += the sum of parts [SPLITS, tokens, K] float32; out [tokens, K] = norm(x). Grid [tokens].
+
+    With KEEP the result is also stored in table[rows[token]].
+    """
     token = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK_K)
     exists = k < K
@@ -197,7 +200,7 @@ def norm_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How a product is cut up: tokens, outputs and summands of a block, warps, pipeline stages."""
+    """Tiling of a product: tokens `t`, outputs `n` and summands `k` of a block; warps; pipeline stages."""
 
     t: int
     n: int
@@ -207,24 +210,28 @@ class Blocks:
 
 
 VALUES_MAX = 256
-"""Of a weight, that a thread of a matrix-vector kernel holds: there are no more registers."""
+"""Most values of a weight in each thread of a matrix-vector kernel. Registers limit it."""
 TOKENS_MIN = 16
-"""Of a block: what a tensor core takes at least."""
+"""Fewest tokens of a block that tensor cores take."""
 SPLITS_MAX = 8
 MULTIPROCESSORS = 128
-"""About as many programs as an H100 has of them keep its memory busy."""
+"""Programs that keep the memory of an H100 busy: about one for each of its multiprocessors."""
 
 
 def gemv_tokens(hidden: int) -> int:
-    """Up to how many tokens the matrix-vector kernels are faster in a stack that wide, by whole frames on an H200: two
-    rows of the 0.6B model took 2.34 ms with them and 2.58 without, of the 1.7B model 3.43 and 3.03."""
+    """Returns the most tokens for which matrix-vector kernels are faster, in a stack of width `hidden`.
+
+    Measured in whole frames on an H200: two rows of the 0.6B model took 2.34 ms with them and 2.58 without; two rows of
+    the 1.7B model took 3.43 and 3.03.
+    """
     return GEMV_TOKENS if hidden <= 1024 else 1
 
 
 def gemv_blocks(n: int, k: int, mode: int) -> Blocks:
-    """Measured in whole frames on an H200 (vivavoce_bench/cards/tune.py).
+    """Returns the tiling of a matrix-vector product, measured in whole frames on an H200
+    (vivavoce_bench/cards/tune.py).
 
-    A program of one warp has nobody to wait for when it adds up; where outputs are few, it takes more to be quick.
+    A program of one warp waits for no other warp when it adds up. A product with few outputs is faster with more warps.
     """
     wide = triton.next_power_of_2(k)
     if mode == GATED.value and wide <= 1024:
@@ -239,23 +246,27 @@ def gemv_blocks(n: int, k: int, mode: int) -> Blocks:
 
 
 def block_tokens(tokens: int) -> int:
-    """Of a tensor-core product that takes all of up to 64 tokens at once."""
+    """Returns the tokens in a block of a tensor-core product that takes all of up to 64 tokens at once."""
     return max(TOKENS_MIN, int(triton.next_power_of_2(tokens)))
 
 
 def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int) -> Blocks:
-    """Measured on an H100 and, up to 64 tokens, in whole frames on an H200 (vivavoce_bench/cards/tune.py). Results do
-    not depend on it: sums run over K in the same order."""
+    """Returns the tiling of a tensor-core product.
+
+    Measured on an H100 and, up to 64 tokens, in whole frames on an H200 (vivavoce_bench/cards/tune.py). Results do not
+    depend on it: sums run over K in the same order.
+    """
     if tokens > 64:
         return Blocks(128, 64, largest_block(k, 128 // itemsize), 8, 4)
     block_t = block_tokens(tokens)
-    # Six stages of a gated product fit the shared memory for the fewest tokens only.
+    # Six stages of a gated product fit into shared memory only with the smallest block of tokens.
     deep = block_t == TOKENS_MIN and k <= 1024 if mode == GATED.value else block_t <= 2 * TOKENS_MIN
     return Blocks(block_t, 64, largest_block(k, 256 // itemsize), 4, 6 if deep else 4)
 
 
 def splits(n: int, k: int) -> int:
-    """Into how many parts the sums of a product are split whose outputs are too few to keep the card busy."""
+    """Returns the number of parts that a product's sums are split into. A product with few outputs would otherwise
+    leave most of the card idle."""
     count = 1
     while 2 * count * triton.cdiv(n, 64) <= MULTIPROCESSORS and k % (2 * count * 64) == 0 and count < SPLITS_MAX:
         count *= 2
@@ -263,7 +274,7 @@ def splits(n: int, k: int) -> int:
 
 
 def largest_block(k: int, limit: int) -> int:
-    """The largest power of two up to `limit` that divides k."""
+    """Returns the largest power of two up to `limit` that divides k."""
     return min(limit, k & -k)
 
 
@@ -278,7 +289,10 @@ def gemv(
     norm: tuple[Tensor, float] | None = None,
     blocks: Blocks | None = None,
 ) -> None:
-    """At most GEMV_TOKENS tokens: x [T, K], weight [N or 2N, K] → out [T, N]; with `norm` x is normed on the way."""
+    """Multiplies at most GEMV_TOKENS tokens: x [T, K], weight [N or 2N, K] → out [T, N].
+
+    `norm` (weight [K], epsilon) is applied to x first. `mode`: PLAIN, ADD, GATED or BIAS.
+    """
     (tokens, k), n = x.shape, out.shape[1]
     assert tokens <= GEMV_TOKENS, "a program holds every token's sums"
     assert weight.shape == (2 * n if mode == GATED.value else n, k)
@@ -315,7 +329,10 @@ def gemm(
     bias: Tensor | None = None,
     blocks: Blocks | None = None,
 ) -> None:
-    """Any number of tokens: x [T, K], weight [N or 2N, K] → out [T, N]; mode PARTS: out [splits, T, N] float32."""
+    """Multiplies any number of tokens: x [T, K], weight [N or 2N, K] → out [T, N].
+
+    `mode`: PLAIN, GATED, BIAS, or PARTS with out [splits, T, N] float32.
+    """
     (tokens, k), n = x.shape, out.shape[-1]
     parts = len(out) if mode == PARTS.value else 1
     assert weight.shape == (2 * n if mode == GATED.value else n, k)
@@ -354,8 +371,10 @@ def norm(
     parts: Tensor | None = None,
     keep: tuple[Tensor, Tensor] | None = None,
 ) -> None:
-    """x [T, K] += the sum of parts [splits, T, K] float32, if given; out [T, K] = norm(x). With `keep` (rows, table)
-    the result also goes into the rows [T] of a table."""
+    """x [T, K] += the sum of parts [splits, T, K] float32, if given; out [T, K] = norm(x).
+
+    With `keep` (rows [T] int32, table [all rows, K]) the result is also stored in those rows of the table.
+    """
     tokens, k = x.shape
     rows, table = keep or (x, x)
     assert weight.shape == (k,)

@@ -1,4 +1,4 @@
-"""Memory of a GPU: bytes of a position in the KV cache, and whether a configuration fits the card."""
+"""GPU memory: bytes of a position in the KV cache, and a check that a configuration fits the card."""
 
 import torch
 
@@ -9,13 +9,13 @@ from vivavoce_engine.pages import PAGE_POSITIONS
 
 
 def position_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
-    """Of the talker's keys and values for one token or frame of one utterance."""
+    """Returns the bytes of the talker's keys and values of one position, which is a token or a frame."""
     shape = checkpoint.talker.transformer
     return 2 * shape.num_hidden_layers * shape.num_key_value_heads * shape.head_dim * dtype.itemsize
 
 
 def check_memory(checkpoint: Checkpoint, config: EngineConfig, device: torch.device, dtype: torch.dtype) -> None:
-    """Raises CheckpointError where the talker's keys and values alone cannot fit the card."""
+    """Raises CheckpointError if the weights and the talker's keys and values alone exceed the allowed memory."""
     if device.type != "cuda":
         return
     position = position_bytes(checkpoint, dtype)

@@ -1,12 +1,12 @@
-"""Runs plans on a GPU: every step is a few CUDA graphs, and one event that the host waits for a step later.
+"""Runs plans on a GPU. A step is a few CUDA graphs and one event, which the host waits for one step later.
 
-Per step: prompts of new utterances (packed one behind the other) → one frame of all rows → Code2Wav. All state is in
-tables on the device, indexed by row; batches are filled up with a dummy row. On a CPU the same kernels run in Triton's
-interpreter, for tests.
+A step: prompts of new utterances, packed into one call → one frame of all rows → Code2Wav. All state is in tables on
+the device, indexed by row. Batches are padded with a dummy row. On a CPU the same kernels run in Triton's interpreter,
+for tests.
 
-Code2Wav has a stream of its own: a step's audio is decoded beside the next step's frame, which leaves most of the
-device idle, but for the first audio where nobody else speaks. It reads frames of the ring that the next frame does not
-write; each stream keeps its own state in order.
+Code2Wav has a CUDA stream of its own. It decodes a step's audio while the next step's frame is made, because a frame
+leaves most of the device idle. If all rows have just begun, the next frame waits for their first audio instead.
+Code2Wav reads frames of the ring that the next frame does not write, and each stream keeps its own state in order.
 """
 
 import logging
@@ -48,7 +48,8 @@ from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 log = logging.getLogger(__name__)
 
 PROMPT_TOKENS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-"""Numbers of prompt tokens that have a graph of their own; longer prompts go through the largest more than once."""
+"""Numbers of prompt tokens that have a graph of their own. A longer prompt goes through the largest one in several
+parts."""
 CODEC_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -61,7 +62,7 @@ class GraphRunner:
         self.device = device
         self._checkpoint, self._config = checkpoint, config
         check_memory(checkpoint, config, device, dtype)
-        # The decoder's activations are prepared in float32, whatever it computes in.
+        # Parameters of the decoder's activations are prepared in float32, even if it computes in another dtype.
         talker, predictor, decoder = load_models(checkpoint, device, dtype, torch.float32)
         self._talker, self._predictor = talker, predictor
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
@@ -88,9 +89,9 @@ class GraphRunner:
             self._starts = Starts(self._frames, talker, self._prompts_at_once)
             largest_piece = piece_sizes(config.max_chunk_frames)[0]
             self._codec = GpuCodec(decoder, config.max_streams, largest_piece, dtype, launch=launch)
-        del decoder  # its weights have been copied, in the dtype in which they are used
+        del decoder  # GpuCodec has copied its weights, in the dtype that it computes in
         if device.type == "cuda":
-            torch.cuda.empty_cache()  # what was only needed on the way: float32 copies, the unprojected embeddings
+            torch.cuda.empty_cache()  # memory of loading: float32 copies, unprojected embeddings
         self._tables = self._frames.tables
         assert self._tables.codes.shape[1] > largest_piece, "a piece is decoded while the next frame is written"
         self._dummy = self._tables.dummy_row
@@ -100,34 +101,35 @@ class GraphRunner:
         self._codec_first = torch.zeros(config.max_streams, dtype=torch.int64, device=device)
         self._decoded: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._frame_stream = DeviceStream(device, priority=0)
-        # What it makes is waited for; LOG.md has what that gives.
+        # Listeners wait for its audio. LOG.md has the gain.
         self._codec_stream = DeviceStream(device, priority=-1)
         self._first_audio: DeviceEvent | None = None
         self._graphs = Graphs(self._frame_stream.stream, eager=config.eager)
         self._codec_graphs = Graphs(self._codec_stream.stream, eager=config.eager)
-        """Apart, since graphs that share memory must not run side by side."""
+        """Separate, because graphs that share memory must not run concurrently."""
         with torch.inference_mode():
             self._record()
 
     def synchronize(self) -> None:
-        """Waits until the device has done all that was asked of it."""
+        """Waits until the device has done all requested work."""
         for stream in (self._frame_stream, self._codec_stream):
             stream.synchronize()
 
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
-        """Of the preset speakers, each [hidden]: what a mix of them is made of."""
+        """Returns the embeddings of the preset speakers by name, each [hidden] float32. Blends of voices are made of
+        them."""
         return self._talker.speaker_embeddings(self._checkpoint.talker.spk_id)
 
     @property
     def networks(self) -> tuple[Talker, CodePredictor, GpuCodec]:
-        """For whoever counts what they have to read."""
+        """The networks, for a profile that counts the bytes of their weights."""
         return self._talker, self._predictor, self._codec
 
     # ---- graphs -----------------------------------------------------------------------------------------------
 
     def _record(self) -> None:
-        """Every batch that can come is recorded, the largest first; on a GPU this also compiles the kernels."""
-        if self.device.type != "cuda":  # the interpreter compiles nothing, and takes its time
+        """Records every possible batch, the largest first. On a GPU this also compiles the kernels."""
+        if self.device.type != "cuda":  # the interpreter compiles nothing, and is slow
             return
         started_s = time.monotonic()
         frames, codec = self._batches, [(b, t) for b in self._codec_batches for t in self._pieces]
@@ -172,7 +174,7 @@ class GraphRunner:
     capacity = DEVICE
 
     def launch(self, plan: Plan) -> Step:
-        """Begins prefill, one frame a row, audio; rows outside the plan keep their state bit for bit."""
+        """Starts prefill, one frame of each row, and audio. Rows outside the plan keep their state bit for bit."""
         outcome = Outcome(plan, {}, {}, {})
         with torch.inference_mode():
             with self._frame_stream.current(after=self._first_audio):
@@ -184,7 +186,7 @@ class GraphRunner:
                 vocode = [item for item in plan.vocode if item[0].utterance_id not in outcome.failed]
                 pieces = self._vocode(vocode)
                 done = self._codec_stream.record_event()
-        # Where all have just begun, somebody waits for the first audio, and nobody for the next frame beside it.
+        # If all rows have just begun, listeners wait for first audio, and none of them for the next frame.
         self._first_audio = done if plan.start and len(plan.start) == len(plan.step) else None
 
         def wait() -> None:
@@ -223,8 +225,11 @@ class GraphRunner:
     def _prefill(
         self, begin: int, tokens: NDArray[np.int64], given: SequenceOf[tuple[int, Tensor]], ends: Mapping[int, int]
     ) -> None:
-        """A part of the packed prompts, from token `begin` on. `given`: what is added, from a token on; `ends`: row →
-        the last token of its prompt."""
+        """Runs a part of the packed prompts, from token `begin` on.
+
+        tokens [T, TOKEN_FIELDS] int64. `given`: (index of a token, embeddings [n, hidden] to add from that token on).
+        `ends`: row → index of the last token of its prompt. Indices count all packed tokens.
+        """
         end = begin + len(tokens)
         for at, embedded in given:
             first, last = max(begin, at), min(end, at + len(embedded))
@@ -236,7 +241,7 @@ class GraphRunner:
         self._graphs.launch(("prompt", size), lambda: self._frames.prefill(self._prompts_at_once, size))
 
     def _set_rows(self, sequences: SequenceOf[Sequence]) -> None:
-        """Everything that rows begin with."""
+        """Uploads the first state of rows."""
         starts = []
         for sequence in sequences:
             pending, ids, row = sequence.pending, sequence.trailing.ids, sequence.row
@@ -256,7 +261,7 @@ class GraphRunner:
                 self._tables.seen[sequence.row].index_fill_(0, spoken, 1)
 
     def _send_text(self, sequence: Sequence) -> None:
-        """Copies text ids that have arrived since the last step into the row."""
+        """Uploads the row's text ids that have arrived since the last step."""
         row, ids, sent = sequence.row, sequence.trailing.ids, self._text_sent[sequence.row]
         if sent < len(ids):
             copy_into(self._tables.text_ids[row, sent:], ids[sent:])
@@ -265,14 +270,15 @@ class GraphRunner:
             self._text_sent[row] = len(ids)
 
     def _send_pages(self, sequence: Sequence) -> None:
-        """Tells the device of pages that the row has got since the last step."""
+        """Uploads the row's pages that it has got since the last step."""
         row, pages, sent = sequence.row, sequence.pages, self._pages_sent[sequence.row]
         if sent < len(pages):
             copy_into(self._frames.cache.pages[row, sent:], pages[sent:])
             self._pages_sent[row] = len(pages)
 
     def _step(self, sequences: SequenceOf[Sequence]) -> Tensor:
-        """One frame of each; returns where the host finds, once the device is done, which end their speech [B]."""
+        """Makes one frame of each sequence. Returns a host tensor [B] int32: it says which of them end their speech,
+        once the device is done."""
         for sequence in sequences:
             self._send_text(sequence)
             self._send_pages(sequence)
@@ -283,7 +289,8 @@ class GraphRunner:
         return to_host(self._frames.ended[: len(rows)])
 
     def _vocode(self, vocode: Iterable[tuple[Sequence, int]]) -> dict[int, list[tuple[Tensor, Tensor, int]]]:
-        """Decodes what is due, in calls of the recorded sizes: utterance id → (audio, codes, place in both) by call."""
+        """Decodes the planned frames in calls of the recorded sizes → utterance id: (audio, codes, index in both) of
+        each call."""
         done: dict[int, list[tuple[Tensor, Tensor, int]]] = {sequence.utterance_id: [] for sequence, _ in vocode}
         todo = [Waiting(sequence, sequence.frames_vocoded, frames) for sequence, frames in vocode]
         for size in self._pieces:
@@ -301,7 +308,8 @@ class GraphRunner:
         return done
 
     def _decode(self, batch: int, frames: int) -> None:
-        """The next `frames` frames of `_codec_rows[:batch]`, the first of them `_codec_first`, into `_decoded`."""
+        """Decodes the next `frames` frames of `_codec_rows[:batch]` into `_decoded`; `_codec_first` has the number of
+        each row's first one."""
         rows, ring = self._codec_rows[:batch], self._tables.codes
         at = (self._codec_first[:batch, None] + torch.arange(frames, device=self.device)) % ring.shape[1]
         codes = ring[rows[:, None], at]
@@ -310,7 +318,7 @@ class GraphRunner:
 
 @dataclass
 class Waiting:
-    """Frames of an utterance that are to become audio, `first` the number of the first."""
+    """Frames of an utterance that wait for Code2Wav: `frames` of them, from number `first` on."""
 
     sequence: Sequence
     first: int
@@ -318,7 +326,7 @@ class Waiting:
 
 
 def piece_sizes(largest: int) -> tuple[int, ...]:
-    """Powers of two up to `largest`, descending: any number of frames is a sum of a few of them."""
+    """Returns the powers of two up to `largest`, descending. Any number of frames is a sum of a few of them."""
     return tuple(1 << power for power in reversed(range(largest.bit_length())))
 
 

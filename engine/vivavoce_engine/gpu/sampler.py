@@ -1,8 +1,8 @@
-"""Draws a code for each row, and prepares what the drawn code leads to: one program a row, one launch a codebook.
+"""Draws a code for each row, and prepares the next input from it: one program a row, one launch a codebook.
 
-The same operations in the same order as sampling.py, which is their plain PyTorch twin; random numbers are the same
-function of (seed, frame, codebook). The k-th largest logit is found by bisection, which is exact; codes that tie at the
-edge of top-p all stay.
+cpu/sampling.py does the same operations in the same order in plain PyTorch. Random numbers are the same function of
+(seed, frame, codebook). Bisection finds the k-th largest logit, which is exact. Codes that tie at the edge of top-p are
+all kept.
 """
 
 # Triton reads the annotations of a kernel, so its pointers carry none.
@@ -27,13 +27,13 @@ CODEBOOKS = tl.constexpr(CODEBOOKS_MAX)
 SIGN = tl.constexpr(0x80000000)
 WARPS = 4
 PARAMS = 4
-"""Of one sampler, float32 each: temperature, top_k, top_p, repetition_penalty."""
+"""Parameters of one sampler, float32 each: temperature, top_k, top_p, repetition_penalty."""
 GREEDY = (0.0, 0.0, 1.0, 1.0)
 
 
 @triton.jit
 def mix(x):
-    """The finaliser of SplitMix64 on uint64 (sampling.py)."""
+    """The finaliser of SplitMix64 on uint64 (cpu/sampling.py)."""
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB
     return x ^ (x >> 31)
@@ -49,16 +49,19 @@ def uniform(seed, frame, codebook):
 
 @triton.jit
 def kth_largest(x, low, high, count):
-    """A number that exactly `count` of x [BLOCK] reach, or, where ties do not allow that, the count-th largest; the
-    smallest where there are fewer. `low` and `high` are the smallest and the largest of x.
+    """Returns a number that exactly `count` of x [BLOCK] reach.
 
-    Quarters: at least `count` reach `low`, fewer reach `high`; it ends at the latest when nothing lies between them.
+    If ties prevent that, it is the count-th largest. If x has fewer values, it is the smallest. `low` and `high` are
+    the smallest and the largest of x.
+
+    Each round keeps a quarter of the range. At least `count` values reach `low`, and fewer reach `high`. The search
+    ends at the latest when no number lies between the two.
     """
     searching = low < high
     while searching:
         width = high - low
         first, middle, third = low + width * 0.25, low + width * 0.5, low + width * 0.75
-        # Three counts in one sum: each round of it takes as long as for one.
+        # Three counts are packed into one sum, which takes no longer than a single count.
         counts = (x >= first).to(tl.int64) + ((x >= middle).to(tl.int64) << 20) + ((x >= third).to(tl.int64) << 40)
         reached = tl.sum(counts)
         reach_first, reach_middle, reach_third = reached & 0xFFFFF, (reached >> 20) & 0xFFFFF, reached >> 40
@@ -78,7 +81,8 @@ def kth_largest(x, low, high, count):
 
 @triton.jit
 def largest_droppable(p, mass):
-    """The largest float t ≥ 0, as bits, for which the probabilities up to t sum to at most `mass`; all ones: none."""
+    """Returns the largest float t ≥ 0, as bits, for which the probabilities up to t sum to at most `mass`. All bits are
+    1 if every t does."""
     bits = p.to(tl.uint32, bitcast=True)
     found = tl.zeros((), tl.uint32)
     top = tl.full((), SIGN, tl.uint32)
@@ -91,13 +95,16 @@ def largest_droppable(p, mass):
 
 @triton.jit
 def draw(logits, inside, temperature, top_k, top_p, noise, BLOCK_V: tl.constexpr):
-    """logits [BLOCK_V] float32, -inf where a code is impossible → the code drawn, int32."""
+    """Draws a code, int32, from logits [BLOCK_V] float32, which are -inf where a code is impossible.
+
+    `noise` is the random number, in [0, 1).
+    """
     if temperature > 0:
         scaled = logits / temperature
         highest = tl.max(scaled, axis=0)
         keep = logits > float("-inf")
         if top_k > 0:
-            # What is impossible counts as the lowest there is, so that the numbers to search lie close together.
+            # Impossible codes count as the lowest possible one, which keeps the range of the search narrow.
             lowest = tl.min(tl.where(keep, scaled, highest), axis=0)
             keep = keep & (scaled >= kth_largest(tl.where(keep, scaled, lowest), lowest, highest, top_k))
         e = tl.where(keep, tl.exp(scaled - highest), 0.0)
@@ -117,7 +124,7 @@ def draw(logits, inside, temperature, top_k, top_p, noise, BLOCK_V: tl.constexpr
 
 @triton.jit
 def load_params(params_ptr):
-    """Of one sampler: temperature, top_k, top_p."""
+    """Loads one sampler's temperature, top_k and top_p."""
     return tl.load(params_ptr), tl.load(params_ptr + 1).to(tl.int32), tl.load(params_ptr + 2)
 
 
@@ -141,10 +148,10 @@ def frame_start_kernel(
     P: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ) -> None:
-    """The first two inputs of the code predictor. Grid [batch].
+    """Prepares the first two inputs of the code predictor. Grid [batch].
 
-    Token b is the talker's hidden state, which goes to hidden_out, token batch + b of x the embedding of code 0;
-    `total` begins the sum of the frame's embeddings.
+    Token b is the talker's hidden state, written to hidden_out [batch, H]. Token batch + b of x [2 batch, P] is the
+    embedding of code 0, which also begins `total` [batch, H], the sum of the frame's embeddings.
     """
     b = tl.program_id(0)
     row = tl.load(rows_ptr + b).to(tl.int64)
@@ -193,11 +200,11 @@ def draw_code_kernel(
 ) -> None:
     """Draws code `group` ≥ 1 of each row's frame from logits [batch, V]. Grid [batch].
 
-    Its embedding joins `total` [batch, H] and is the code predictor's next input, x [batch, P]; after the LAST group
-    the sum and the row's next text id are the talker's input, x [batch, H].
+    The code's embedding is added to `total` [batch, H], and is the code predictor's next input, x [batch, P]. After the
+    LAST group, the talker's input x [batch, H] is the sum plus the embedding of the row's next text id.
     """
     b = tl.program_id(0)
-    # What a frame finds as it begins, and does not change, is there before the kernel before has ended.
+    # A frame changes none of the values loaded before the wait until all its codes are drawn.
     row = tl.load(rows_ptr + b).to(tl.int64)
     frame = tl.load(frames_ptr + row)
     temperature, top_k, top_p = load_params(params_ptr + row * 2 * PARAMS + PARAMS)
@@ -210,7 +217,7 @@ def draw_code_kernel(
         text = tl.where(spoken, text, pad_id)
         addend = tl.load(text_embedding_ptr + text * H + h, mask=h < H, other=0.0).to(tl.float32)
     if DEPENDENT:
-        # In this order, so that nothing behind a draw begins before all in front of it has ended (frame_attention.py).
+        # In this order no kernel after a draw begins before those in front of it have ended (frame_attention.py).
         gdc_wait()
         gdc_launch_dependents()
     v = tl.arange(0, BLOCK_V)
@@ -252,10 +259,10 @@ def draw_code_0_kernel(
     PARAMS: tl.constexpr,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
-    """Draws code 0 of each row's next frame, or the end of speech, from logits [batch, V]; the row moves on. Grid
-    [batch].
+    """Draws code 0 of each row's next frame, or the end of speech, from logits [batch, V]. Grid [batch].
 
-    Codes from SPEECH on steer the prompt; of them only the end of speech may be drawn, from min_frames[row] on.
+    The row moves on by a frame. Codes from SPEECH on steer the prompt. Of them only the end of speech may be drawn,
+    from frame min_frames[row] on.
     """
     b = tl.program_id(0)
     row = tl.load(rows_ptr + b).to(tl.int64)
@@ -287,30 +294,30 @@ def draw_code_0_kernel(
 
 @dataclass(frozen=True)
 class RowTables:
-    """What the device keeps of each row, and of one dummy row, the last, that fills batches up."""
+    """State of each row on the device, and of one dummy row, the last, which pads batches."""
 
     params: Tensor
-    """[rows, 2, PARAMS] float32: of the talker's sampler and the code predictor's."""
+    """[rows, 2, PARAMS] float32: the talker's sampler, then the code predictor's."""
     seeds: Tensor
     """[rows] int64"""
     frames: Tensor
-    """[rows] int64: the frame that is made next."""
+    """[rows] int64: number of the frame that is made next."""
     positions: Tensor
-    """[rows] int64: where the talker's next input stands."""
+    """[rows] int64: position of the talker's next input."""
     min_frames: Tensor
-    """[rows] int64: the first frame in whose place the speech may end."""
+    """[rows] int64: first frame in whose place the speech may end."""
     seen: Tensor
-    """[rows, vocab] uint8: codes 0 drawn so far."""
+    """[rows, vocab] uint8: 1 for each code 0 drawn so far."""
     code_0: Tensor
-    """[rows] int64: of the frame that is made next."""
+    """[rows] int64: code 0 of the frame that is made next."""
     hidden: Tensor
-    """[rows, hidden]: the talker's last."""
+    """[rows, hidden]: the talker's last hidden state."""
     codes: Tensor
     """[rows, ring, groups] int64: frame f is at f modulo ring."""
     text_ids: Tensor
-    """[rows, positions] int64: number k goes with frame k."""
+    """[rows, positions] int64: id k goes with frame k."""
     text_counts: Tensor
-    """[rows] int64"""
+    """[rows] int64: text ids so far."""
 
     @classmethod
     def allocate(
@@ -350,7 +357,10 @@ def draw_code_0(
     end_of_speech: int,
     speech: int,
 ) -> None:
-    """logits [B, V] → code_0 of rows [B] int32, and ended [B] int32; frames and positions go one further."""
+    """Draws from logits [B, V] into `tables.code_0` of rows [B] int32, and sets ended [B] int32.
+
+    The rows' frames and positions move on by one. Codes from `speech` on steer the prompt.
+    """
     assert logits.shape == (len(rows), tables.seen.shape[1])
     assert rows.dtype == ended.dtype == torch.int32
     assert speech <= end_of_speech < logits.shape[1], "the end of speech is one of the codes that steer"

@@ -1,4 +1,5 @@
-"""A transformer of models/layers.py run by kernels, over buffers that are allocated once: a step is launches alone."""
+"""A transformer of models/layers.py in kernels, over buffers that are allocated once. A step consists of launches
+alone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,17 +33,17 @@ class Layer:
 
 @dataclass(frozen=True)
 class Residual:
-    """The residual stream between two kernels: x [T, hidden], and what is still to be added to it, in parts
-    [splits, T, hidden] float32, unless that has been done."""
+    """The residual stream between two kernels: x [T, hidden], and the parts [splits, T, hidden] float32 that have not
+    been added to it yet, if any."""
 
     x: Tensor
     parts: Tensor | None = None
 
 
 class Stack:
-    """One transformer, at most `tokens` new tokens a step. Its user writes the inputs into `x` [tokens, hidden].
+    """One transformer, for at most `tokens` new tokens a step. The caller writes the inputs to `x` [tokens, hidden].
 
-    `deterministic` computes any number of tokens in the way whose results do not depend on that number.
+    With `deterministic` results do not depend on the number of tokens, because every number is computed in one way.
     """
 
     def __init__(self, transformer: Transformer, tokens: int, launch: Launcher, *, deterministic: bool) -> None:
@@ -103,6 +104,7 @@ class Stack:
 
 
 def layer_weights(block: Block) -> Layer:
+    """Returns the weights of a block, without gradients."""
     attention, mlp = block.self_attn, block.mlp
     assert all(weight.is_contiguous() for weight in block.parameters()), "kernels address weights by row and column"
     return Layer(
@@ -117,7 +119,8 @@ def layer_weights(block: Block) -> Layer:
 
 
 def build_cache(rope: Rope, config: TransformerConfig, places: int, length: int, positions: int, like: Tensor) -> Cache:
-    """Keys and values of `places` rows or pages, each `length` long, and the rotations of `positions` positions."""
+    """Allocates keys and values of `places` rows or pages, each `length` positions long, and computes the rotations of
+    `positions` positions."""
     head_dim = config.head_dim
     assert head_dim == 2 * len(rope.inverse_frequency)
     k = like.new_zeros(config.num_hidden_layers, places, length, config.num_key_value_heads, head_dim)

@@ -1,6 +1,7 @@
-"""What rows begin with, and their prompts' tokens: told to the device in a copy each, and put in place by kernels.
+"""Starts rows: the state that a row begins with, and its prompt's tokens.
 
-An idle engine's first audio waits for the host to start a row; each small copy or operation costs it some 10 µs.
+Each is packed into one array, uploaded in one copy, and put in place by a kernel. An idle engine's first audio waits
+for the host to start a row, and every small copy or operation costs the host about 10 µs.
 """
 
 # Triton reads the annotations of a kernel, so its pointers carry none.
@@ -34,7 +35,7 @@ POSITION = tl.constexpr(2)
 MIN_FRAMES = tl.constexpr(3)
 TEXT_COUNT = tl.constexpr(4)
 FIRST_PARAM = tl.constexpr(5)
-"""The two samplers' parameters, PARAMS each, as the bits of float32."""
+"""The parameters of two samplers, PARAMS each, as the bits of float32."""
 ROW_FIELDS = FIRST_PARAM.value + 2 * PARAMS
 
 # Fields of a prompt token's record, int64.
@@ -43,7 +44,7 @@ CODEC_ID = tl.constexpr(1)
 TOKEN_ROW = tl.constexpr(2)
 TOKEN_POSITION = tl.constexpr(3)
 HAS_MORE = tl.constexpr(4)
-"""Whether x already holds an embedding to add."""
+"""Not 0 if x already holds an embedding that is to be added."""
 TOKEN_FIELDS = HAS_MORE.value + 1
 
 
@@ -65,9 +66,10 @@ def set_rows_kernel(
     V: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """packed [rows, FIELDS + CHUNKS] int64 → the tables of the rows that it names. Grid [rows].
+    """Writes start records, packed [rows, FIELDS + CHUNKS] int64, to the tables of their rows. Grid [rows].
 
-    Their prompt's end moves frames, from -1, and positions on to their first values.
+    Frames begin at -1, and positions at the last of the prompt. The end of the prompt moves both on to their first
+    values.
     """
     packed = packed_ptr + tl.program_id(0) * (FIELDS + CHUNKS)
     row = tl.load(packed + ROW)
@@ -104,10 +106,13 @@ def embed_tokens_kernel(
     H: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
-    """packed: how many tokens there are; BATCH pairs of a row whose prompt ends and its last token; FIELDS a token.
+    """Embeds packed tokens. Grid [at least tokens and BATCH].
 
-    → x [tokens, H], token_rows, token_positions [tokens]; rows, last_tokens [BATCH]. Grid [at least tokens and BATCH].
-    What lies behind the tokens that there are is the dummy row's.
+    packed int64: the number of tokens; BATCH pairs (row whose prompt ends, index of its last token); FIELDS for each
+    token.
+
+    Results: x [tokens, H], token_rows [tokens] int32, token_positions [tokens] int64, rows [BATCH] int32, last_tokens
+    [BATCH] int64. Tokens behind the last one belong to the dummy row.
     """
     at = tl.program_id(0)
     if at < BATCH:
@@ -127,7 +132,7 @@ def embed_tokens_kernel(
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     x = tl.load(text_embedding_ptr + text * H + h, mask=inside & (text != ABSENT), other=0.0).to(tl.float32)
     x += tl.load(codec_embedding_ptr + codec * H + h, mask=inside & (codec != ABSENT), other=0.0).to(tl.float32)
-    # Rounded between the sums, as prompts.py rounds.
+    # Rounded between the two sums, as in models/prompts.py.
     x = x.to(dtype).to(tl.float32)
     x += tl.load(x_ptr + at * H + h, mask=inside & more, other=0.0).to(tl.float32)
     tl.store(x_ptr + at * H + h, x.to(dtype), mask=inside)
@@ -135,7 +140,7 @@ def embed_tokens_kernel(
 
 @dataclass(frozen=True, slots=True)
 class RowStart:
-    """What a row begins with. `position` is its prompt's last, `pages` of the cache those that it has so far."""
+    """The state that a row begins with. `position` is the last of its prompt; `pages` are its pages so far."""
 
     row: int
     seed: int
@@ -143,7 +148,7 @@ class RowStart:
     min_frames: int
     text_count: int
     params: SequenceOf[float]
-    """Of the talker's sampler and the code predictor's, PARAMS each."""
+    """Parameters of the talker's sampler and of the code predictor's, PARAMS each."""
     pages: SequenceOf[int]
 
     def __post_init__(self) -> None:
@@ -152,8 +157,10 @@ class RowStart:
 
 
 class Starts:
-    """Sets up to `batch` rows of a model at once, and embeds their prompts' tokens. Packed records go to the device in
-    one copy; the rest are launches that can be captured."""
+    """Starts up to `batch` rows of a model at once, and embeds their prompts' tokens.
+
+    An upload is one copy. The rest are launches that can be captured.
+    """
 
     def __init__(self, model: FrameModel, talker: Talker, batch: int) -> None:
         self._model, self._batch = model, batch
@@ -163,9 +170,10 @@ class Starts:
         self._rows = torch.full((batch, ROW_FIELDS + model.cache.chunks), NO_ROW, device=device)
         tokens = len(model.token_rows)
         self._tokens = torch.zeros(1 + 2 * batch + TOKEN_FIELDS * tokens, dtype=torch.int64, device=device)
-        self.upload_tokens(np.empty((0, TOKEN_FIELDS), np.int64), {})  # before anybody starts, the dummy row does
+        self.upload_tokens(np.empty((0, TOKEN_FIELDS), np.int64), {})  # the dummy row's alone, until a row starts
 
     def upload_rows(self, starts: SequenceOf[RowStart]) -> None:
+        """Uploads start records, for `set_rows`."""
         assert len(starts) <= self._batch
         assert all(0 <= start.row < self._model.tables.dummy_row for start in starts)
         assert all(0 <= page < self._no_page for start in starts for page in start.pages)
@@ -182,6 +190,7 @@ class Starts:
         copy_into(self._rows, packed)
 
     def set_rows(self) -> None:
+        """Writes the uploaded start records to the tables."""
         tables, pages = self._model.tables, self._model.cache.pages
         chunks, vocab = pages.shape[1], tables.seen.shape[1]
         self._model.launch(
@@ -205,7 +214,10 @@ class Starts:
         )
 
     def upload_tokens(self, tokens: NDArray[np.int64], last: Mapping[int, int]) -> None:
-        """tokens [T, TOKEN_FIELDS]; `last`: row → which of them ends its prompt."""
+        """Uploads packed tokens [T, TOKEN_FIELDS] int64, for `embed_tokens`.
+
+        `last`: row → index of the token that ends its prompt.
+        """
         assert tokens.dtype == np.int64
         assert tokens.shape[1:] == (TOKEN_FIELDS,)
         assert len(tokens) <= len(self._model.token_rows)
@@ -222,7 +234,7 @@ class Starts:
         copy_into(self._tokens[: len(packed)], packed)
 
     def embed_tokens(self) -> None:
-        """Fills the model up for a `prefill` of what was packed."""
+        """Prepares the model's `prefill` of the uploaded tokens."""
         model = self._model
         tokens, hidden = len(model.token_rows), model.talker.hidden
         model.launch(
@@ -246,7 +258,8 @@ class Starts:
 
 
 def pack_tokens(prompt: Prompt, row: int, more: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
-    """A prompt's tokens as they are packed [T, TOKEN_FIELDS]; `more`: (first, last + 1) of those with more to add."""
+    """Returns a prompt's tokens [T, TOKEN_FIELDS] int64. `more`: ranges (first, last + 1) of tokens whose embedding is
+    added to an embedding that x already holds."""
     packed = np.zeros((prompt.prefill_tokens, TOKEN_FIELDS), np.int64)
     packed[:, TEXT_ID.value] = prompt.text_ids
     packed[:, CODEC_ID.value] = prompt.codec_ids

@@ -1,7 +1,7 @@
-"""The code predictor: the codes after the first of one frame, each from the talker's hidden state and those before.
+"""The code predictor: every code of a frame but the first, from the talker's hidden state and the codes before it.
 
-Sequence of a frame, positions 0..G-1: talker hidden, E0(code 0), E1(code 1), …; the logits of code i+1 come from head
-i at position i+1. Reference: qwen-tts 0.1.1, Qwen3TTSTalkerCodePredictorModelForConditionalGeneration.
+A frame is a sequence with positions 0 to G-1: talker hidden, E0(code 0), E1(code 1), …. Head i gives the logits of code
+i+1, from position i+1. Reference: qwen-tts 0.1.1, Qwen3TTSTalkerCodePredictorModelForConditionalGeneration.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,8 @@ Draw = Callable[[int, Tensor], Tensor]
 
 
 class CodePredictor(nn.Module):
+    """A transformer that runs once for each code of a frame but the first."""
+
     def __init__(self, config: TalkerConfig) -> None:
         super().__init__()
         hidden, groups, vocab = config.predictor.hidden_size, config.num_code_groups, config.predictor_vocab_size
@@ -26,15 +28,15 @@ class CodePredictor(nn.Module):
         self.codec_embedding = nn.ModuleList(
             nn.Embedding(vocab, config.transformer.hidden_size) for _ in range(groups - 1)
         )
-        """E1.., in the talker's width: what the talker adds up."""
+        """E1 and later, in the talker's width. The talker reads their sum."""
         self.input_embedding = nn.ModuleList(
             nn.Embedding(config.vocab_size if group == 0 else vocab, hidden) for group in range(groups - 1)
         )
-        """projection(E0), projection(E1), …: what this model reads; computed once when the model is loaded."""
+        """projection(E0), projection(E1), …: this model's inputs, computed once when it is loaded."""
         self.lm_head = nn.ModuleList(nn.Linear(hidden, vocab, bias=False) for _ in range(groups - 1))
 
     def frame_cache(self, config: TalkerConfig, rows: int) -> KVCache:
-        """A cache for the positions of one frame; every frame overwrites it."""
+        """Makes a cache of `rows` rows for the positions of one frame. Every frame overwrites it."""
         return KVCache(config.predictor, rows, self.groups, like=self.transformer.norm.weight)
 
     def forward(self, hidden: Tensor, code_0: Tensor, cache: KVCache, draw: Draw) -> Tensor:
@@ -52,7 +54,7 @@ class CodePredictor(nn.Module):
         return torch.stack(codes, dim=1)
 
     def embed_frame(self, codes: Tensor, first: Tensor) -> Tensor:
-        """Sum of a frame's code embeddings, as the talker reads it back.
+        """Sums a frame's code embeddings, as the talker reads them back.
 
         codes [B, groups]; first [B, talker hidden] = talker.codec_embedding(code 0) → [B, talker hidden].
         """

@@ -1,8 +1,8 @@
 """Code2Wav: codec frames → 24 kHz audio, frame by frame, exactly as if the whole sequence were decoded at once.
 
 Every convolution and the windowed attention are causal, so a row's state is the last inputs of each of them. Rows are
-decoded in any batch and in pieces of any length. Reference: qwen-tts 0.1.1, core/tokenizer_12hz/
-modeling_qwen3_tts_tokenizer_v2.py, whose `chunked_decode` recomputes 25 frames of context instead.
+decoded in any batch, and in pieces of any length. Reference: qwen-tts 0.1.1, core/tokenizer_12hz/
+modeling_qwen3_tts_tokenizer_v2.py. Its `chunked_decode` recomputes 25 frames of context instead.
 """
 
 import math
@@ -17,13 +17,13 @@ from vivavoce_engine.models.layers import GatedMLP, RMSNorm, Rope, rotate
 
 UNIT_DILATIONS = (1, 3, 9)
 KERNEL_HISTORY = 6
-"""Inputs that a kernel of 7, at dilation 1, sees before the current one."""
+"""Inputs before the current one that a kernel of 7 sees, at dilation 1."""
 
 
 class SnakeBeta(nn.Module):
-    """x + sin²(a·x) / b per channel (arXiv 2006.08195, with a magnitude of its own as in BigVGAN).
+    """x + sin²(a·x) / b for each channel (arXiv 2006.08195, with a separate magnitude as in BigVGAN).
 
-    The checkpoint holds log a and log b; they are turned into a and 1/b once, in float32, when it is loaded.
+    The checkpoint holds log a and log b. Loading turns them into a and 1/b, in float32.
     """
 
     def __init__(self, channels: int) -> None:
@@ -46,7 +46,7 @@ class Slot:
 
 
 class StateLayout:
-    """Collects the slots while the decoder is built; `size` values a row in the end."""
+    """Collects the slots while the decoder is built. A row's state then has `size` values."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -58,10 +58,10 @@ class StateLayout:
 
 
 class StreamState:
-    """The state of a batch of rows during one call: gathered before, scattered after.
+    """The state of a batch of rows during one call: gathered before it, scattered after it.
 
-    flat [B, layout.size]; `position` [B] counts the frames that each row has decoded before. `moved` is the state after
-    the call, once every module has joined.
+    flat [B, layout.size]; `position` [B] int64 counts the frames that each row has decoded before. `moved` is the state
+    after the call, complete once every module has joined.
     """
 
     def __init__(self, flat: Tensor, position: Tensor) -> None:
@@ -71,7 +71,7 @@ class StreamState:
         self._flat = flat
 
     def join(self, slot: Slot, x: Tensor, snake: SnakeBeta | None = None) -> Tensor:
-        """Puts the slot's history before x [B, T, channels], or before snake(x), and keeps the new end.
+        """Puts the slot's history in front of x [B, T, channels], or of snake(x), and keeps the new end.
 
         Returns [B, keep + T, channels].
         """
@@ -94,8 +94,8 @@ class StreamState:
 
 
 class CausalConv(nn.Module):
-    """A causal convolution as a matrix product for each tap, added up: PyTorch's convolutions rearrange the weights or
-    the inputs first, which for the few samples of a piece takes longer than the products (LOG.md)."""
+    """A causal convolution as the sum of one matrix product for each tap. PyTorch's convolutions first rearrange
+    weights or inputs, which takes longer than the products for a piece's few samples (LOG.md)."""
 
     def __init__(self, layout: StateLayout, shape: tuple[int, int], kernel_size: int, dilation: int = 1) -> None:
         super().__init__()
@@ -123,8 +123,11 @@ class CausalConv(nn.Module):
 
 
 class CausalTransposedConv(nn.Module):
-    """Transposed convolution that upsamples by `stride`; `taps` = kernel_size / stride inputs make an output sample,
-    the latest one included. So it is a convolution that gives `stride` samples at once."""
+    """A transposed convolution that upsamples by `stride`.
+
+    An output sample depends on `taps` = kernel_size / stride inputs, up to the latest one. So the layer is a
+    convolution whose output holds `stride` samples.
+    """
 
     def __init__(self, layout: StateLayout, shape: tuple[int, int], taps: int, stride: int) -> None:
         super().__init__()
@@ -139,7 +142,7 @@ class CausalTransposedConv(nn.Module):
 
 
 class DepthwiseConv(nn.Module):
-    """A causal convolution of each channel by itself."""
+    """A causal convolution of each channel separately."""
 
     def __init__(self, layout: StateLayout, channels: int, kernel_size: int) -> None:
         super().__init__()
@@ -158,7 +161,7 @@ class DepthwiseConv(nn.Module):
 
 
 class MonoConv(nn.Module):
-    """A causal convolution with one output: one product for all taps, whose columns are added up."""
+    """A causal convolution to one channel: one product for all taps, whose columns are added up."""
 
     def __init__(self, layout: StateLayout, channels: int, kernel_size: int) -> None:
         super().__init__()
@@ -175,6 +178,8 @@ class MonoConv(nn.Module):
 
 
 class ResidualUnit(nn.Module):
+    """Two convolutions, each behind a snake, added to their input."""
+
     def __init__(self, layout: StateLayout, channels: int, dilation: int) -> None:
         super().__init__()
         self.act1 = SnakeBeta(channels)
@@ -188,6 +193,8 @@ class ResidualUnit(nn.Module):
 
 
 class UpsamplingBlock(nn.Module):
+    """A snake and a transposed convolution that upsamples by `rate`, then three residual units."""
+
     def __init__(self, layout: StateLayout, shape: tuple[int, int], rate: int) -> None:
         super().__init__()
         self.act = SnakeBeta(shape[0])
@@ -218,6 +225,8 @@ class ConvNeXtBlock(nn.Module):
 
 
 class LatentUpsampling(nn.Module):
+    """A transposed convolution that upsamples by `ratio`, then a ConvNeXt block."""
+
     def __init__(self, layout: StateLayout, channels: int, ratio: int) -> None:
         super().__init__()
         self.conv = CausalTransposedConv(layout, (channels, channels), 1, ratio)
@@ -256,7 +265,7 @@ class WindowAttention(nn.Module):
 
 
 class WindowBlock(nn.Module):
-    """Pre-norm block whose residual branches are scaled by channel (arXiv 2103.17239)."""
+    """A pre-norm block whose residual branches are scaled by channel (arXiv 2103.17239)."""
 
     def __init__(self, layout: StateLayout, config: CodecDecoderConfig) -> None:
         super().__init__()
@@ -275,6 +284,8 @@ class WindowBlock(nn.Module):
 
 
 class WindowTransformer(nn.Module):
+    """The transformer in front of the convolutions. Its attention sees a sliding window of frames."""
+
     def __init__(self, layout: StateLayout, config: CodecDecoderConfig) -> None:
         super().__init__()
         shape = config.transformer
@@ -289,7 +300,8 @@ class WindowTransformer(nn.Module):
         """x [B, T, latent_dim] → [B, T, latent_dim]."""
         steps = torch.arange(x.shape[1], device=x.device)
         cos, sin = self.rope(state.position[:, None] + steps)
-        # Key j of the joined sequence is frame position - history + j: in the query's window, and not before frame 0.
+        # Key j of the joined sequence is frame position - history + j. A query sees it inside its window and from frame
+        # 0 on.
         keys = torch.arange(self.history + x.shape[1], device=x.device)
         in_window = (keys >= steps[:, None]) & (keys <= steps[:, None] + self.history)
         exists = keys >= self.history - state.position[:, None]
@@ -302,7 +314,8 @@ class WindowTransformer(nn.Module):
 
 
 class Dequantizer(nn.Module):
-    """Split RVQ: semantic and acoustic codebooks are summed apart, projected, and added (as in Mimi, arXiv 2410.00037).
+    """Split RVQ: semantic and acoustic codebooks are summed separately, projected, and added (as in Mimi, arXiv
+    2410.00037).
 
     A codebook vector is embedding_sum / cluster_usage, computed when the checkpoint is loaded.
     """
@@ -320,8 +333,8 @@ class Dequantizer(nn.Module):
     def forward(self, codes: Tensor) -> Tensor:
         """codes [B, T, groups], at most num_quantizers of them → [B, T, codebook_dim].
 
-        What is no code of a codebook counts as its nearest: a frame begun before the end of its speech was known has
-        the end's id in it. Nobody hears that frame, and its row must not fail for it.
+        A value outside the codebook counts as its nearest code. Such a value is the end's id, in a frame that began
+        before the end of its speech was known. No listener hears that frame, and its row must not fail.
         """
         assert self.semantic < codes.shape[-1] <= len(self.codebooks)
         codes = codes.clamp(0, self.codebooks[0].shape[0] - 1)
@@ -333,7 +346,7 @@ class Dequantizer(nn.Module):
 
 
 class CodecDecoder(nn.Module):
-    """The whole decoder; `layout` tells how large a row's state is."""
+    """The whole decoder. A row's state has `layout.size` values."""
 
     def __init__(self, config: CodecDecoderConfig) -> None:
         super().__init__()
@@ -358,8 +371,8 @@ class CodecDecoder(nn.Module):
         return self._waveform(self._latents(codes, state), state)
 
     def prime(self, codes: Tensor, state: StreamState) -> None:
-        """Moves fresh rows on by codes [B, T, groups] without their audio: the convolutions that make it remember
-        the last `memory_frames` alone, so no more of them are computed."""
+        """Moves fresh rows on by codes [B, T, groups] without their audio. The convolutions that make audio remember
+        only the last `memory_frames`, so they compute no more of them."""
         self._waveform(self._latents(codes, state)[:, -self.memory_frames :], state)
 
     def _latents(self, codes: Tensor, state: StreamState) -> Tensor:
@@ -379,9 +392,9 @@ class CodecDecoder(nn.Module):
 
 
 def memory_frames(config: CodecDecoderConfig) -> int:
-    """How many frames before it the convolutions after the transformer need for a sample: the sum of the inputs that
-    each of them keeps, at its rate."""
-    rate, frames = 1, 0.0  # of samples a frame
+    """Returns the number of frames before a sample that the convolutions behind the transformer need: the sum of the
+    inputs that each of them keeps, at its rate."""
+    rate, frames = 1, 0.0  # rate: samples a frame
     for ratio in config.upsampling_ratios:
         rate *= ratio
         frames += KERNEL_HISTORY / rate
@@ -402,12 +415,12 @@ class CodecRows:
         self._position = torch.zeros(rows, dtype=torch.int64, device=like.device)
 
     def reset(self, rows: Tensor) -> None:
-        """Makes `rows` fresh for other utterances."""
+        """Makes `rows` [n] int64 fresh for other utterances."""
         self._flat[rows] = 0
         self._position[rows] = 0
 
     def prime(self, row: int, codes: Tensor) -> None:
-        """Makes a fresh row go on after `codes` [T, groups], whose audio nobody hears."""
+        """Moves a fresh row on by codes [T, groups] int64, whose audio is not needed."""
         assert 0 <= row < len(self._flat)
         assert codes.ndim == 2
         rows = slice(row, row + 1)
@@ -417,10 +430,10 @@ class CodecRows:
         self._position[rows] = len(codes)
 
     def decode(self, rows: Tensor, codes: Tensor, at_once: int | None = None) -> Tensor:
-        """codes [B, T, groups] of `rows` [B] → audio [B, T * samples_per_frame]; other rows are untouched.
+        """codes [B, T, groups] of `rows` [B] int64 → audio [B, T * samples_per_frame]. Other rows are untouched.
 
-        `at_once` frames go through the decoder in a call, all of them by default. The result is the same but for the
-        last bits of sums, which depend on the size of a call.
+        A call of the decoder takes `at_once` frames, by default all of them. Sums depend on the size of a call, so the
+        last bits of the audio do too.
         """
         assert rows.shape == codes.shape[:1]
         flat, position = self._flat[rows], self._position[rows]

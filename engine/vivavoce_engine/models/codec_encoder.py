@@ -1,7 +1,8 @@
 """The codec's encoder: 24 kHz audio → codec frames, by transformers' Mimi (arXiv 2410.00037).
 
-Reference: qwen-tts 0.1.1, Qwen3TTSTokenizerV2Encoder, on transformers 4.57.3, whose attention saw every earlier
-position, whatever the configuration's sliding_window says. Later versions apply the window, so it is set out of reach.
+Reference: qwen-tts 0.1.1, Qwen3TTSTokenizerV2Encoder, on transformers 4.57.3. There, attention sees every earlier
+position and ignores the configuration's sliding_window. Later versions of transformers apply the window, so it is set
+to more than any audio has.
 """
 
 from typing import Any
@@ -11,11 +12,11 @@ from torch import Tensor, nn
 from vivavoce_engine.checkpoint.files import CodecEncoderConfig
 
 NO_WINDOW = 1_000_000
-"""Positions; more than any reference has."""
+"""Window in positions, longer than any reference."""
 
 
 class CodecEncoder(nn.Module):
-    """Has no decoder, and of the codebooks only those that the talker speaks."""
+    """Mimi without its decoder, and with only the codebooks that the talker speaks."""
 
     def __init__(self, config: CodecEncoderConfig) -> None:
         super().__init__()
@@ -28,9 +29,9 @@ class CodecEncoder(nn.Module):
             delattr(self.mimi, decoding)
 
     def forward(self, audio: Tensor) -> Tensor:
-        """audio [B, samples] float32 → codes [B, frames, groups]; the last frame may be partly silence.
+        """audio [B, samples] float32 → codes [B, frames, groups]. The last frame may be partly silence.
 
-        Audio of another length is not padded here: padding changes the last frame of what is shorter.
+        Do not pad audio of different lengths into one batch: padding changes the last frame of the shorter one.
         """
         codes = self.mimi.encode(audio[:, None], return_dict=False)[0]
         assert isinstance(codes, Tensor)

@@ -1,7 +1,7 @@
 """Qwen3 transformer blocks with the reference's numerics (transformers 4.57.3, models/qwen3).
 
-RMSNorm takes its variance in float32 and casts before it multiplies by the weight; cos and sin are float32. Fusing or
-reordering these casts is audible after a few predictor steps. Packed projections compute the same sums.
+RMSNorm computes its variance in float32, and casts before it multiplies by the weight. cos and sin are float32. Fusing
+or reordering these casts is audible after a few predictor steps. Packed projections compute the same sums.
 """
 
 from functools import cache
@@ -16,8 +16,8 @@ from vivavoce_engine.checkpoint.files import RopeConfig, TransformerConfig
 
 @cache
 def scalar(value: float, device: torch.device) -> Tensor:
-    """A number as a float32 tensor, made once: PyTorch makes one of a Python number at every call, which takes a CPU
-    longer than to compute with it."""
+    """Returns a number as a float32 tensor, which is made once. PyTorch would make one of a Python number at every
+    call, and on a CPU that takes longer than the arithmetic."""
     with torch.inference_mode(False):
         return torch.tensor(value, dtype=torch.float32, device=device)
 
@@ -44,7 +44,7 @@ class Rope(nn.Module):
 
     def __init__(self, config: RopeConfig) -> None:
         super().__init__()
-        # On the CPU even where modules are built without storage: no checkpoint fills this buffer.
+        # On the CPU even if modules are built without storage, because no checkpoint fills this buffer.
         exponent = torch.arange(0, config.head_dim, 2, dtype=torch.int64, device="cpu").float() / config.head_dim
         self.register_buffer("inverse_frequency", 1.0 / (config.theta**exponent) / config.factor, persistent=False)
 
@@ -56,14 +56,14 @@ class Rope(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
-    """Rotates x [B, T, heads, head_dim] by what Rope gives; computed in float32, returned in x's dtype."""
+    """Rotates x [B, T, heads, head_dim] with the tables of Rope. Computes in float32, and returns x's dtype."""
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), signed_sin).to(x.dtype)
 
 
 class KVCache:
     """Keys and values of every row: two tensors [layers, rows, positions, kv_heads, head_dim].
 
-    Only positions below a row's length are ever read, so a row is reused without clearing it.
+    Only positions below a row's length are read, so a row is used again without clearing it.
     """
 
     def __init__(self, config: TransformerConfig, rows: int, length: int, like: Tensor) -> None:
@@ -75,12 +75,12 @@ class KVCache:
 
 
 class CacheView(Protocol):
-    """Where one forward pass writes its keys and values, and what its queries may see."""
+    """The keys and values that one forward pass writes, and those that its queries see."""
 
     positions: Tensor
-    """[B, T]"""
+    """[B, T] int64"""
     mask: Tensor | None
-    """[B or 1, 1, group * T, length] bool for grouped queries (see `attend`); None where all of `length` is seen."""
+    """[B or 1, 1, group * T, length] bool for grouped queries (see `attend`). None if queries see all of `length`."""
 
     def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Writes k and v [B, T, kv_heads, head_dim]; returns all keys and values [B, length, kv_heads, head_dim]."""
@@ -88,9 +88,9 @@ class CacheView(Protocol):
 
 
 class RowView:
-    """Batch element b is row `rows[b]` of the cache, at positions of its own: the talker.
+    """The talker's view: batch element b is row `rows[b]` of the cache, at positions of its own [B, T].
 
-    `length` is one more than the largest position. Consecutive rows are given as a slice, which makes reading a view
+    `length` is one more than the largest position. Pass consecutive rows as a slice: reading them is then a view
     instead of a copy.
     """
 
@@ -116,7 +116,7 @@ class RowView:
 
 
 class FrameView:
-    """All of the first `batch` rows are at the same positions [start, stop): the code predictor within a frame."""
+    """The code predictor's view within a frame: the first `batch` rows, all at the positions [start, stop)."""
 
     def __init__(self, cache: KVCache, batch: int, start: int, stop: int) -> None:
         assert batch <= cache.k.shape[1]
@@ -138,7 +138,7 @@ class FrameView:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """Grouped-query attention without repeating keys: the queries of a group stand in one sequence, group by group.
+    """Grouped-query attention without repeating keys: the queries of a group form one sequence.
 
     q [B, T, heads, D]; k, v [B, L, kv_heads, D]; mask [B or 1, 1, group * T, L] → [B, T, heads * D].
     """
@@ -161,7 +161,7 @@ class Attention(nn.Module):
         self.qkv_proj = nn.Linear(config.hidden_size, (heads + 2 * kv_heads) * self.head_dim, bias=False)
         self.o_proj = nn.Linear(heads * self.head_dim, config.hidden_size, bias=False)
         self.qk_norm = RMSNorm((self.qk_heads, self.head_dim), config.rms_norm_eps)
-        """q_norm for the query heads and k_norm for the key heads, row by row."""
+        """q_norm for the query heads, then k_norm for the key heads, one row a head."""
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, view: CacheView) -> Tensor:
         batch, steps, _ = x.shape
@@ -187,6 +187,8 @@ class GatedMLP(nn.Module):
 
 
 class Block(nn.Module):
+    """A pre-norm block: attention, then the MLP, each added to the residual stream."""
+
     def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)

@@ -1,7 +1,7 @@
-"""Weights: safetensors files → modules. Every tensor of the file is used, known to be unused, or an error.
+"""Loads safetensors files into modules. A tensor that is neither used nor known to be unused is an error.
 
-Modules hold some weights in another form than the file (packed, projected, exponentiated); each change is made here,
-once. Tensor names are those of the released checkpoints.
+Modules hold some weights in another form than the file: packed, projected, exponentiated. Each change is made once,
+here. Tensor names are those of the released checkpoints.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,20 +36,21 @@ ENCODING_TENSORS = (
     "decoder.quantizer.rvq_first.input_proj.",
     "decoder.quantizer.rvq_rest.input_proj.",
 )
-"""The codec's encoder, and the decoder's projections into codebook space: not used to decode."""
+"""Prefixes of tensors that decoding does not use: the codec's encoder, and the decoder's projections into codebook
+space."""
 
 
 SPEAKER_ENCODER = "speaker_encoder."
 CODEC_ENCODER = "encoder."
 UNSPOKEN_CODEBOOKS = "encoder.quantizer.acoustic_residual_vector_quantizer.layers."
-"""Mimi has more codebooks than the talker."""
+"""Prefix of Mimi's codebooks. It has more of them than the talker."""
 
 
 class Weights:
-    """The tensors of one safetensors file, with a record of which were asked for.
+    """The tensors of one safetensors file, with a record of which were taken.
 
-    They stay in the file until they are asked for: on a GPU, many that are freed again between those that stay would
-    leave holes too small for anything else. What is missing is gathered, and `check` reports all of it at once.
+    A tensor goes to the device only when it is taken. On a GPU, temporary tensors between permanent ones would leave
+    holes too small for anything else. Missing names are collected, and `check` reports all of them at once.
     """
 
     def __init__(self, path: Path, device: torch.device, dtype: torch.dtype, prefix: str = "") -> None:
@@ -66,7 +67,8 @@ class Weights:
         self._asked: set[str] = set()
 
     def take(self, *names: str) -> Tensor:
-        """One tensor, or several joined along their first axis, on the device and in the engine's dtype."""
+        """Returns one tensor, or several joined along their first axis, on the device and in `dtype`. Empty if one of
+        them is missing."""
         self._asked.update(names)
         if any(name not in self._tensors for name in names):
             return torch.empty(0)
@@ -74,13 +76,13 @@ class Weights:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def take_float32(self, name: str) -> Tensor:
-        """A tensor as it is before arithmetic that must not be rounded to the engine's dtype."""
+        """Returns a tensor in float32, for arithmetic that must not be rounded to `dtype`. Empty if it is missing."""
         self._asked.add(name)
         return self._tensors[name].to(self._device, torch.float32) if name in self._tensors else torch.empty(0)
 
     def check(self, unused: Iterable[str]) -> None:
-        """Raises CheckpointError unless all that was asked for exists, and all that exists was asked for or begins
-        with one of `unused`."""
+        """Raises CheckpointError if a taken tensor does not exist, or if a tensor was not taken and its name does not
+        begin with one of `unused`."""
         missing = sorted(self._asked - self._tensors.keys())
         unexpected = sorted(name for name in self._tensors.keys() - self._asked if not name.startswith(tuple(unused)))
         for kind, names in (("lacks", missing), ("has unexpected", unexpected)):
@@ -95,16 +97,16 @@ State = dict[str, Tensor]
 def load_models(
     checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, codec_dtype: torch.dtype | None = None
 ) -> tuple[Talker, CodePredictor, CodecDecoder]:
-    """Loads all networks for inference; the codec decoder in a dtype of its own, if one is given.
+    """Loads all networks for inference, the codec's decoder in `codec_dtype` if that is given.
 
     Raises:
-        CheckpointError: a file is broken, a tensor is missing, unexpected or of another shape (names it).
+        CheckpointError: a file is broken, or a tensor is missing, unexpected or of another shape (names it).
     """
     try:
         return _load_models(checkpoint, device, dtype, codec_dtype or dtype)
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError as error:  # shapes that do not go together where tensors are packed or projected
+    except RuntimeError as error:  # tensors of shapes that cannot be packed or projected
         raise CheckpointError(f"{checkpoint.path}: the weights do not fit config.json: {error}") from error
 
 
@@ -129,7 +131,7 @@ def _load_models(
 
 
 def load_encoders(path: Path, config: EncoderConfig, device: torch.device) -> tuple[SpeakerEncoder, CodecEncoder]:
-    """Loads what encodes reference audio, in float32: in bfloat16 a quarter of the codes are others.
+    """Loads the encoders of reference audio, in float32. In bfloat16 a quarter of the codes would differ.
 
     Raises:
         CheckpointError: as load_models.
@@ -147,7 +149,7 @@ def _load_speaker_encoder(path: Path, config: EncoderConfig, device: torch.devic
 
 
 def _load_codec_encoder(path: Path, config: EncoderConfig, device: torch.device) -> CodecEncoder:
-    """Not by _build: Mimi's modules compute buffers that no file fills."""
+    """Loads without `_build`, because Mimi's modules compute buffers that no file fills."""
     from huggingface_hub.errors import StrictDataclassError  # what transformers' configurations raise
 
     try:
@@ -168,7 +170,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def _build(path: Path, make: Callable[[], ModuleT], state: State, device: torch.device) -> ModuleT:
-    """Builds a module without storage, and gives it the loaded tensors."""
+    """Builds a module without storage, and assigns the loaded tensors."""
     with torch.device("meta"):
         module = make().requires_grad_(False)
     try:
@@ -179,7 +181,8 @@ def _build(path: Path, make: Callable[[], ModuleT], state: State, device: torch.
 
 
 def _main_state(file: Weights, config: TalkerConfig) -> tuple[State, State, State]:
-    """model.safetensors → states of talker, code predictor and text projection; embeddings as the file has them."""
+    """Reads model.safetensors → states of talker, code predictor and text projection. Embeddings are not yet
+    projected."""
     talker = _transformer_state(file, "talker.model.", config.transformer)
     for name in ("text_embedding", "codec_embedding"):
         talker[f"{name}.weight"] = file.take(f"talker.model.{name}.weight")
@@ -214,7 +217,7 @@ def _transformer_state(file: Weights, prefix: str, config: TransformerConfig) ->
 
 
 def _packed_state(file: Weights, source: str, target: str) -> State:
-    """A block's projections, q/k/v and gate/up each packed into one matrix."""
+    """Packs q, k and v, and gate and up, of a block into one matrix each."""
     state = {
         f"{target}self_attn.qkv_proj.weight": file.take(*(f"{source}self_attn.{x}_proj.weight" for x in "qkv")),
         f"{target}mlp.gate_up_proj.weight": file.take(*(f"{source}mlp.{x}_proj.weight" for x in ("gate", "up"))),
@@ -225,7 +228,7 @@ def _packed_state(file: Weights, source: str, target: str) -> State:
 
 
 def _project_text(path: Path, config: TalkerConfig, talker: State, projection: State) -> None:
-    """Replaces the wide text embedding by its projection: a token is one look-up from then on."""
+    """Replaces the wide text embedding by its projection, so that a token is one look-up."""
     embedding = talker["text_embedding.weight"]
     hidden = config.transformer.hidden_size
     module = _build(path, lambda: TextProjection(config.text_hidden_size, hidden), projection, embedding.device)
@@ -234,7 +237,7 @@ def _project_text(path: Path, config: TalkerConfig, talker: State, projection: S
 
 
 def _project_codes(config: TalkerConfig, talker: State, predictor: State) -> None:
-    """The code predictor's inputs, projected to its width where that differs from the talker's."""
+    """Adds the code predictor's inputs, projected to its width if that differs from the talker's."""
     tables = [talker["codec_embedding.weight"]]
     tables += [predictor[f"codec_embedding.{group}.weight"] for group in range(config.num_code_groups - 2)]
     for group, table in enumerate(tables):
@@ -244,7 +247,7 @@ def _project_codes(config: TalkerConfig, talker: State, predictor: State) -> Non
 
 
 def _codec_state(file: Weights, config: CodecDecoderConfig) -> State:
-    """The decoder.* half of speech_tokenizer/model.safetensors."""
+    """Reads the decoder.* half of speech_tokenizer/model.safetensors."""
     state = _dequantizer_state(file, config)
     _take_taps(file, state, "decoder.pre_conv.conv", "pre_conv")
     source, target = "decoder.pre_transformer.", "pre_transformer."
@@ -273,8 +276,8 @@ def _take_layer(file: Weights, state: State, source: str, target: str) -> None:
 
 
 def _take_taps(file: Weights, state: State, source: str, target: str, flat: bool = False) -> None:
-    """Conv1d weight [out, in, kernel] as a matrix for each tap [kernel, in, out]; `flat` where in or out is 1, as
-    [kernel, channels]."""
+    """Takes a Conv1d weight [out, in, kernel] as one matrix a tap, [kernel, in, out]. With `flat`, for in or out of 1,
+    it is [kernel, channels]."""
     weight = file.take(f"{source}.weight")
     if weight.numel():
         weight = weight.permute(2, 1, 0).contiguous()
@@ -284,7 +287,8 @@ def _take_taps(file: Weights, state: State, source: str, target: str, flat: bool
 
 
 def _take_transposed(file: Weights, state: State, source: str, target: str, stride: int) -> None:
-    """ConvTranspose1d weight [in, out, taps * stride] as matrices [taps, in, stride * out], oldest input first."""
+    """Takes a ConvTranspose1d weight [in, out, taps * stride] as matrices [taps, in, stride * out], the oldest input
+    first."""
     weight, bias = file.take(f"{source}.weight"), file.take(f"{source}.bias")
     if weight.numel():
         inputs, outputs, _ = weight.shape
@@ -295,7 +299,7 @@ def _take_transposed(file: Weights, state: State, source: str, target: str, stri
 
 
 def _take_waveform_stages(file: Weights, state: State, rates: tuple[int, ...]) -> None:
-    """decoder.decoder.0 .. stages + 2: first convolution, upsampling blocks, last activation and convolution."""
+    """Takes decoder.decoder.0 to stages + 2: first convolution, upsampling blocks, last activation and convolution."""
     source, stages = "decoder.decoder.", len(rates)
     _take_taps(file, state, f"{source}0.conv", "head")
     for stage in range(stages):
@@ -326,7 +330,7 @@ def _dequantizer_state(file: Weights, config: CodecDecoderConfig) -> State:
         prefix = f"decoder.quantizer.{rvq}.vq.layers.{layer}._codebook."
         usage = file.take_float32(f"{prefix}cluster_usage").clamp(min=USAGE_MIN)
         total = file.take_float32(f"{prefix}embedding_sum")
-        both = total.numel() and usage.numel()  # a missing one is reported by `check`
+        both = total.numel() and usage.numel()  # `check` reports a missing one
         state[f"quantizer.codebooks.{group}"] = (total / usage[:, None]).to(file.dtype) if both else total
     for rvq, name in (("rvq_first", "semantic_proj"), ("rvq_rest", "acoustic_proj")):
         weight = file.take(f"decoder.quantizer.{rvq}.output_proj.weight")

@@ -1,4 +1,4 @@
-"""Prompts → the talker's input embeddings. Reference: qwen-tts 0.1.1, `generate` and `generate_icl_prompt`."""
+"""Embeds prompts for the talker. Reference: qwen-tts 0.1.1, `generate` and `generate_icl_prompt`."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,8 @@ from vivavoce_engine.text.prompt import NO_ID, Prompt
 
 
 def embed_prompts(prompts: Sequence[Prompt], talker: Talker, predictor: CodePredictor) -> Tensor:
-    """[B, longest, hidden]: text side plus codec side; what follows the end of a shorter prompt means nothing."""
+    """Returns the embeddings of prompts [B, longest, hidden]: text plus codec side. Values behind the end of a shorter
+    prompt have no meaning."""
     longest = max(prompt.prefill_tokens for prompt in prompts)
     like = talker.codec_head.weight
     ids = torch.full((2, len(prompts), longest), NO_ID)
@@ -29,7 +30,7 @@ def embed_prompts(prompts: Sequence[Prompt], talker: Talker, predictor: CodePred
 
 
 def embed_conditioning(prompt: Prompt, talker: Talker, predictor: CodePredictor) -> Iterator[tuple[int, Tensor]]:
-    """What is added where no id names it: (first position, [positions, hidden])."""
+    """Yields embeddings that no id names: (first position, [positions, hidden] to add from there on)."""
     given, like = prompt.conditioning, talker.codec_head.weight
     if given is None:
         return

@@ -1,4 +1,4 @@
-"""Reference audio → what a Base checkpoint clones from: speaker embedding and codec frames."""
+"""Encodes reference audio for a Base checkpoint to clone: speaker embedding and codec frames."""
 
 from contextlib import nullcontext
 
@@ -12,10 +12,10 @@ from vivavoce_engine.request import VoiceReference
 
 
 class ReferenceEncoder:
-    """Runs beside the engine's thread: on a CUDA stream of its own, or on the CPU.
+    """Encodes concurrently with the engine's thread, on a CUDA stream of its own or on the CPU.
 
-    Always float32, also where the engine computes in bfloat16: codes near the edge between two codebook entries
-    would tip over.
+    It computes in float32 even if the engine computes in bfloat16, where codes close to the edge between two codebook
+    entries would change.
     """
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
@@ -25,10 +25,10 @@ class ReferenceEncoder:
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            self._stream.wait_stream(torch.cuda.current_stream(device))  # the weights came on that one
+            self._stream.wait_stream(torch.cuda.current_stream(device))  # the weights were loaded on it
 
     def encode(self, audio: NDArray[np.float32]) -> VoiceReference:
-        """audio [samples] mono at 24 kHz → its embedding and codes, without text."""
+        """audio [samples] float32, mono, 24 kHz → speaker embedding and codes, without text."""
         assert audio.ndim == 1
         assert audio.dtype == np.float32
         beside = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)

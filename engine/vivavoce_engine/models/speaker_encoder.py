@@ -22,9 +22,9 @@ LOG_STEP = math.log(6.4) / 27  # and logarithmic above
 
 
 def mel_filters(bins: int) -> NDArray[np.float32]:
-    """Triangular filters on Slaney's mel scale from 0 Hz to half the sample rate, each of area one, as in librosa 0.11.
+    """Returns triangular filters on Slaney's mel scale, from 0 Hz to half the sample rate, as librosa 0.11 does.
 
-    [bins, WINDOW / 2 + 1] float32.
+    [bins, WINDOW / 2 + 1] float32; each filter has area 1.
     """
     top_hz = REFERENCE_SAMPLE_RATE / 2
     top = LINEAR_MELS + math.log(top_hz / LINEAR_HZ) / LOG_STEP
@@ -40,14 +40,14 @@ def mel_filters(bins: int) -> NDArray[np.float32]:
 
 
 class LogMel(nn.Module):
-    """Log-mel spectrum; windows overlap the ends by reflection, so that n samples give n // HOP frames."""
+    """Log-mel spectrum. The ends are padded by reflection, so that n samples give n // HOP frames."""
 
     filters: Tensor
     window: Tensor
 
     def __init__(self, bins: int) -> None:
         super().__init__()
-        # On the CPU even where modules are built without storage: no checkpoint fills these buffers.
+        # On the CPU even if modules are built without storage, because no checkpoint fills these buffers.
         self.register_buffer("filters", torch.from_numpy(mel_filters(bins)), persistent=False)
         self.register_buffer("window", torch.hann_window(WINDOW, device="cpu"), persistent=False)
 
@@ -61,13 +61,15 @@ class LogMel(nn.Module):
 
 
 class Convolution(nn.Conv1d):
-    """Keeps the length, by reflection at both ends."""
+    """A convolution that keeps the length, by reflection at both ends."""
 
     def __init__(self, shape: tuple[int, int], kernel_size: int = 1, dilation: int = 1) -> None:
         super().__init__(*shape, kernel_size, dilation=dilation, padding="same", padding_mode="reflect")
 
 
 class TimeDelay(nn.Module):
+    """A convolution and a ReLU."""
+
     def __init__(self, shape: tuple[int, int], kernel_size: int = 1, dilation: int = 1) -> None:
         super().__init__()
         self.conv = Convolution(shape, kernel_size, dilation)
@@ -77,7 +79,8 @@ class TimeDelay(nn.Module):
 
 
 class Res2Net(nn.Module):
-    """Channels in `scale` groups: the first passes, each later one is convolved with what came before it added."""
+    """Convolves channels in `scale` groups. The first group passes unchanged. To each group from the third on, the
+    result of the one before it is added first."""
 
     def __init__(self, channels: int, scale: int, kernel_size: int, dilation: int) -> None:
         super().__init__()
@@ -93,6 +96,8 @@ class Res2Net(nn.Module):
 
 
 class SqueezeExcitation(nn.Module):
+    """Scales channels by a gate, which is computed from their means over time."""
+
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()
         self.conv1 = Convolution((channels, squeezed))
@@ -103,6 +108,8 @@ class SqueezeExcitation(nn.Module):
 
 
 class SqueezeExcitationRes2Net(nn.Module):
+    """A residual block: pointwise layer, Res2Net, pointwise layer, squeeze-excitation."""
+
     def __init__(self, config: SpeakerEncoderConfig, layer: int) -> None:
         super().__init__()
         inputs, channels = config.channels[layer - 1], config.channels[layer]
@@ -119,7 +126,7 @@ class SqueezeExcitationRes2Net(nn.Module):
 
 
 class AttentiveStatistics(nn.Module):
-    """Mean and deviation over time, weighted by an attention that knows the plain ones."""
+    """Mean and deviation over time, weighted by an attention that sees the unweighted ones."""
 
     def __init__(self, channels: int, attention_channels: int) -> None:
         super().__init__()
@@ -135,13 +142,15 @@ class AttentiveStatistics(nn.Module):
 
 
 def statistics(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Weighted mean and standard deviation over time, each [B, channels, 1]."""
+    """Returns weighted mean and standard deviation over time of x [B, channels, T], each [B, channels, 1]."""
     mean = (weights * x).sum(2, keepdim=True)
     variance = (weights * (x - mean).square()).sum(2, keepdim=True)
     return mean, variance.clamp(min=VARIANCE_MIN).sqrt()
 
 
 class SpeakerEncoder(nn.Module):
+    """The whole encoder, from audio to the embedding."""
+
     def __init__(self, config: SpeakerEncoderConfig) -> None:
         super().__init__()
         self.mel = LogMel(config.mel_bins)

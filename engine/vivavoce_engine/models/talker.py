@@ -1,4 +1,4 @@
-"""The talker: from text and code embeddings to the hidden state and first code of each frame.
+"""The talker: from text and code embeddings to the hidden state and the first code of each frame.
 
 Reference: qwen-tts 0.1.1, core/models/modeling_qwen3_tts.py, Qwen3TTSTalkerModel.
 """
@@ -16,12 +16,12 @@ from vivavoce_engine.models.layers import CacheView, Transformer
 from vivavoce_engine.text.prompt import NO_ID
 
 CONTROL_CODES = 1024
-"""The talker's last 1024 codes steer the prompt; of them only the end of speech may be drawn."""
+"""The last codes of the vocabulary steer the prompt. Of them only the end of speech may be drawn."""
 
 
 class TextProjection(nn.Module):
-    """text_projection of the checkpoint. Runs once over the whole vocabulary when the model is loaded, so that a
-    token's talker embedding is one look-up afterwards (and the wide text embedding need not be kept)."""
+    """The checkpoint's text_projection. It runs once over the whole vocabulary when the model is loaded. A token's
+    embedding is then one look-up, and the wide text embedding is not kept."""
 
     def __init__(self, text_hidden_size: int, hidden_size: int) -> None:
         super().__init__()
@@ -34,6 +34,8 @@ class TextProjection(nn.Module):
 
 
 class Talker(nn.Module):
+    """A transformer over the sum of text and code embeddings, with a head for code 0."""
+
     def __init__(self, config: TalkerConfig) -> None:
         super().__init__()
         hidden = config.transformer.hidden_size
@@ -44,14 +46,15 @@ class Talker(nn.Module):
         self.codec_head = nn.Linear(hidden, config.vocab_size, bias=False)
 
     def speaker_embeddings(self, spk_id: Mapping[str, int]) -> dict[str, NDArray[np.float32]]:
-        """Of the preset speakers, each [hidden]: what a mix of them is made of."""
+        """Returns the embeddings of the preset speakers by name, each [hidden] float32. Blends of voices are made of
+        them."""
         table = self.codec_embedding.weight
         return {name.lower(): table[code].detach().float().cpu().numpy() for name, code in spk_id.items()}
 
     def embed(self, text_ids: Tensor, codec_ids: Tensor) -> Tensor:
-        """Prompt embeddings: text side plus codec side, either absent where its id is NO_ID.
+        """Embeds prompts: the sum of text and codec embedding. A side whose id is NO_ID adds nothing.
 
-        text_ids, codec_ids [B, T] → [B, T, hidden].
+        text_ids, codec_ids [B, T] int64 → [B, T, hidden].
         """
         assert text_ids.shape == codec_ids.shape
         text = self.text_embedding(text_ids.clamp(min=0)) * (text_ids != NO_ID)[..., None]

@@ -1,4 +1,4 @@
-"""The parts of Code2Wav with their packed weights and buffers, from the parts of CodecDecoder."""
+"""Parts of Code2Wav with packed weights and buffers, made from the parts of CodecDecoder."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -40,7 +40,7 @@ class Attention:
     @classmethod
     def of(cls, module: WindowBlock, dtype: torch.dtype) -> "Attention":
         first, second = module.input_layernorm, module.post_attention_layernorm
-        # Gate and up columns alternate, so that a pair is in one tile.
+        # Gate and up columns alternate, so that each pair is in one tile.
         gate_up = torch.stack(module.mlp.gate_up_proj.weight.chunk(2), dim=1).flatten(0, 1)
         return cls(
             Product(weight=normed_weight(module.self_attn.qkv_proj.weight, first.weight, dtype), norm_eps=first.eps),
@@ -56,7 +56,7 @@ class Upsampling:
 
     conv: Product
     depthwise: tuple[Tensor, Tensor, Tensor, Tensor]
-    """weight [taps, channels], bias, and the norm's weight and bias, float32."""
+    """Weight [taps, channels] and bias of the convolution, then the norm's weight and bias; flat float32."""
     taps: int
     eps: float
     widen: Product
@@ -70,7 +70,7 @@ class Upsampling:
     def of(
         cls, module: LatentUpsampling, buffers: Buffers, rate: int, out_keep: int, dtype: torch.dtype
     ) -> "Upsampling":
-        """`rate` steps a frame, this stage's upsampling included."""
+        """Packs a stage. `rate`: steps a frame, after this stage's upsampling."""
         block, conv = module.block, module.block.dwconv
         taps, channels = conv.weight.shape
         return cls(
@@ -91,7 +91,7 @@ class Upsampling:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """An UpsamplingBlock: `inputs` are the units' inputs after their first snakes; `out` is the next block's."""
+    """An UpsamplingBlock. `inputs` are the units' inputs after their first snakes; `out` is the next block's input."""
 
     upsample: Product
     units: list[Unit]
@@ -110,7 +110,7 @@ class Block:
         out_keep: int,
         dtype: torch.dtype,
     ) -> "Block":
-        """`rate` steps a frame before the upsampling; `after` is the snake that follows the block."""
+        """Packs a block. `rate`: steps a frame before its upsampling; `after`: the snake behind the block."""
         upsample, units = module.upsample, [cast(ResidualUnit, unit) for unit in module.units]
         channels = upsample.channels
         rate *= upsample.stride
@@ -126,7 +126,7 @@ class Block:
 
 
 def transposed(module: CausalTransposedConv, dtype: torch.dtype, snake: SnakeBeta | None = None) -> Product:
-    """A transposed convolution: a window gives all samples of its stride, side by side."""
+    """Packs a transposed convolution: one window gives all samples of its stride, side by side."""
     return Product(
         weight=packed(window_weight(module.conv), dtype),
         taps=module.conv.kernel_size,
@@ -136,7 +136,8 @@ def transposed(module: CausalTransposedConv, dtype: torch.dtype, snake: SnakeBet
 
 
 def pre_conv(decoder: CodecDecoder, dtype: torch.dtype) -> Product:
-    """The first convolution with the codebooks' projections folded in: it takes [semantic | acoustic] vector sums."""
+    """Packs the first convolution, with the codebooks' projections folded in. Its input is sums of codebook vectors,
+    [semantic | acoustic]."""
     conv, book = decoder.pre_conv, decoder.quantizer
     projection = torch.cat([book.semantic_proj.weight, book.acoustic_proj.weight], dim=1).double()
     weight = window_weight(conv).double()

@@ -1,8 +1,9 @@
 """Code2Wav on a GPU: CodecDecoder in Triton kernels, for CUDA graphs of any (batch, frames).
 
-All state of a row is in tensors indexed by row, on the device: the last inputs of each convolution in one arena, the
+All state of a row is on the device, in tensors indexed by row: the last inputs of each convolution in one arena, the
 attention's keys and values in rings, the position. A call copies the rows' histories to the fronts of the activation
-buffers, and the buffers' ends back at its end; in between each kernel writes where the next one reads.
+buffers. Each kernel then writes where the next one reads. At its end the call copies the buffers' ends back to the
+arena.
 """
 
 from typing import cast
@@ -41,15 +42,15 @@ from vivavoce_engine.models.codec_decoder import (
 )
 
 FRAMES_AT_ONCE = 256
-"""More frames of a call are decoded in pieces: enough for a GPU, and it bounds the activation buffers. With few rows
-half of what they can ask for is."""
+"""Calls with more frames are split, which bounds the activation buffers. This many fill a GPU. With few rows the limit
+is half of `rows` times `max_frames`."""
 
 
 class GpuCodec:
-    """The state of `rows` rows and a dummy row, number `rows`, for the padding of a batch.
+    """Code2Wav with the state of `rows` rows, and of a dummy row, number `rows`, that pads batches.
 
-    At most `max_frames` frames a call. Weights are copied from `decoder`; give it in float32 for the best parameters
-    of the snakes, whatever `dtype` the products have.
+    A call decodes at most `max_frames` frames of each row. Weights are copied from `decoder` to `dtype`. Give `decoder`
+    in float32, so that the parameters of the snakes keep their precision.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class GpuCodec:
         table = decoder.quantizer.codebooks[0]
         self.dtype = dtype or table.dtype
         self._like = torch.empty(0, dtype=self.dtype, device=table.device)
-        # More than half of the rows seldom have a longest piece at once, and these buffers are the decoder's largest.
+        # The activation buffers are large, and rarely do more than half of the rows decode a longest piece at once.
         self._max_frames, self._at_once = max_frames, max(min(frames_at_once, rows * max_frames // 2), max_frames)
         self._memory_frames = decoder.memory_frames
         self.weight_bytes = sum(weight.numel() for weight in decoder.parameters()) * self.dtype.itemsize
@@ -77,25 +78,29 @@ class GpuCodec:
     # ---- what a runner calls ----------------------------------------------------------------------------------
 
     def reset(self, row: int) -> None:
-        """Makes a row fresh for another utterance. Its histories and rings keep what position 0 does not reach."""
+        """Makes a row fresh for another utterance. Its histories and rings keep their values, which are not read at
+        position 0."""
         assert 0 <= row < len(self._position)
         self._position[row].zero_()
 
     def prime(self, row: int, codes: Tensor) -> None:
-        """Makes a fresh row go on after `codes` [T, groups], whose audio nobody hears."""
-        self._arena[row].zero_()  # what the convolutions remember, where the first frames are not for them
+        """Moves a fresh row on by codes [T, groups] int64, whose audio is not needed."""
+        self._arena[row].zero_()  # convolutions that skip the first frames read it
         rows = torch.full((1,), row, device=codes.device)
-        old = max(0, len(codes) - self._memory_frames)  # the convolutions behind the transformer have forgotten these
+        old = max(0, len(codes) - self._memory_frames)  # the convolutions behind the transformer forget these
         for piece in torch.split(codes[:old], self._max_frames) if old else ():
             self._move(rows, Shape(1, len(piece)), piece[None], None)
         for piece in torch.split(codes[old:], self._max_frames):
             self.decode(rows, piece[None])
 
     def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
-        """codes [B, T, groups] of `rows` [B], int64 → audio [B, T * samples_per_frame] float32 in [-1, 1].
+        """codes [B, T, groups] int64 of `rows` [B] int64 → audio [B, T * samples_per_frame] float32 in [-1, 1].
 
-        No synchronisation, and nothing that depends on values: it can be captured. Other rows are untouched; a row may
-        stand in a batch once, but for the dummy.
+        A call can be captured: it neither synchronises nor depends on values. Other rows are untouched. Only the dummy
+        row may occur in a batch more than once.
+
+        Raises:
+            ValueError: a row has more than `max_frames` frames.
         """
         batch, frames = codes.shape[:2]
         if frames > self._max_frames:
@@ -113,7 +118,7 @@ class GpuCodec:
     # ---- a call -----------------------------------------------------------------------------------------------
 
     def _move(self, rows: Tensor, shape: Shape, codes: Tensor, audio: Tensor | None) -> None:
-        """Decodes, or without `audio` stops after the transformer."""
+        """Decodes frames. Without `audio` it stops after the transformer."""
         self._histories(rows, shape, audio is None, save=False)
         self._latents(rows, shape, codes)
         if audio is not None:
@@ -137,7 +142,7 @@ class GpuCodec:
         )
 
     def _latents(self, rows: Tensor, shape: Shape, codes: Tensor) -> None:
-        """codes [B, T, groups] → the transformer's output, in the first upsampling's input."""
+        """codes [B, T, groups] → the transformer's output, in the input buffer of the first upsampling."""
         _, size, width = self._codebooks.shape
         self.launch(
             dequantize_kernel,
@@ -253,11 +258,11 @@ class GpuCodec:
     # ---- set-up -----------------------------------------------------------------------------------------------
 
     def _build(self, decoder: CodecDecoder) -> Buffers:
-        """Packs the weights, and lays the buffers out."""
+        """Packs the weights, and lays out the buffers."""
         buffers, dtype = Buffers(self._at_once), self.dtype
         self._codebooks = packed(torch.stack(list(decoder.quantizer.codebooks)), dtype)
         self._semantic = decoder.quantizer.semantic
-        self._vectors = buffers.add(2 * self._codebooks.shape[2], 1, decoder.pre_conv.slot.keep)  # first: _move
+        self._vectors = buffers.add(2 * self._codebooks.shape[2], 1, decoder.pre_conv.slot.keep)  # first: see `_move`
         self._pre_conv = pre_conv(decoder, dtype)
         self._build_transformer(decoder.pre_transformer, buffers)
         stages = cast(list[LatentUpsampling], list(decoder.upsample))

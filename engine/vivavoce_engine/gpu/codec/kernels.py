@@ -1,8 +1,9 @@
-"""Triton kernels of Code2Wav, channels-last. Sums are float32; operands have the dtype of the buffers.
+"""Triton kernels of Code2Wav's matrix products, channels-last. Sums are float32; operands have the dtype of the
+buffers.
 
-A convolution reads its input from a buffer [B, keep + steps, channels] whose front holds the row's last `keep` inputs,
-so a window is `taps` rows that lie `dilation` rows apart: a matrix product whose operand is gathered while it runs.
-Row m of a product is step m % steps of batch element m // steps.
+A convolution reads its input from a buffer [B, keep + steps, channels] whose front holds the row's last `keep` inputs.
+A window is `taps` rows of it, `dilation` rows apart. So the convolution is a matrix product whose operand is gathered
+while it runs. Row m of a product is step m % steps of batch element m // steps.
 """
 
 # Triton reads the annotations of a kernel, so its pointers carry none.
@@ -19,7 +20,8 @@ PI_LOW = tl.constexpr(1.509957990978376432e-7)
 
 @triton.jit
 def _snake(x, frequency, magnitude):
-    """x + magnitude * sin²(frequency * x): sin² has period pi, so its argument is brought to [-pi/2, pi/2] first."""
+    """x + magnitude * sin²(frequency * x). The argument is first reduced to [-pi/2, pi/2], because sin² has period
+    pi."""
     angle = x * frequency
     turns = tl.floor(angle * 0.3183098861837907 + 0.5)
     angle = tl.fma(turns, -PI_HIGH, angle)
@@ -53,9 +55,10 @@ def _window_sums(
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Windows at `windows` [BM] times weight [N, TAPS * CHANNELS] → sums of the columns n_0 [BN_0] and n_1 [BN_1].
+    """Multiplies the windows at `windows` [BM] by weight [N, TAPS * CHANNELS] → sums of the columns n_0 [BN_0] and n_1
+    [BN_1].
 
-    Two column blocks, because a width of 96 or 192 is no power of 2. BN_1 = 0 leaves the second out.
+    There are two column blocks, because a width of 96 or 192 is not a power of 2. BN_1 = 0 leaves out the second.
     """
     K: tl.constexpr = TAPS * CHANNELS
     sums_0 = tl.zeros((BM, BN_0), tl.float32)
@@ -111,9 +114,9 @@ def _finish(
     N: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):
-    """The end of a product: norm, bias, activation, scale, residual; stores the result and its snake.
+    """Finishes a product: norm, bias, activation, scale, residual. Stores the result and its snake.
 
-    n [BN] are columns, clamped by the caller's mask below; `residual_rows` and `out_rows` [BM] are offsets of rows.
+    n [BN] are columns; those from N on are masked. `residual_rows` and `out_rows` [BM] are the offsets of rows.
     """
     if rms is not None:
         sums = sums * rms[:, None]
@@ -171,10 +174,11 @@ def product_kernel(
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Windows of x [B, keep + steps, CHANNELS] times weight [N, TAPS * CHANNELS], and its end (see `_finish`).
+    """Multiplies windows of x [B, keep + steps, CHANNELS] by weight [N, TAPS * CHANNELS], and finishes the product (see
+    `_finish`).
 
-    out [B, out_keep + N / OUT_CHANNELS * steps, OUT_CHANNELS]: the columns of a row are one step or several.
-    residual [B, residual_keep + steps, N], raw [B, steps, N]. frequency and magnitude, bias and scale [N] float32.
+    out [B, out_keep + N / OUT_CHANNELS * steps, OUT_CHANNELS]: the columns of a row are one step or several. residual
+    [B, residual_keep + steps, N], raw [B, steps, N]. frequency, magnitude, bias and scale [N] float32.
     """
     BLOCKS: tl.constexpr = (N + BN_0 + BN_1 - 1) // (BN_0 + BN_1)
     WIDTH: tl.constexpr = N // 2 if ACTIVATION == "swiglu" else N
@@ -248,7 +252,7 @@ def _hidden(sums, n, bias, frequency, magnitude, dtype: tl.constexpr):
 def _pointwise(
     hidden_0, hidden_1, weight, n, WIDTH: tl.constexpr, BN_0: tl.constexpr, BN_1: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """hidden [BM, WIDTH] in two blocks times weight [WIDTH, WIDTH] → columns n."""
+    """Multiplies hidden [BM, WIDTH], in two blocks, by weight [WIDTH, WIDTH] → columns n."""
     k = tl.arange(0, BN_0)
     sums = tl.dot(hidden_0, tl.load(weight + n[None, :] * WIDTH + k[:, None]), input_precision=PRECISION)
     if BN_1 > 0:
@@ -286,8 +290,8 @@ def unit_kernel(
 ):
     """A residual unit of WIDTH = BN_0 + BN_1 channels: convolution, snake, pointwise convolution, residual.
 
-    x [B, keep + steps, WIDTH] went through the unit's first snake; residual and raw [B, steps, WIDTH] may be the same;
-    out [B, out_keep + steps, WIDTH] gets the next op's snake of the sum.
+    x [B, keep + steps, WIDTH] has gone through the unit's first snake. residual and raw [B, steps, WIDTH] may be the
+    same. out [B, out_keep + steps, WIDTH] gets the sum after the next operation's snake.
     """
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n_0 = tl.arange(0, BN_0)

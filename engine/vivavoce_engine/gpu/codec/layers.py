@@ -1,4 +1,4 @@
-"""Packed weights of Code2Wav and how its kernels are launched on them."""
+"""Packed weights and activation buffers of Code2Wav, and the launches of its products."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,23 +13,24 @@ from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, Snake
 
 HISTORY_BLOCK = 1024
 ALIGNMENT = 64
-"""Of buffers and histories, in values: their loads are 16 bytes wide."""
+"""Alignment of buffers and histories, in values. Loads are 16 bytes wide."""
 
 
 @dataclass(slots=True)
 class Buffer:
-    """Activations [B, keep + steps, channels]: `rate` steps a frame, behind the row's last `keep`."""
+    """Activations [B, keep + steps, channels], `rate` steps a frame. The first `keep` are the last ones of the previous
+    call."""
 
     channels: int
     rate: int
     keep: int
     offset: int
-    """Where `memory` begins in the memory of all buffers, in values."""
+    """Start of `memory` in the memory of all buffers, in values."""
     memory: Tensor
 
 
 class Buffers:
-    """Hands out the activation buffers, which lie in one tensor, for calls of up to `frames` frames in all."""
+    """Lays out the activation buffers in one tensor, for calls of up to `frames` frames in all."""
 
     def __init__(self, frames: int) -> None:
         self._frames = frames
@@ -37,7 +38,7 @@ class Buffers:
         self._shared: dict[str, list[Buffer]] = {}
 
     def add(self, channels: int, rate: int, keep: int = 0, shared: str | None = None) -> Buffer:
-        """A new buffer; those `shared` under one name are never in use at the same time, and overlap."""
+        """Adds a buffer. Buffers `shared` under one name overlap, and must never be in use at the same time."""
         buffer = Buffer(channels, rate, keep, 0, torch.empty(0))
         if shared is None:
             self._all.append(buffer)
@@ -46,7 +47,7 @@ class Buffers:
         return buffer
 
     def allocate(self, like: Tensor) -> Tensor:
-        """Gives the buffers their memory, and returns all of it."""
+        """Allocates the memory of all buffers, and returns it."""
         size = 0
         groups = [[buffer] for buffer in self._all] + list(self._shared.values())
         for group in groups:
@@ -61,7 +62,8 @@ class Buffers:
         return memory
 
     def histories(self, count: int | None = None) -> tuple[list[list[int]], int]:
-        """Rows of histories_kernel's table for the first `count` buffers, and the values a row needs in the arena."""
+        """Returns the rows of histories_kernel's table for the first `count` buffers, and the number of values that a
+        row needs in the arena."""
         table: list[list[int]] = []
         place = 0
         for buffer in self._all[:count]:
@@ -72,6 +74,7 @@ class Buffers:
 
 
 def aligned(values: int) -> int:
+    """Rounds a number of values up to the alignment."""
     return -(-values // ALIGNMENT) * ALIGNMENT
 
 
@@ -90,7 +93,8 @@ class Shape:
 
 
 def wide(parameter: Tensor) -> Tensor:
-    """What is added or multiplied rather than summed over stays in float32."""
+    """Returns a parameter flat and in float32. Parameters that are added or multiplied elementwise stay in float32;
+    weights of products do not."""
     return parameter.detach().float().flatten().contiguous()
 
 
@@ -108,13 +112,14 @@ class Snake:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """Windows of `taps` steps, `dilation` apart, times weight [N, taps * channels], and what follows it."""
+    """A matrix product and the operations behind it. Its operand is windows of `taps` steps, `dilation` apart; its
+    weight is [N, taps * channels]."""
 
     weight: Tensor
     taps: int = 1
     dilation: int = 1
     norm_eps: float | None = None
-    """Set: the input goes through an RMSNorm, whose weight is folded into `weight`."""
+    """If set, the input is divided by its RMS. The norm's weight is folded into `weight`."""
     bias: Tensor | None = None
     activation: str = "none"
     scale: Tensor | None = None
@@ -137,7 +142,7 @@ class Product:
         *,
         tiles: Tiles | None = None,
     ) -> None:
-        """out = snake(residual + scale * activation(x · weight + bias)); `raw` gets the same before the snake."""
+        """out = snake(residual + scale * activation(x · weight + bias)). `raw` gets the same without the snake."""
         columns, depth = self.weight.shape
         rows, steps = shape.rows(x), shape.steps(x)
         width = columns // 2 if self.activation == "swiglu" else columns
@@ -177,7 +182,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A residual unit and the snake behind it: one kernel where the width allows it, else two."""
+    """A residual unit and the snake behind it: one kernel if the width allows it, otherwise two."""
 
     spread: Product
     point: Product
@@ -208,8 +213,11 @@ class Unit:
         tiles: Tiles | None = None,
         fuse: bool = True,
     ) -> None:
-        """x went through the first snake; `raw` holds the unit's input and, but for a `last` one, then its output;
-        `hidden` is scratch."""
+        """Runs the unit on x, which has gone through its first snake.
+
+        `raw` holds the unit's input before that snake. It then gets the unit's output, unless the unit is the `last`.
+        `hidden` is scratch memory.
+        """
         rows = shape.rows(x)
         tiles = tiles or choose_unit(rows, x.channels, x.memory.dtype)
         if tiles is None or not fuse:
@@ -259,14 +267,16 @@ def tile_meta(tiles: Tiles, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def packed(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns a contiguous copy of a weight in `dtype`."""
     return weight.detach().to(dtype).contiguous()
 
 
 def window_weight(conv: CausalConv) -> Tensor:
-    """A convolution's weight [taps, channels, N] as [N, taps * channels]."""
+    """Returns a convolution's weight [taps, channels, N] as [N, taps * channels]."""
     return conv.weight.detach().permute(2, 0, 1).flatten(1)
 
 
 def normed_weight(weight: Tensor, norm: Tensor, dtype: torch.dtype) -> Tensor:
-    """A weight [N, channels] that takes what a norm with weights [channels] takes, but for the division."""
+    """Folds a norm's weight [channels] into a projection's weight [N, channels]. The kernel still divides by the
+    RMS."""
     return packed(weight.detach().float() * norm.detach().float(), dtype)

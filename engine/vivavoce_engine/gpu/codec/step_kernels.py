@@ -1,6 +1,6 @@
-"""Triton kernels of Code2Wav that are no matrix products: codes, attention, the small convolutions, histories.
+"""Triton kernels of Code2Wav that are not matrix products: codes, attention, small convolutions, histories.
 
-Activations are [B, keep + steps, channels], as in codec_kernels.
+Activations are [B, keep + steps, channels], as in kernels.py.
 """
 
 # Triton reads the annotations of a kernel, so its pointers carry none.
@@ -24,8 +24,11 @@ def dequantize_kernel(
     SEMANTIC: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """codes [B, steps, groups] and codebooks [quantizers, last_code + 1, WIDTH] → the sum of the semantic vectors and,
-    behind it, that of the acoustic ones: out [B, keep + steps, 2 * WIDTH]. A frame a program."""
+    """Sums codebook vectors: codes [B, steps, groups] → out [B, keep + steps, 2 * WIDTH]. One program a frame.
+
+    codebooks [quantizers, last_code + 1, WIDTH]. The first half of a frame's output is the sum of its semantic vectors,
+    the second half that of its acoustic vectors.
+    """
     frame = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -33,7 +36,7 @@ def dequantize_kernel(
     acoustic = tl.zeros((BLOCK,), tl.float32)
     for group in range(groups):
         code = tl.load(codes + frame * groups + group).to(tl.int32)
-        code = tl.minimum(tl.maximum(code, 0), last_code)  # a padding row's codes may be anything
+        code = tl.minimum(tl.maximum(code, 0), last_code)  # the codes of padding are arbitrary
         entry = (group * (last_code + 1) + code) * WIDTH
         vector = tl.load(codebooks + entry + column, mask=inside, other=0.0).to(tl.float32)
         if group < SEMANTIC:
@@ -60,11 +63,12 @@ def window_attention_kernel(
     RING: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """RoPE, the new keys and values into the ring, attention over the WINDOW frames up to each query. A head of a batch
-    element a program, so that nobody else touches its part of the ring.
+    """Rotates queries and keys, writes new keys and values to the ring, and attends to the WINDOW frames up to each
+    query.
 
-    qkv [B, steps, 3, HEADS, HEAD_DIM], ring [rows, RING, 2, HEADS, HEAD_DIM], out [B, steps, HEADS, HEAD_DIM].
-    KEYS is a power of 2 of at least WINDOW - 1 + steps, RING at least WINDOW - 1 + steps.
+    qkv [B, steps, 3, HEADS, HEAD_DIM], ring [rows, RING, 2, HEADS, HEAD_DIM], out [B, steps, HEADS, HEAD_DIM]. KEYS is
+    a power of 2. KEYS and RING are at least WINDOW - 1 + steps. Grid [B, HEADS], so that no other program touches a
+    program's part of the ring.
     """
     batch, head = tl.program_id(0), tl.program_id(1)
     HALF: tl.constexpr = HEAD_DIM // 2
@@ -127,7 +131,7 @@ def depthwise_norm_kernel(
     BLOCK: tl.constexpr,
 ):
     """Depthwise convolution of x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], then LayerNorm over the
-    channels → out [B, steps, CHANNELS]. A step a program."""
+    channels → out [B, steps, CHANNELS]. One program a step."""
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < CHANNELS
@@ -157,8 +161,8 @@ def waveform_kernel(
     BM: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The convolution to one channel, x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], clamped
-    → out [B, steps] float32."""
+    """Convolution to one channel, x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], clamped to [-1, 1] → out
+    [B, steps] float32."""
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     row = tl.minimum(m, row_count - 1)
     window = x + (row // steps * (keep + steps) + row % steps) * CHANNELS
@@ -175,11 +179,13 @@ def waveform_kernel(
 
 @triton.jit(do_not_specialize=["steps", "size"])
 def histories_kernel(arena, buffers, rows, position, table, steps, size, SAVE: tl.constexpr, BLOCK: tl.constexpr):
-    """Copies the rows' histories from the arena [rows, size], zeros at position 0, to the fronts of the buffers or, to
-    SAVE them, from the buffers' ends back to the arena, and then moves the rows' positions on by `steps` frames.
+    """Copies the rows' histories between the arena [rows, size] and the buffers. Grid [blocks, B].
 
-    table [blocks, 5] int32: a history's place in the arena, its buffer's place, its values, the values that a frame
-    adds to its buffer, and the first value of this block.
+    Without SAVE they go from the arena to the fronts of the buffers, as zeros at position 0. With SAVE they go from the
+    buffers' ends back to the arena, and the rows' positions then move on by `steps` frames.
+
+    table [blocks, 5] int32: a history's place in the arena, its buffer's place, its number of values, the number of
+    values that a frame adds to its buffer, and the first value of this block.
     """
     entry = table + tl.program_id(0) * 5
     row = tl.load(rows + tl.program_id(1))

@@ -1,4 +1,4 @@
-"""How a matrix product of Code2Wav is cut into tiles: a small table instead of tuning at start-up."""
+"""Tiles of Code2Wav's matrix products: a small table instead of tuning at start-up."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,8 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Rows, two column blocks (see codec_kernels._window_sums) and depth of a program's tile, its warps, and how many
-    tiles are on their way at once."""
+    """Tile of a program: rows, two blocks of columns (see kernels.py, `_window_sums`) and depth; its warps; and its
+    pipeline stages, the tiles in flight at once."""
 
     rows: int
     columns: int
@@ -18,19 +18,20 @@ class Tiles:
     stages: int
 
     def count(self, rows: int, columns: int) -> int:
-        """How many programs it takes."""
+        """Returns the number of programs of a product with `rows` rows and `columns` columns."""
         return -(-rows // self.rows) * -(-columns // (self.columns + self.more_columns))
 
 
 ENOUGH_PROGRAMS = 112
-"""Of an H100's 132 multiprocessors, so many keep it busy: fewer, larger tiles read less."""
+"""Programs that keep an H100's 132 multiprocessors busy. Beyond that, larger tiles are better: they read less."""
 FEW_ROWS = 16
 LONG_SUM = 2048
-"""Shorter sums are over too soon for the largest tiles, whose ends also need more registers than there are."""
+"""Shortest sum that the largest tiles are used for. A shorter sum ends too soon to gain by them, and their last steps
+need more registers than there are."""
 
 
 def choose(rows: int, columns: int, depth: int, dtype: torch.dtype) -> Tiles:
-    """Tiles for [rows, depth] times [depth, columns]."""
+    """Returns tiles for the product of [rows, depth] and [depth, columns]."""
     if dtype == torch.float32:
         return Tiles(32, _cut(columns, 64), 0, 32, 4, 2)
     candidates = _candidates(columns, depth)
@@ -40,8 +41,8 @@ def choose(rows: int, columns: int, depth: int, dtype: torch.dtype) -> Tiles:
 
 
 def choose_unit(rows: int, width: int, dtype: torch.dtype) -> Tiles | None:
-    """Tiles for a whole residual unit of `width` channels in one kernel; None where its width does not allow it, or
-    float32, whose sums do not fit the registers."""
+    """Returns tiles for a whole residual unit of `width` channels in one kernel. None if the width does not allow it,
+    or for float32, whose sums do not fit into the registers."""
     halves = {96: (64, 32), 192: (128, 64)}.get(width, (width, 0))
     if dtype == torch.float32 or sum(halves) > 192 or halves[0] & (halves[0] - 1) or halves[0] < 16:
         return None
@@ -52,7 +53,7 @@ def choose_unit(rows: int, width: int, dtype: torch.dtype) -> Tiles | None:
 
 
 def _candidates(columns: int, depth: int) -> list[Tiles]:
-    """From the largest tiles on."""
+    """Tiles to choose from, the largest first."""
     if columns % 128 == 0:
         large = [Tiles(128, 256, 0, 64, 8, 3)] if columns % 256 == 0 and depth >= LONG_SUM else []
         return [*large, Tiles(128, 128, 0, 64, 8, 4), Tiles(64, 128, 0, 64, 4, 4), Tiles(64, 64, 0, 64, 4, 5)]
@@ -64,12 +65,12 @@ def _candidates(columns: int, depth: int) -> list[Tiles]:
 
 
 def _streaming(rows: int, columns: int, depth: int) -> Tiles:
-    """Few rows: as many programs as the weights give, each streaming deep tiles of them."""
+    """Tiles for few rows: as many programs as the weight allows, and each streams deep tiles of it."""
     width = 32 if columns % 32 == 0 and columns > 1024 else 16
     height = 16 if rows <= 16 else 32 if rows <= 32 else 64
     return Tiles(height, width, 0, 256 if depth % 256 == 0 and height == 16 else 128 if depth >= 128 else 32, 4, 4)
 
 
 def _cut(columns: int, largest: int) -> int:
-    """The largest power of 2 up to `largest` that `columns` is a multiple of, at least 16."""
+    """The largest power of 2 up to `largest` that divides `columns`, but at least 16."""
     return max(16, min(largest, columns & -columns))
