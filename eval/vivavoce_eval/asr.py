@@ -34,7 +34,7 @@ class Transcriber:
         )
         self._normalise = need("whisper_normalizer.english").EnglishTextNormalizer()
 
-    def hear(self, samples: Samples) -> str:
+    def transcribe(self, samples: Samples) -> str:
         """samples at 16 kHz → its words as Whisper writes them."""
         segments, _ = self._whisper.transcribe(
             samples,

@@ -104,7 +104,7 @@ class Run:
     rows: tuple[Row, ...]
     voices: dict[str, Voice]
 
-    def on(self, rows: Iterable[Row]) -> tuple[Row, ...]:
+    def rows_shared_with(self, rows: Iterable[Row]) -> tuple[Row, ...]:
         """Its own rows of the same sentences."""
         wanted = {row.text for row in rows}
         return tuple(row for row in self.rows if row.text in wanted)
@@ -116,10 +116,10 @@ def save(run: Run, path: Path) -> None:
         name: {"f0_hz": voice.f0_hz, "utterances": voice.utterances, "embedding": voice.embedding.tolist()}
         for name, voice in run.voices.items()
     }
-    parts = [f' "about": {json.dumps(run.about)}', f' "figures": {json.dumps(short(asdict(figures_of(run.rows))))}']
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(short(voice))}" for name, voice in voices.items())
+    parts = [f' "about": {json.dumps(run.about)}', f' "figures": {json.dumps(rounded(asdict(figures_of(run.rows))))}']
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(rounded(voice))}" for name, voice in voices.items())
     parts.append(f' "voices": {{\n{lines}\n }}')
-    lines = ",\n".join(f"  {json.dumps(short(asdict(row)), ensure_ascii=False)}" for row in run.rows)
+    lines = ",\n".join(f"  {json.dumps(rounded(asdict(row)), ensure_ascii=False)}" for row in run.rows)
     parts.append(f' "rows": [\n{lines}\n ]')
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
@@ -141,10 +141,10 @@ def load(path: Path) -> Run:
         raise Unusable(f"{path} holds no run of `vivavoce eval quality`: {error!r}") from error
 
 
-def short(value: Any) -> Any:  # noqa: ANN401 (a JSON document)
+def rounded(value: Any) -> Any:  # noqa: ANN401 (a JSON document)
     """With numbers of four digits after the point."""
     if isinstance(value, float):
         return round(value, DIGITS)
     if isinstance(value, dict):
-        return {key: short(item) for key, item in value.items()}
-    return [short(item) for item in value] if isinstance(value, list) else value
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else value

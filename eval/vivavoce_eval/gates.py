@@ -77,7 +77,7 @@ def gates(run: Run, baseline: Run | None, teacher: Run | None, limits: Limits) -
 
 def _opinions(run: Run, baseline: Run | None, limits: Limits) -> Iterator[Gate]:
     now = figures_of(run.rows)
-    before = baseline.on(run.rows) if baseline else ()
+    before = baseline.rows_shared_with(run.rows) if baseline else ()
     max_wer, min_ovrl = GOAL_WER, GOAL_OVRL
     if before:
         then = figures_of(before)
@@ -102,7 +102,7 @@ def _speakers(run: Run, teacher: Run | None) -> Iterator[Gate]:
 
 
 def _as_teacher(run: Run, teacher: Run) -> Iterator[Gate]:
-    expected = teacher.on(run.rows)
+    expected = teacher.rows_shared_with(run.rows)
     if expected:
         pace = figures_of(run.rows).s_per_character / figures_of(expected).s_per_character
         yield Gate("time a character, off the teacher's", 100 * abs(pace - 1), "<=", 100 * PACE_RATIO, " %")

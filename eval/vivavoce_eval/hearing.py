@@ -63,15 +63,15 @@ class Row:
     likeness: float | None = None
 
 
-class Listener(Protocol):
+class SpeechRecogniser(Protocol):
     """Who writes down what was said: `Transcriber`."""
 
-    def hear(self, samples: Samples) -> str: ...
+    def transcribe(self, samples: Samples) -> str: ...
 
     def normalise(self, text: str) -> str: ...
 
 
-class Recogniser(Protocol):
+class VoiceRecogniser(Protocol):
     """Who tells voices apart: `SpeakerEncoder`."""
 
     def embed(self, samples: Samples) -> Embedding | None: ...
@@ -80,7 +80,9 @@ class Recogniser(Protocol):
 class Panel:
     """All judges. `reference` has the voices that speakers are expected to have, each of any length above 0."""
 
-    def __init__(self, listener: Listener, recogniser: Recogniser, reference: dict[str, Embedding]) -> None:
+    def __init__(
+        self, listener: SpeechRecogniser, recogniser: VoiceRecogniser, reference: dict[str, Embedding]
+    ) -> None:
         self._listener = listener
         self._recogniser = recogniser
         self._reference = {name: voice / np.linalg.norm(voice) for name, voice in reference.items()}
@@ -90,7 +92,7 @@ class Panel:
         samples, sentence = for_judges(spoken.samples), spoken.sentence
         acoustics = listen(spoken.samples)
         truth = self._listener.normalise(sentence.text)
-        heard = self._listener.normalise(self._listener.hear(samples))
+        heard = self._listener.normalise(self._listener.transcribe(samples))
         wrong, words = word_errors(truth, heard)
         opinion, tone, embedding = self._opinions(samples)
         likest, likeness = self.likest(spoken.speaker, embedding)

@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class VariantFigures:
     """One variant's line. Shares in percent; `first_difference` is the mean frame of the first other code of free
     speech (its length where there is none); the rest is None where nobody listened."""
 
@@ -112,8 +112,8 @@ def run(args: argparse.Namespace) -> int:
         study = Study(checkpoint, VARIANTS[number], sentences)
         free = [codes for codes, _ in study.say(GREEDY)]
         reference = reference or Reference(free, study.forced(free))
-        outcome = compared(study, free, reference)
-        outcomes.append(outcome if panel is None else listened(study, outcome, panel))
+        figures = compared(study, free, reference)
+        outcomes.append(figures if panel is None else judged(study, figures, panel))
         print(line(outcomes[-1]), flush=True)
     print(
         json.dumps({"sentences": len(sentences), "torch": torch.__version__, "outcomes": list(map(asdict, outcomes))})
@@ -129,21 +129,21 @@ class Reference:
     forced: Sequence[Forced]
 
 
-def compared(study: "Study", free: Sequence[Codes], reference: Reference) -> Outcome:
+def compared(study: "Study", free: Sequence[Codes], reference: Reference) -> VariantFigures:
     forced = study.forced(reference.codes)
     equal = np.concatenate([ours.codes == codes for ours, codes in zip(forced, reference.codes, strict=True)])
-    return Outcome(
+    return VariantFigures(
         study.variant.name,
         100 * float(equal[:, 0].mean()),
         100 * float(equal[:, 1:].mean()),
-        100 * off([ours.talker for ours in forced], [true.talker for true in reference.forced]),
-        100 * off([ours.predictor for ours in forced], [true.predictor for true in reference.forced]),
+        100 * logits_error([ours.talker for ours in forced], [true.talker for true in reference.forced]),
+        100 * logits_error([ours.predictor for ours in forced], [true.predictor for true in reference.forced]),
         mean(first_difference(ours, codes) for ours, codes in zip(free, reference.codes, strict=True)),
         100 * equal_share(free, reference.codes),
     )
 
 
-def off(ours: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> float:
+def logits_error(ours: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> float:
     """RMS of the difference of logits over the RMS of the true ones about their mean at each place."""
     pairs = list(zip(ours, truth, strict=True))
     error = sum(float((a - b).double().square().sum()) for a, b in pairs)
@@ -151,12 +151,12 @@ def off(ours: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> float:
     return math.sqrt(error / spread)
 
 
-def listened(study: "Study", outcome: Outcome, panel: Panel) -> Outcome:
-    """The outcome with what the judges say of the variant's speech."""
+def judged(study: "Study", codes_alone: VariantFigures, panel: Panel) -> VariantFigures:
+    """The figures with what the judges say of the variant's speech."""
     rows = [panel.judge(Spoken(sentence, speaker, pcm))[0] for sentence, speaker, pcm in study.speech()]
     figures = figures_of(rows)
     return replace(
-        outcome,
+        codes_alone,
         word_error_rate=figures.word_error_rate,
         ovrl=figures.ovrl,
         p808=figures.p808,
@@ -164,15 +164,15 @@ def listened(study: "Study", outcome: Outcome, panel: Panel) -> Outcome:
     )
 
 
-def line(outcome: Outcome) -> str:
-    free = f"{outcome.free_first_difference:.1f}, {outcome.free_equal:.1f} %"
-    off = f"{outcome.logits_off:.3f}, {outcome.predictor_logits_off:.3f} %"
-    cells = [outcome.variant, f"{outcome.forced_code_0:.2f}, {outcome.forced_others:.2f} %", off, free]
-    if outcome.word_error_rate is not None:
+def line(figures: VariantFigures) -> str:
+    free = f"{figures.free_first_difference:.1f}, {figures.free_equal:.1f} %"
+    off = f"{figures.logits_off:.3f}, {figures.predictor_logits_off:.3f} %"
+    cells = [figures.variant, f"{figures.forced_code_0:.2f}, {figures.forced_others:.2f} %", off, free]
+    if figures.word_error_rate is not None:
         cells += [
-            f"{outcome.word_error_rate:.1f} %",
-            f"{outcome.ovrl:.2f}, {outcome.p808:.2f}",
-            f"{outcome.stops:.0f} %",
+            f"{figures.word_error_rate:.1f} %",
+            f"{figures.ovrl:.2f}, {figures.p808:.2f}",
+            f"{figures.stops:.0f} %",
         ]
     return f"| {' | '.join(cells)} |"
 

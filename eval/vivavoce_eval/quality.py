@@ -20,13 +20,13 @@ from vivavoce_eval.figures import Run, load, save, voices_of
 from vivavoce_eval.gates import Limits, gates
 from vivavoce_eval.hearing import Panel, Row, Spoken
 from vivavoce_eval.judges import Embedding, SpeakerEncoder
-from vivavoce_eval.report import Report, as_json, as_text, write_html, write_markdown
+from vivavoce_eval.report import QualityReport, as_json, as_text, write_html, write_markdown
 from vivavoce_eval.sentences import ENGLISH, pick, read_sentences
 from vivavoce_eval.speaking import from_folder, through_server
 from vivavoce_eval.waves import Samples, write_wav
 
 JUDGES = ("faster-whisper", "speechmos", "Resemblyzer", "librosa")
-NOTHING = "none"
+NO_COMPARISON = "none"
 TEACHER = QUALITY / "teacher.json"
 BASELINES = {"whole": QUALITY / "whole_text.json", "streaming": QUALITY / "streaming_text.json"}
 REPORTS = {".html": write_html, ".md": write_markdown}
@@ -74,18 +74,18 @@ def run(args: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
-def judge(args: argparse.Namespace) -> tuple[Report, dict[int, Samples]]:
+def judge(args: argparse.Namespace) -> tuple[QualityReport, dict[int, Samples]]:
     """→ the report, and the speech by sentence."""
     listener, recogniser = Transcriber(args.whisper, args.threads), SpeakerEncoder()
     with speaking(args) as (speakers, speech):
         teacher = reference(args.teacher, TEACHER, speakers)
         baseline = reference(args.baseline, BASELINES[text_mode(args)], speakers)
         expected = {name: voice.embedding for name, voice in teacher.voices.items()} if teacher else {}
-        rows, embeddings, sounds = heard(Panel(listener, recogniser, expected), kept(speech, args.keep))
+        rows, embeddings, sounds = heard(Panel(listener, recogniser, expected), saving(speech, args.keep))
     run = Run(about(args, speakers), tuple(rows), voices_of(rows, embeddings))
     limits = Limits(args.max_wer, args.min_ovrl)
     references = {name: one for name, one in (("baseline", baseline), ("teacher", teacher)) if one}
-    return Report(run, gates(run, baseline, teacher, limits), references), sounds
+    return QualityReport(run, gates(run, baseline, teacher, limits), references), sounds
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def heard(panel: Panel, speech: Iterable[Spoken]) -> tuple[list[Row], list[Embed
     return rows, embeddings, sounds
 
 
-def kept(speech: Iterable[Spoken], folder: Path | None) -> Iterator[Spoken]:
+def saving(speech: Iterable[Spoken], folder: Path | None) -> Iterator[Spoken]:
     """Passes the speech on; writes it into the folder, if there is one."""
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def reference(given: str | None, default: Path, speakers: list[str]) -> Run | No
     Raises:
         Unusable: the file is no run. OSError: it cannot be read.
     """
-    if given == NOTHING:
+    if given == NO_COMPARISON:
         return None
     if given is not None:
         return load(Path(given))

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 
-from vivavoce_eval.figures import Run, figures_of, short
+from vivavoce_eval.figures import Run, figures_of, rounded
 from vivavoce_eval.gates import Gate, faults
 from vivavoce_eval.hearing import Row
 from vivavoce_eval.pictures import spectrogram
@@ -26,7 +26,7 @@ body { background: #161616; color: #ddd; } td, th { border-color: #444; } .bad {
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class QualityReport:
     """A run beside what it is held against. `references` are named earlier runs, of which the same sentences count."""
 
     run: Run
@@ -39,7 +39,7 @@ class Report:
 
     def figure_rows(self) -> list[tuple[str, ...]]:
         """Header and rows: a figure, this run's value, each reference's."""
-        known = {name: rows for name, run in self.references.items() if (rows := run.on(self.run.rows))}
+        known = {name: rows for name, run in self.references.items() if (rows := run.rows_shared_with(self.run.rows))}
         columns = [figures_of(self.run.rows), *map(figures_of, known.values())]
         table: list[tuple[str, ...]] = [("", "this run", *known)]
         table.append(("sentences", *(str(figures.sentences) for figures in columns)))
@@ -89,7 +89,7 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def as_text(report: Report) -> str:
+def as_text(report: QualityReport) -> str:
     """For a terminal."""
     parts = [_aligned(report.figure_rows()), _aligned(report.speaker_rows())]
     parts.append("\n".join(_remark(row) for row in report.run.rows if row.wrong_words or faults(row)))
@@ -107,7 +107,7 @@ def _aligned(table: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def as_json(report: Report) -> str:
+def as_json(report: QualityReport) -> str:
     """One line, without the sentences."""
     document = {
         "about": report.run.about,
@@ -116,17 +116,17 @@ def as_json(report: Report) -> str:
         "gates": [{**asdict(gate), "passed": gate.passed} for gate in report.gates],
         "passed": report.passed,
     }
-    return json.dumps(short(document))
+    return json.dumps(rounded(document))
 
 
-def pictured(report: Report, sounds: Mapping[int, Samples]) -> list[Row]:
+def pictured(report: QualityReport, sounds: Mapping[int, Samples]) -> list[Row]:
     """The rows that a report shows in pictures: faulty ones first, then those with the most wrong words."""
     rows = sorted(report.run.rows, key=lambda row: (not faults(row), -row.wrong_words, row.number))
     shown = max(PICTURES, sum(bool(faults(row)) for row in rows))
     return [row for row in rows if row.number in sounds][:shown]
 
 
-def write_markdown(report: Report, sounds: Mapping[int, Samples], path: Path) -> None:
+def write_markdown(report: QualityReport, sounds: Mapping[int, Samples], path: Path) -> None:
     """Pictures and sound files lie in a folder beside it."""
     folder = path.with_name(f"{path.stem}_files")
     folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def write_markdown(report: Report, sounds: Mapping[int, Samples], path: Path) ->
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
-def _about(report: Report) -> str:
+def _about(report: QualityReport) -> str:
     verdict = "passed" if report.passed else "FAILED"
     return f"{verdict}. " + ", ".join(f"{name}: {value}" for name, value in report.run.about.items())
 
@@ -153,7 +153,7 @@ def _markdown(table: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def write_html(report: Report, sounds: Mapping[int, Samples], path: Path) -> None:
+def write_html(report: QualityReport, sounds: Mapping[int, Samples], path: Path) -> None:
     """One file, pictures and sound inside."""
     parts = ["<h1>Quality of a voice</h1>", f"<p>{escape(_about(report))}</p>"]
     parts += [_html(report.figure_rows()), _html(report.speaker_rows()), "<ul>"]

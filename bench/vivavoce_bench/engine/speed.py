@@ -57,12 +57,12 @@ def run(args: argparse.Namespace) -> int:
     engine.start()
     try:
         asyncio.run(measure(engine, clock, streams=1, utterances=1))  # warm-up
-        loads = [asyncio.run(measure(engine, clock, streams, args.utterances)) for streams in args.streams]
+        runs = [asyncio.run(measure(engine, clock, streams, args.utterances)) for streams in args.streams]
     finally:
         engine.stop()
     rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     machine = describe_machine(str(runner.device))
-    report(machine, load_s, rss_mb, loads)
+    report(machine, load_s, rss_mb, runs)
     versions = {"torch": torch.__version__, "python": platform.python_version()}
     print(
         json.dumps(
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
                 "versions": versions,
                 "load_s": round(load_s, 2),
                 "peak_rss_mb": round(rss_mb),
-                "runs": [asdict(load) for load in loads],
+                "runs": [asdict(each) for each in runs],
             }
         )
     )
@@ -92,7 +92,7 @@ def show_profile(runner: "GraphRunner | TorchRunner", streams: Sequence[int]) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SpeedFigures:
     """What `streams` utterances at once gave. `rtf` is wall time over the audio time of one stream."""
 
     streams: int
@@ -127,7 +127,7 @@ class ComponentClock:
         self.seconds[name] += time.perf_counter() - self._started_s
 
 
-async def measure(engine: Engine, clock: ComponentClock, streams: int, utterances: int) -> Load:
+async def measure(engine: Engine, clock: ComponentClock, streams: int, utterances: int) -> SpeedFigures:
     """Each of `streams` listeners hears `utterances` utterances, one after the other."""
     clock.reset()
     before = engine.stats()
@@ -140,7 +140,7 @@ async def measure(engine: Engine, clock: ComponentClock, streams: int, utterance
     share = {name: round(seconds / wall_s, 3) for name, seconds in clock.seconds.items()}
     if share:
         share["host"] = round(1 - sum(share.values()), 3)
-    return Load(
+    return SpeedFigures(
         streams=streams,
         frames_per_s=round(frames / wall_s, 1),
         rtf=round(wall_s / (frames / streams * engine.info.frame_s), 3),
@@ -172,14 +172,14 @@ async def listen(engine: Engine, number: int, utterances: int) -> tuple[int, lis
     return frames, ttfa_ms
 
 
-def report(machine: str, load_s: float, rss_mb: float, loads: Sequence[Load]) -> None:
+def report(machine: str, load_s: float, rss_mb: float, runs: Sequence[SpeedFigures]) -> None:
     print(f"{machine}; loaded in {load_s:.1f} s; peak memory {rss_mb:.0f} MB")
     print("streams  frames/s  rows/step  real-time factor  TTFA median / max ms  time in")
-    for load in loads:
-        share = ", ".join(f"{name} {part:.0%}" for name, part in load.share.items())
+    for each in runs:
+        share = ", ".join(f"{name} {part:.0%}" for name, part in each.share.items())
         print(
-            f"{load.streams:7d}  {load.frames_per_s:8.1f}  {load.frames_per_step:9.2f}  {load.rtf:16.3f}  "
-            f"{load.ttfa_ms_median:9.0f} / {load.ttfa_ms_max:<8.0f}  {share}"
+            f"{each.streams:7d}  {each.frames_per_s:8.1f}  {each.frames_per_step:9.2f}  {each.rtf:16.3f}  "
+            f"{each.ttfa_ms_median:9.0f} / {each.ttfa_ms_max:<8.0f}  {share}"
         )
 
 

@@ -26,8 +26,8 @@ from vivavoce_engine.pages import pages_of
 from vivavoce_engine.request import SynthesisRequest
 
 from vivavoce_bench.engine.machine import TEXTS, describe_machine, shipped_voice
-from vivavoce_bench.planning.simulation import Arrival, Heard, Simulation
-from vivavoce_bench.planning.step_times import NOTHING
+from vivavoce_bench.planning.simulation import Arrival, SimulatedListener, Simulation
+from vivavoce_bench.planning.step_times import TAKES_NO_TIME
 
 CHUNK_FRAMES = (1, 2, 4, 8)
 """Frames of a Code2Wav call that are recorded: the ramp of chunks has these, and the last pieces of speech."""
@@ -133,7 +133,7 @@ class Recorder:
         calls_ms: defaultdict[int, list[float]] = defaultdict(list)
         two_ms: defaultdict[int, list[float]] = defaultdict(list)
         took_ms, called = 0.0, 0  # the last step: its time, and the length of its call
-        for plan, step_ms in self._series(self._speaking(rows)):
+        for plan, step_ms in self._series(self._plans_with_decoding(rows)):
             length = plan.vocode[0][1] if plan.vocode else 0
             if plan.step and length:
                 calls_ms[length].append(step_ms)
@@ -155,7 +155,7 @@ class Recorder:
         start_ms: list[float] = []
         first_audio_ms: list[float] = []
         called = False
-        for plan, step_ms in self._series(self._starting(count)):
+        for plan, step_ms in self._series(self._plans_with_starts(count)):
             if plan.start and plan.step:
                 (first_audio_ms if plan.vocode else start_ms).append(step_ms)
             elif plan.step and not called:
@@ -166,52 +166,52 @@ class Recorder:
             return StartTimes(prefill_ms, 0.0)
         idle_ms: list[float] = []
         for _ in range(self._rounds):
-            idle_ms += [ms for _, ms in self._series(_first_frame(self._asked(count, TEXTS), heard=True))]
+            idle_ms += [ms for _, ms in self._series(_first_frame(self._new_utterances(count, TEXTS), heard=True))]
         return StartTimes(prefill_ms, round(max(0.0, _median(idle_ms) - _median(first_audio_ms)), 3))
 
-    def started(self, rows: int) -> tuple[Sequence, ...]:
+    def start_utterances(self, rows: int) -> tuple[Sequence, ...]:
         """Utterances whose prompts have been run, one a row."""
-        utterances = self._asked(rows, [TEXT], streaming_text=True)
+        utterances = self._new_utterances(rows, [TEXT], streaming_text=True)
         self._run([Plan(utterances, (), ())])
         return utterances
 
-    def make(self, utterances: tuple[Sequence, ...], frames: int) -> None:
+    def run_frames(self, utterances: tuple[Sequence, ...], frames: int) -> None:
         """So many frames of each."""
         self._run(_frames(utterances, frames))
 
-    def _speaking(self, rows: int) -> Iterator[Plan]:
+    def _plans_with_decoding(self, rows: int) -> Iterator[Plan]:
         """A Code2Wav call of each length a round, beside a frame as in the loop; frames that are too many for it are
         passed over."""
         utterances: tuple[Sequence, ...] = ()
         for _, length in itertools.product(range(self._rounds), CHUNK_FRAMES):
-            while not (yield from self._unfinished(utterances, max(FEWEST_FRAMES, length) - 1)):
-                utterances = self._asked(rows, [TEXT], streaming_text=True)
+            while not (yield from self._frames_until_end(utterances, max(FEWEST_FRAMES, length) - 1)):
+                utterances = self._new_utterances(rows, [TEXT], streaming_text=True)
                 yield Plan(utterances, (), ())
             for utterance in utterances:
                 utterance.frames_vocoded = utterance.frames_made + 1 - length
             yield from _step(Plan((), utterances, tuple((utterance, length) for utterance in utterances)))
 
-    def _unfinished(self, utterances: tuple[Sequence, ...], frames: int) -> Generator[Plan, None, bool]:
+    def _frames_until_end(self, utterances: tuple[Sequence, ...], frames: int) -> Generator[Plan, None, bool]:
         """So many frames of each; False, and fewer, where there are none or one is known to have come to its end."""
         for plan in _frames(utterances, frames):
-            if self._over(utterances):
+            if self._need_restart(utterances):
                 break
             yield plan
-        return not self._over(utterances)
+        return not self._need_restart(utterances)
 
-    def _over(self, utterances: tuple[Sequence, ...]) -> bool:
+    def _need_restart(self, utterances: tuple[Sequence, ...]) -> bool:
         return not utterances or any(utterance.utterance_id in self._ended for utterance in utterances)
 
-    def _starting(self, count: int) -> Iterator[Plan]:
+    def _plans_with_starts(self, count: int) -> Iterator[Plan]:
         """Prompts with their first frame, without and with its audio, and frames after each."""
-        asked = [self._asked(count, TEXTS) for _ in range(2 * self._rounds + 1)]  # before anything is timed
+        asked = [self._new_utterances(count, TEXTS) for _ in range(2 * self._rounds + 1)]  # before anything is timed
         yield Plan(asked[0], (), ())
         yield from _frames(asked[0], FEWEST_FRAMES)
         for utterances, heard in zip(asked[1:], itertools.cycle((False, True)), strict=False):
             yield from _first_frame(utterances, heard)
             yield from _frames(utterances, FEWEST_FRAMES)
 
-    def _asked(self, count: int, texts: Iterable[str], streaming_text: bool = False) -> tuple[Sequence, ...]:
+    def _new_utterances(self, count: int, texts: Iterable[str], streaming_text: bool = False) -> tuple[Sequence, ...]:
         """New utterances in the first rows, with the texts in turn."""
         pages = itertools.count()
         info = self._runner.info
@@ -229,7 +229,7 @@ class Recorder:
         trailing = TrailingText(prompt.trailing_ids, complete=True, text_tokens=prompt.text_tokens)
         number = next(self._ids)
         max_frames = self._runner.info.max_frames
-        listener = Heard(number, Arrival(0.0, max_frames))
+        listener = SimulatedListener(number, Arrival(0.0, max_frames))
         sequence = Sequence(Pending(number, request, prompt, number, max_frames, listener, trailing), row)
         positions = prompt.prefill_tokens + self._rounds * sum(max(FEWEST_FRAMES, length) for length in CHUNK_FRAMES)
         sequence.pages = list(itertools.islice(pages, pages_of(positions)))
@@ -288,7 +288,7 @@ def _median(values: Iterable[float]) -> float:
 
 def host_ms(rows: int, steps_ahead: int) -> float:
     """What the engine's own loop takes for a step of so many rows, whatever its runner takes."""
-    times = replace(NOTHING, steps_ahead=steps_ahead)
+    times = replace(TAKES_NO_TIME, steps_ahead=steps_ahead)
     simulation = Simulation(times, EngineConfig(max_streams=rows, max_queue=rows, max_prefills_per_step=rows))
     arrivals = [Arrival(0.0, HOST_FRAMES)] * rows
     started_s = time.perf_counter()

@@ -18,7 +18,7 @@ from typing import Any
 from vivavoce_client.say import KEY_VARIABLE, add_server_arguments, server_url
 
 from vivavoce_bench.listener.compare import MIN_PAIRS, Pair, comparison_table, pair_plans, ratios
-from vivavoce_bench.listener.load import Closed, Counts, Load, LoadPlan, Poisson, Run, run_load
+from vivavoce_bench.listener.load import Closed, Counts, LoadPlan, OfferedLoad, Poisson, Run, run_load
 from vivavoce_bench.listener.progress import shown
 from vivavoce_bench.listener.prompts import BUNDLED, load_prompts
 from vivavoce_bench.listener.report import request_json, run_json, table, target_json
@@ -42,7 +42,7 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     add_server_arguments(parser)
     parser.add_argument("--server", choices=SERVERS, default=DEFAULT_SERVER, help="what answers there [%(default)s]")
-    _add_what_to_do(parser, warmup_s=30, duration_s=60, nargs="+")
+    _add_run_arguments(parser, warmup_s=30, duration_s=60, nargs="+")
     parser.add_argument("-o", "--output", type=Path, help="file for the whole result, every request in it, as JSON")
     parser.add_argument("--plots", type=Path, help="folder for plots, PNG and SVG (needs matplotlib)")
 
@@ -52,7 +52,7 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="URL, or SERVER=URL for another than vivavoce: " + ", ".join(SERVERS))
     parser.add_argument("b", metavar="B", help="the other")
     parser.add_argument("--model", help="served model")
-    _add_what_to_do(parser, warmup_s=5, duration_s=20, nargs=1)
+    _add_run_arguments(parser, warmup_s=5, duration_s=20, nargs=1)
     parser.add_argument("--pairs", type=int, default=6, help="how often both are measured [%(default)s]")
 
 
@@ -64,7 +64,7 @@ class Command:
     run: Callable[[argparse.Namespace], int]
 
 
-def _add_what_to_do(parser: argparse.ArgumentParser, warmup_s: float, duration_s: float, nargs: str | int) -> None:
+def _add_run_arguments(parser: argparse.ArgumentParser, warmup_s: float, duration_s: float, nargs: str | int) -> None:
     load = parser.add_mutually_exclusive_group(required=True)
     load.add_argument("--rate", type=_positive(float), nargs=nargs, help="Poisson arrivals a second, one run each")
     load.add_argument("--concurrency", type=_positive(int), nargs=nargs, help="listeners at once, one run each")
@@ -109,7 +109,7 @@ def run_load_command(args: argparse.Namespace) -> int:
         target = make_target(url)
         runs = asyncio.run(_measure(target, plans))
     print(table(runs))
-    document = {"bench": "load", **_circumstances(args), **target_json(target), "runs": [run_json(run) for run in runs]}
+    document = {"bench": "load", **_environment(args), **target_json(target), "runs": [run_json(run) for run in runs]}
     document["valid"] = all(run.summary.valid for run in runs)
     if args.output is not None:
         requests = [[request_json(each) for each in run.measurements] for run in runs]
@@ -133,7 +133,7 @@ def run_compare_command(args: argparse.Namespace) -> int:
     print(comparison_table(pairs))
     document = {
         "bench": "compare",
-        **_circumstances(args),
+        **_environment(args),
         "a": target_json(targets[0]),
         "b": target_json(targets[1]),
         "ratios": {name: asdict(each) for name, each in ratios(pairs).items()},
@@ -149,13 +149,13 @@ def _usage_error(error: ValueError) -> int:
     return USAGE_ERROR
 
 
-def _loads(args: argparse.Namespace) -> list[Load]:
+def _loads(args: argparse.Namespace) -> list[OfferedLoad]:
     if args.rate is not None:
         return [Poisson(rate) for rate in args.rate]
     return [Closed(listeners) for listeners in args.concurrency]
 
 
-def _plan(args: argparse.Namespace, load: Load) -> LoadPlan:
+def _plan(args: argparse.Namespace, load: OfferedLoad) -> LoadPlan:
     return LoadPlan(load, load_prompts(args.prompts), args.duration, args.warmup, args.seed, args.timeout)
 
 
@@ -199,7 +199,7 @@ def _plotter(folder: Path | None) -> Callable[[Sequence[Run], str], list[Path]]:
     return partial(write_plots, folder=folder)
 
 
-def _circumstances(args: argparse.Namespace) -> dict[str, Any]:
+def _environment(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "prompts": args.prompts,
         "client": f"vivavoce-speech {version('vivavoce-speech')}",

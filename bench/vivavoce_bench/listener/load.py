@@ -37,14 +37,14 @@ class Closed:
         return f"{self.listeners} at once"
 
 
-Load = Poisson | Closed
+OfferedLoad = Poisson | Closed
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
     """What to do to a server. `seed` settles arrivals, order of texts, and the seeds of the requests."""
 
-    load: Load
+    load: OfferedLoad
     texts: Sequence[str]
     duration_s: float = 60.0
     warmup_s: float = 30.0

@@ -18,7 +18,7 @@ from typing import Any
 
 from vivavoce_engine.config import EngineConfig
 
-from vivavoce_bench.planning.simulation import FRAME_S, Arrival, Heard, Simulation, Stall
+from vivavoce_bench.planning.simulation import FRAME_S, Arrival, SimulatedListener, Simulation, Stall
 from vivavoce_bench.planning.step_times import StepTimes, StepTimesError, read_step_times
 
 RESULTS = Path("bench/results")
@@ -269,7 +269,7 @@ def compare_run(
 
 def _simulate_run(
     engine: SimulatedEngine, facts: Mapping[str, Any], sent: Sequence[dict[str, Any]]
-) -> tuple[list[Heard], float]:
+) -> tuple[list[SimulatedListener], float]:
     """What the listeners of a run hear in a simulation, and the CPU seconds of its HTTP process."""
     listeners = facts["load"].get("listeners")
     lengths = [max(1, round(each["audio_s"] / FRAME_S)) for each in sent]

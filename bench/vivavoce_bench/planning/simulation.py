@@ -48,7 +48,7 @@ class Arrival:
 
 
 @dataclass(slots=True)
-class Heard:
+class SimulatedListener:
     """What a listener gets of one request. It reads at once, so nothing is ever unread."""
 
     utterance_id: int
@@ -64,7 +64,7 @@ class Heard:
     def count_sent(self, frames: int) -> None:
         pass
 
-    def hear(self, at_s: float, frames: int) -> None:
+    def add_audio(self, at_s: float, frames: int) -> None:
         """A piece comes."""
         if self.first_s is None:
             self.first_s = at_s
@@ -200,7 +200,7 @@ class Simulation:
         self._loop = EngineLoop(self._runner, config, self._admission, self._deliver, self._clock)
         self._accepted = 0
         self._accepted_frames = 0.0
-        self._heard: list[Heard] = []
+        self._heard: list[SimulatedListener] = []
         self._waiting_arrivals: list[Arrival] = []
         self._taken_in: deque[tuple[float, Arrival]] = deque()
         """Requests that the front has taken, and when the engine has them."""
@@ -216,7 +216,7 @@ class Simulation:
         """How long the HTTP process has worked."""
         return self._front.busy_s
 
-    def run(self, arrivals: Iterable[Arrival]) -> list[Heard]:
+    def run(self, arrivals: Iterable[Arrival]) -> list[SimulatedListener]:
         self._waiting_arrivals = list(arrivals)
         heapq.heapify(self._waiting_arrivals)
         while True:
@@ -232,7 +232,7 @@ class Simulation:
             else:
                 return self._heard
 
-    def run_closed(self, frames: Iterable[int], listeners: int, pause_s: float = 0.0) -> list[Heard]:
+    def run_closed(self, frames: Iterable[int], listeners: int, pause_s: float = 0.0) -> list[SimulatedListener]:
         """So many listeners; each asks for the next speech `pause_s` after it has had the end of its last."""
         self._next_frames, self._pause_s = iter(frames), pause_s
         return self.run([Arrival(0.0, length) for length in itertools.islice(self._next_frames, listeners)])
@@ -244,7 +244,7 @@ class Simulation:
             self._taken_in.append((self._front.done_s(arrival.at_s, self._front_ms.request), arrival))
 
     def _submit(self, arrival: Arrival) -> None:
-        listener = Heard(len(self._heard), arrival)
+        listener = SimulatedListener(len(self._heard), arrival)
         self._heard.append(listener)
         length = arrival.frames
         tokens = max(1, round(length / FRAMES_PER_TOKEN))
@@ -277,9 +277,9 @@ class Simulation:
         for listener, event in deliveries:
             match event:
                 case AudioChunk(frames=frames):
-                    assert isinstance(listener, Heard)
+                    assert isinstance(listener, SimulatedListener)
                     done_s = self._front.done_s(self._clock.now_s, self._front_ms.piece)
-                    listener.hear(done_s + self._serving_s, frames)
+                    listener.add_audio(done_s + self._serving_s, frames)
                 case Finished():
                     for length in itertools.islice(self._next_frames, 1):
                         next_s = done_s + self._serving_s + self._pause_s

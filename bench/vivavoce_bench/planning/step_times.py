@@ -105,7 +105,7 @@ class StepTimes:
         return self.host_ms(max(len(plan.step), len(plan.vocode))) + start_ms
 
 
-NOTHING = StepTimes("none", "none", ZERO, ZERO, ZERO, ZERO)
+TAKES_NO_TIME = StepTimes("none", "none", ZERO, ZERO, ZERO, ZERO)
 """A machine that takes no time."""
 
 

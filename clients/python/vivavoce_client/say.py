@@ -61,7 +61,7 @@ def add_say_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class Report:
+class SpeechTimer:
     """What one text took, and how much came of it."""
 
     def __init__(self) -> None:
@@ -95,10 +95,10 @@ def say(args: argparse.Namespace) -> int:
             with open_output(path, audio_format) as output:
                 say_standard_input(client, voice, options, output, args.lines)
         else:
-            report = Report()
+            timer = SpeechTimer()
             with client.stream(args.text, voice, **options) as speech, open_output(path, audio_format) as output:
-                pass_on(speech, output, report)
-                print(report.line(output.name, speech.first_audio_s, wire_format == PCM), file=sys.stderr)
+                pass_on(speech, output, timer)
+                print(timer.line(output.name, speech.first_audio_s, wire_format == PCM), file=sys.stderr)
     return 0
 
 
@@ -120,9 +120,9 @@ def speech_options(args: argparse.Namespace, wire_format: str) -> SpeechOptions:
     return cast(SpeechOptions, {"response_format": wire_format, **given})
 
 
-def pass_on(pieces: Iterable[bytes], output: Output, report: Report) -> None:
+def pass_on(pieces: Iterable[bytes], output: Output, timer: SpeechTimer) -> None:
     for piece in pieces:
-        report.add(piece)
+        timer.add(piece)
         output.write(piece)
 
 
@@ -134,10 +134,10 @@ def say_standard_input(client: Client, voice: str, options: SpeechOptions, outpu
         texts = ([line] for line in sys.stdin if line.strip())
     with client.live(voice, **options) as live:
         for text in texts:
-            report = Report()
+            timer = SpeechTimer()
             with live.say(text) as speech:
-                pass_on(speech, output, report)
-            print(report.line(output.name, speech.first_audio_s, is_pcm), file=sys.stderr)
+                pass_on(speech, output, timer)
+            print(timer.line(output.name, speech.first_audio_s, is_pcm), file=sys.stderr)
 
 
 def fragments() -> Iterator[str]:
