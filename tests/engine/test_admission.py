@@ -29,7 +29,10 @@ def test_the_queue_is_bounded_by_requests_and_by_seconds_of_speech() -> None:
 
 
 def test_an_empty_queue_takes_a_text_of_any_length() -> None:
-    admission().check(Load(0, 0.0), frames=1e6, max_wait_s=None)
+    gate = admission()
+    gate.check(Load(0, 0.0), frames=1e6, max_wait_s=None)
+    with pytest.raises(Overloaded, match="too long"):
+        gate.check(Load(1, 0.0), frames=1e6, max_wait_s=None)
 
 
 def test_a_wait_that_cannot_be_met_is_refused_at_once() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from vivavoce_engine.config import EngineConfig
 
+from vivavoce_bench.listener.metrics import percentile
 from vivavoce_bench.planning.simulation import FRAME_S, Arrival, SimulatedListener, Simulation, Stall
 from vivavoce_bench.planning.step_times import StepTimes, StepTimesError, read_step_times
 
@@ -191,7 +192,7 @@ def _plan(engine: SimulatedEngine, args: argparse.Namespace) -> int:
     replicas, tried = fewest_replicas(engine, workload, args.ttfa_ms, args.underruns)
     print(f"{engine.times.machine}, {engine.times.model}; {engine.config.max_streams} rows a replica")
     for name in engine.times.assumed:
-        print(f"{name} was not recorded: see vivavoce_engine/step_times.py for what is assumed")
+        print(f"{name} was not recorded: see vivavoce_bench/planning/step_times.py for what is assumed")
     print("replicas  requests/s each  TTFA p50 / p95 ms  underruns  refused  audio s/s each")
     for each in tried:
         print(
@@ -206,12 +207,6 @@ def _plan(engine: SimulatedEngine, args: argparse.Namespace) -> int:
     document = {"bench": "plan", **engine.facts(), "replicas": replicas, "tried": [asdict(each) for each in tried]}
     print(json.dumps(document, ensure_ascii=False))
     return 0 if replicas is not None else UNFIT
-
-
-def percentile(values: Iterable[float], percent: float) -> float:
-    """Nearest rank, as `vivavoce bench load` counts."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
 
 
 # ---- against a real run ---------------------------------------------------------------------------------------

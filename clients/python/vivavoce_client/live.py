@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from vivavoce_client.live_transport import Connect, ConnectionLost, LiveConnection, open_websocket, stream_url
-from vivavoce_client.protocol import ApiError, ConnectionFailed, SpeechOptions, StreamBroken, parse_live_error
+from vivavoce_client.protocol import ConnectionFailed, StreamBroken, parse_live_error
 
 Text = str | Iterable[str] | AsyncIterable[str]
 """What is to be said, at once or in fragments. A plain iterable may block: it is read on a thread of its own."""
@@ -312,6 +312,3 @@ async def _read_on_thread(pieces: Iterable[str]) -> AsyncIterator[str]:
         if isinstance(item, BaseException):
             raise item
         yield item
-
-
-__all__ = ["ApiError", "AsyncLiveSession", "AsyncUtterance", "SpeechOptions", "Text"]
