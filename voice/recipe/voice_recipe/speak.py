@@ -26,6 +26,9 @@ from voice_recipe.talker import Talker
 from voice_recipe.talker_data import text_ids
 from voice_recipe.text_tokenizer import TextTokenizer
 
+MAX_FRAMES = 300
+"""Frames of an utterance after which speech is cut off: 24 s."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -93,14 +96,7 @@ class Voice:
 
     @torch.no_grad()
     def codes(
-        self,
-        text: str,
-        speaker: int,
-        streaming: bool,
-        sampling: Sampling,
-        seed: int,
-        english: bool = True,
-        max_frames: int = 300,
+        self, text: str, speaker: int, streaming: bool, sampling: Sampling, seed: int, english: bool = True
     ) -> tuple[Tensor, bool]:
         """-> codes [1, F, 8] and whether the talker stopped by itself."""
         generator = torch.Generator().manual_seed(seed)
@@ -110,7 +106,7 @@ class Voice:
         frames: list[Tensor] = []
         hidden, past = self.talker.trunk(x, torch.arange(x.shape[1]), None)
         place = x.shape[1]
-        while len(frames) < max_frames:
+        while len(frames) < MAX_FRAMES:
             logits = self.talker.codec_head(hidden[0, -1]).float()
             if seen:
                 index = torch.tensor(sorted(set(seen)))
@@ -131,7 +127,7 @@ class Voice:
             hidden, past = self.talker.trunk(step, torch.tensor([place]), None, past)
             place += 1
         made = torch.cat(frames, 1) if frames else torch.zeros(1, 0, c.TALKER.code_groups, dtype=torch.long)
-        return made, len(frames) < max_frames
+        return made, len(frames) < MAX_FRAMES
 
     @torch.no_grad()
     def audio(self, codes: Tensor) -> Tensor:
