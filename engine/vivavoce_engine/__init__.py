@@ -1,4 +1,4 @@
-"""Vivavoce's engine: continuous batching of Qwen3-TTS utterances, streamed as 24 kHz float audio.
+"""Vivavoce's engine: speaks many Qwen3-TTS utterances in one batch and streams each as 24 kHz float audio.
 
 engine = EngineProcess(read_model("path/to/checkpoint", EngineConfig()), EngineConfig())
 engine.start()

@@ -15,7 +15,7 @@ from vivavoce_eval.pictures import spectrogram
 from vivavoce_eval.waves import Samples, write_wav
 
 PICTURES = 12
-"""Sentences that a report shows in pictures, beside the faulty ones."""
+"""Number of sentences that a report shows as pictures. Faulty ones come first."""
 COLUMNS = ("number", "category", "speaker", "wrong", "OVRL", "F0 Hz", "s", "text", "heard", "faults")
 STYLE = """\
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #222; }
@@ -27,7 +27,7 @@ body { background: #161616; color: #ddd; } td, th { border-color: #444; } .bad {
 
 @dataclass(frozen=True, slots=True)
 class QualityReport:
-    """A run beside what it is held against. `references` are named earlier runs, of which the same sentences count."""
+    """A run with its gates and references. `references` are earlier runs by name, of which the same sentences count."""
 
     run: Run
     gates: Sequence[Gate]
@@ -38,7 +38,7 @@ class QualityReport:
         return all(gate.passed for gate in self.gates)
 
     def figure_rows(self) -> list[tuple[str, ...]]:
-        """Header and rows: a figure, this run's value, each reference's."""
+        """Header and rows of a table: a figure, this run's value, the value of each reference."""
         known = {name: rows for name, run in self.references.items() if (rows := run.rows_shared_with(self.run.rows))}
         columns = [figures_of(self.run.rows), *map(figures_of, known.values())]
         table: list[tuple[str, ...]] = [("", "this run", *known)]
@@ -73,7 +73,7 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A sentence's line of the table COLUMNS; what was heard is told where it is wrong."""
+    """Cells of a sentence in the table COLUMNS. The heard text is shown only if it is wrong."""
     heard = row.heard if row.wrong_words else ""
     return (
         f"{row.number:03d}",
@@ -90,7 +90,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def as_text(report: QualityReport) -> str:
-    """For a terminal."""
+    """Report for a terminal."""
     parts = [_aligned(report.figure_rows()), _aligned(report.speaker_rows())]
     parts.append("\n".join(_remark(row) for row in report.run.rows if row.wrong_words or faults(row)))
     parts.append("\n".join(str(gate) for gate in report.gates))
@@ -108,7 +108,7 @@ def _aligned(table: Sequence[Sequence[str]]) -> str:
 
 
 def as_json(report: QualityReport) -> str:
-    """One line, without the sentences."""
+    """Report as one line of JSON, without the sentences."""
     document = {
         "about": report.run.about,
         "figures": asdict(figures_of(report.run.rows)),
@@ -120,14 +120,14 @@ def as_json(report: QualityReport) -> str:
 
 
 def pictured(report: QualityReport, sounds: Mapping[int, Samples]) -> list[Row]:
-    """The rows that a report shows in pictures: faulty ones first, then those with the most wrong words."""
+    """Rows that a report shows as pictures: faulty ones first, then those with the most wrong words."""
     rows = sorted(report.run.rows, key=lambda row: (not faults(row), -row.wrong_words, row.number))
     shown = max(PICTURES, sum(bool(faults(row)) for row in rows))
     return [row for row in rows if row.number in sounds][:shown]
 
 
 def write_markdown(report: QualityReport, sounds: Mapping[int, Samples], path: Path) -> None:
-    """Pictures and sound files lie in a folder beside it."""
+    """Writes a report as Markdown, with pictures and sound files in a folder beside it."""
     folder = path.with_name(f"{path.stem}_files")
     folder.mkdir(parents=True, exist_ok=True)
     parts = ["# Quality of a voice", _about(report), _markdown(report.figure_rows()), _markdown(report.speaker_rows())]
@@ -154,7 +154,7 @@ def _markdown(table: Sequence[Sequence[str]]) -> str:
 
 
 def write_html(report: QualityReport, sounds: Mapping[int, Samples], path: Path) -> None:
-    """One file, pictures and sound inside."""
+    """Writes a report as one HTML file, with pictures and sound inside."""
     parts = ["<h1>Quality of a voice</h1>", f"<p>{escape(_about(report))}</p>"]
     parts += [_html(report.figure_rows()), _html(report.speaker_rows()), "<ul>"]
     parts += [f"<li{'' if gate.passed else ' class=bad'}>{escape(str(gate))}</li>" for gate in report.gates]

@@ -1,4 +1,4 @@
-"""Who is let in, who is told to come back and when, and whose turn it is."""
+"""Admission: which requests are accepted, which are refused and until when, and the order of turns."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The ramp from a small first piece of audio to large ones, and what a listener has left to play."""
+"""The ramp from a small first chunk of audio to large ones, and the audio that a listener has left to play."""
 
 import math
 

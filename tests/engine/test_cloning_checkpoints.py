@@ -1,4 +1,4 @@
-"""Base checkpoints: their encoders are read as released, and a file at fault is named."""
+"""Base checkpoints: encoders as released, and errors that name the file at fault."""
 
 import json
 import shutil

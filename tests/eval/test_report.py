@@ -1,4 +1,4 @@
-"""A run as people and programs read it."""
+"""Reports of a run for people and for programs."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""Rounding in the shipped voice: bfloat16 with the right casts stays as near to float32 as it is, and a fault that no
-ear and no transcript shows is found in the logits."""
+"""Rounding in the shipped voice: bfloat16 with the right casts stays near float32, and the logits reveal a fault that
+neither ear nor transcript shows.
+"""
 
 from collections.abc import Iterator
 

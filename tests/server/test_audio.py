@@ -1,4 +1,4 @@
-"""Samples → files, apart from HTTP: every format, rate and speed, however the audio is cut."""
+"""Encoding of samples to files, without HTTP: every format, rate and speed, for audio in pieces of any length."""
 
 import io
 

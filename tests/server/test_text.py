@@ -1,4 +1,4 @@
-"""What happens to a text before it is spoken: normalisation, pauses, splitting."""
+"""Preparation of a text before it is spoken: normalisation, pauses, splitting."""
 
 from dataclasses import replace
 from typing import Any

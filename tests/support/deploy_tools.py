@@ -1,4 +1,4 @@
-"""The environment of requirements.txt, made by `make test`; tests are skipped, visibly, where there is none."""
+"""The environment of requirements.txt, made by `make test`. Without it, tests are skipped visibly."""
 
 import subprocess
 from pathlib import Path

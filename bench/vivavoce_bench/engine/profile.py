@@ -1,8 +1,9 @@
-"""`vivavoce bench engine --profile`: where a frame goes on a GPU, for whoever makes it shorter.
+"""`vivavoce bench engine --profile`: time and memory traffic of each component of a frame on a GPU.
 
-One step of so many rows, and one call of Code2Wav for them, are watched by PyTorch's profiler. Bytes are what a
-component cannot avoid to read: its weights, once a pass, and the talker's keys and values. What share of the memory's
-bandwidth that is, as a large copy has it here, says how far it is from the floor; the rest is latency or arithmetic.
+PyTorch's profiler records one step of a number of rows, and one call of Code2Wav for them. The bytes are those that a
+component must read: its weights, once in each pass, and the talker's keys and values. Their share of the memory's
+bandwidth, measured by a large copy, shows how far a component is from the lower bound of its time. The rest is latency
+or arithmetic.
 """
 
 from collections.abc import Iterable
@@ -33,7 +34,7 @@ class DeviceActivity:
 
 @dataclass(slots=True)
 class Component:
-    """What a component did in one frame of all rows; of Code2Wav, in one call."""
+    """Work of a component in one frame of all rows. For Code2Wav, in one call."""
 
     us: float = 0.0
     kernels: int = 0
@@ -41,8 +42,10 @@ class Component:
 
 
 def split_frame(activities: Iterable[DeviceActivity], code_groups: int) -> dict[str, Component]:
-    """A frame's activities, in their order, by component: gpu/frame.py draws all of a frame's codes but the first, and
-    what comes after that is the talker's."""
+    """Assigns a frame's activities, in their order, to components.
+
+    gpu/frame.py first draws all of a frame's codes but the first. The activities after that belong to the talker.
+    """
     parts = {name: Component() for name in (PREDICTOR, TALKER, SAMPLER, COPY)}
     drawn = 0
     for activity in activities:
@@ -63,7 +66,7 @@ def is_copy(activity: DeviceActivity) -> bool:
 
 
 def profile(runner: "GraphRunner", rows: int) -> dict[str, Component]:
-    """A frame of each of `rows`, and a Code2Wav call of `CODEC_FRAMES` frames of them."""
+    """Profiles one frame of each of `rows`, and one Code2Wav call of `CODEC_FRAMES` frames for each of them."""
     recorder = Recorder(runner, 1)
     utterances = recorder.start_utterances(rows)
     recorder.run_frames(utterances, CODEC_FRAMES)
@@ -100,7 +103,7 @@ def _activities(runner: "GraphRunner", plan: Plan) -> list[DeviceActivity]:
 
 
 def bandwidth_gb_per_s() -> float:
-    """Of a copy that is too large for any cache: what is read and written in a second."""
+    """Memory bandwidth of a copy that is too large for any cache: GB read and written per second."""
     import torch
 
     source = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")

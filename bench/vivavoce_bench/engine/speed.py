@@ -1,6 +1,6 @@
-"""`vivavoce bench engine`: how fast the engine is on this machine, and where its time goes.
+"""`vivavoce bench engine`: speed of the engine on this machine, and its time by component.
 
-Times are of one run, so compare figures of the same run only. The last line of the output is one JSON document.
+Compare figures of the same run only. The last line of the output is one JSON document.
 """
 
 import argparse
@@ -30,19 +30,23 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Entry point of the command line: what `vivavoce bench engine` takes."""
-    parser.description = "Frames a second, real-time factor, TTFA, and time by component"
-    parser.add_argument("--model", help="checkpoint folder or hub id (default: the voice that ships)")
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4], help="utterances at once, one run each")
-    parser.add_argument("--profile", action="store_true", help="on a GPU: only the kernels of a frame, by component")
-    parser.add_argument("--utterances", type=int, default=4, help="utterances a stream says, one after the other")
+    """Adds the arguments of `vivavoce bench engine`. Entry point of the command line."""
+    parser.description = "Measures frames per second, real-time factor, TTFA, and time by component"
+    parser.add_argument("--model", help="checkpoint folder or hub id (default: the shipped voice)")
+    parser.add_argument(
+        "--streams", type=int, nargs="+", default=[1, 2, 4], help="numbers of utterances at once; one run each"
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="on a GPU: show the kernels of a frame by component, nothing else"
+    )
+    parser.add_argument("--utterances", type=int, default=4, help="utterances of each stream, one after the other")
     defaults = EngineConfig()
     parser.add_argument("--device", default=defaults.device)
     parser.add_argument("--dtype", default=defaults.dtype)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Entry point of the command line: `vivavoce bench engine`."""
+    """Runs `vivavoce bench engine`. Entry point of the command line."""
     import torch
     from vivavoce_engine.load import make_runner
 
@@ -79,11 +83,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show_profile(runner: "GraphRunner | TorchRunner", streams: Sequence[int]) -> int:
-    """Where a frame of so many streams goes."""
+    """Prints the time by component of a frame, for each number of streams."""
     from vivavoce_bench.engine.profile import bandwidth_gb_per_s, profile, report
 
     if isinstance(runner, ImmediateRunner):
-        print("--profile shows a GPU's kernels; on a CPU `bench engine` has the time by component", file=sys.stderr)
+        print("--profile shows a GPU's kernels; on a CPU, `bench engine` shows the time by component", file=sys.stderr)
         return 2
     gb_per_s = bandwidth_gb_per_s()
     for rows in streams:
@@ -93,7 +97,7 @@ def show_profile(runner: "GraphRunner | TorchRunner", streams: Sequence[int]) ->
 
 @dataclass(frozen=True, slots=True)
 class SpeedFigures:
-    """What `streams` utterances at once gave. `rtf` is wall time over the audio time of one stream."""
+    """Figures of a run with `streams` utterances at once. `rtf` is wall time over the audio time of one stream."""
 
     streams: int
     frames_per_s: float
@@ -102,11 +106,11 @@ class SpeedFigures:
     ttfa_ms_max: float
     frames_per_step: float
     share: dict[str, float]
-    """Component → part of the wall time; `host` is all that is in no model. Empty on a GPU, where a step is graphs."""
+    """Component → share of the wall time. `host` is the time in no model. Empty on a GPU, whose steps are graphs."""
 
 
 class ComponentClock:
-    """Seconds spent inside each model since the last reset, by hooks: the engine itself is not changed."""
+    """Counts the seconds spent inside each model since the last reset. Uses hooks, so the engine is unchanged."""
 
     def __init__(self, models: "dict[str, nn.Module]", synchronize: Callable[[], None]) -> None:
         self.seconds = dict.fromkeys(models, 0.0)
@@ -128,7 +132,7 @@ class ComponentClock:
 
 
 async def measure(engine: Engine, clock: ComponentClock, streams: int, utterances: int) -> SpeedFigures:
-    """Each of `streams` listeners hears `utterances` utterances, one after the other."""
+    """Measures a run in which each of `streams` listeners hears `utterances` utterances, one after the other."""
     clock.reset()
     before = engine.stats()
     started_s = time.perf_counter()
@@ -152,7 +156,7 @@ async def measure(engine: Engine, clock: ComponentClock, streams: int, utterance
 
 
 async def listen(engine: Engine, number: int, utterances: int) -> tuple[int, list[float]]:
-    """One listener's frames heard, and the time to first audio of each utterance in ms."""
+    """Number of frames that one listener heard, and the time to first audio of each utterance in ms."""
     speakers = engine.info.speakers or ("",)
     frames, ttfa_ms = 0, []
     for index in range(utterances):

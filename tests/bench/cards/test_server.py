@@ -1,4 +1,4 @@
-"""The bookkeeping of vivavoce_bench/cards/server.py, and the whole of it with the fake engine."""
+"""The bookkeeping of vivavoce_bench/cards/server.py, and a whole run of it with the fake engine."""
 
 import json
 import sys

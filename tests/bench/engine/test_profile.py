@@ -1,4 +1,4 @@
-"""A frame's kernels by component."""
+"""The assignment of a frame's kernels to components."""
 
 from vivavoce_bench.engine.profile import Component, DeviceActivity, split_frame
 

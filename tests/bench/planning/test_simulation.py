@@ -1,4 +1,4 @@
-"""The simulated engine does what the engine does, at times that can be worked out by hand."""
+"""The simulated engine acts as the engine does, at times that can be computed by hand."""
 
 from dataclasses import replace
 

@@ -1,8 +1,8 @@
-"""Speech from an exported checkpoint with the recipe's own modules, on the CPU: for scoring while a run goes on.
+"""Speaks with an exported checkpoint by the recipe's own modules, on the CPU, to score it during a run.
 
     python -m voice_recipe.speak --checkpoint DIR --out WAVS [--limit 20] [--streaming]
 
-The engine and the reference package are the product's path; this one needs neither.
+It needs neither the engine nor the reference package.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_FRAMES = 300
 
 @dataclass(frozen=True)
 class Sampling:
-    """As in generation_config.json."""
+    """Sampling parameters, as in generation_config.json."""
 
     temperature: float = 0.9
     top_k: int = 50
@@ -47,7 +47,7 @@ class Sampling:
 
 
 def sample(logits: Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
-    """One id from logits [V]; temperature 0 means the likeliest."""
+    """Draw an id from logits [V]. Temperature 0 takes the most likely one."""
     if temperature == 0:
         return int(logits.argmax())
     scaled = logits.float() / temperature
@@ -147,7 +147,7 @@ def decoder_state(checkpoint: Path) -> dict[str, Tensor]:
     for side, books in (("rvq_first", 1), ("rvq_rest", c.CODEC.codebooks - 1)):
         base = f"decoder.quantizer.{side}"
         sums = [stored[f"{base}.vq.layers.{i}._codebook.embedding_sum"].float() for i in range(books)]
-        state[f"{side}.codebooks"] = torch.stack(sums)  # the usage is one everywhere
+        state[f"{side}.codebooks"] = torch.stack(sums)  # the usage is 1 everywhere
         state[f"{side}.output_proj.weight"] = stored[f"{base}.output_proj.weight"].float()
     return state
 
