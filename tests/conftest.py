@@ -1,4 +1,4 @@
-"""What keeps every test to itself."""
+"""Isolation of every test from the developer's own files."""
 
 import os
 from collections.abc import Iterator

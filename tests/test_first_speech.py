@@ -1,4 +1,4 @@
-"""The whole product as a newcomer meets it: the shipped voice behind a real socket, asked by curl and OpenAI's SDK."""
+"""The whole product as a newcomer uses it: the shipped voice behind a real socket, called by curl and OpenAI's SDK."""
 
 import asyncio
 import io

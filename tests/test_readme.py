@@ -1,4 +1,4 @@
-"""What the READMEs tell a reader to type works, against the shipped voice."""
+"""The commands and code of the READMEs work, with the shipped voice."""
 
 import re
 import shlex

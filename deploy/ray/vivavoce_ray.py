@@ -1,6 +1,6 @@
-"""Vivavoce as a Ray Serve application: each replica is the whole server, one engine a checkpoint, behind Ray's proxies.
+"""Vivavoce as a Ray Serve application. Each replica is a whole server, with an engine for each checkpoint.
 
-Settings are the server's variables (VIVAVOCE_MODEL, VIVAVOCE_VOICES_DIR, ...), as every node's processes see them.
+Settings are the server's variables (VIVAVOCE_MODEL, VIVAVOCE_VOICES_DIR, ...) in the environment of every node.
 
     serve run vivavoce_ray:app max_replicas=4
 """
@@ -21,9 +21,9 @@ from vivavoce_server.service import Service
 
 RATE_WINDOW_S = 60.0
 TURNED_AWAY = frozenset({"rejected", "refused"})
-"""Outcomes of requests that never waited."""
+"""Outcomes of requests that never waited for a row."""
 LEAST_RATE = 0.01
-"""Utterances a second that are assumed to end where none has: a wait is long, not endless."""
+"""Utterances per second assumed to end if none has ended, so that the estimated wait is long but finite."""
 
 
 class Options(BaseModel):
@@ -34,20 +34,20 @@ class Options(BaseModel):
     min_replicas: int = 1
     max_replicas: int = 1
     gpus: float = 0
-    """Of a replica."""
+    """GPUs of a replica."""
     cpus: float = 2
     max_ongoing_requests: int = 512
-    """Above what a server runs and queues: it refuses by itself, with a Retry-After."""
+    """Ray's limit. Higher than what a server runs and queues, so that the server refuses, with a Retry-After."""
     grace_s: float = 60
-    """Seconds that running speech may go on when a replica stops."""
+    """Seconds that running speech may continue after a replica is told to stop."""
     queue_s: float = 1
-    """Seconds of waiting from which on there are to be more replicas."""
+    """Longest acceptable wait in seconds. A longer wait starts more replicas."""
     ongoing_per_replica: float = 6
-    """Requests and live sockets that a replica should have: below VIVAVOCE_MAX_STREAMS."""
+    """Target number of requests and live sockets of a replica. Set it below VIVAVOCE_MAX_STREAMS."""
 
 
 def build_server() -> FastAPI:
-    """Loads and warms the engines, in the process of a replica."""
+    """Loads and warms up the engines, in the process of a replica."""
     config, engine_config = load_settings({})
     engines = open_engines(config, engine_config)
     for engine in engines.values():
@@ -70,12 +70,12 @@ class Vivavoce:
         return service
 
     def check_health(self) -> None:
-        """Ray replaces a replica whose engine does not come back."""
+        """Raises if an engine has failed for good, so that Ray replaces the replica."""
         if self._service.failed:
             raise RuntimeError("an engine does not come back: only a restart helps")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """How long what waits will wait, at the rate at which utterances have been ending (Little's law)."""
+        """Estimates the wait of queued requests from the rate at which utterances have been ending (Little's law)."""
         now_s = time.monotonic()
         self._ended.append((now_s, self._requests_ended()))
         while now_s - self._ended[0][0] > RATE_WINDOW_S:
@@ -97,26 +97,26 @@ class Vivavoce:
 
 
 class ByQueue:
-    """Ray's autoscaling policy: how many replicas there should be."""
+    """Autoscaling policy for Ray: decides the number of replicas."""
 
     def __init__(self, queue_s: float, ongoing_per_replica: float) -> None:
         self._queue_s = queue_s
         self._ongoing_per_replica = ongoing_per_replica
 
     def __call__(self, context: AutoscalingContext) -> tuple[int, dict[str, Any]]:
-        """As many times more as the longest wait is too long, and enough for what is under way."""
+        """Scales by the ratio of the longest wait to `queue_s`, and keeps enough replicas for running requests."""
         waits = (context.aggregated_metrics or {}).get("queue_s", {}).values()
         longest_s = max(waits, default=0.0)
         running = max(context.current_num_replicas, 1)
         for_queue = math.ceil(running * longest_s / self._queue_s) if longest_s > self._queue_s else 0
         for_ongoing = math.ceil(context.total_num_requests / self._ongoing_per_replica)
-        wanted = min(max(for_queue, for_ongoing), 2 * running)  # one burst does not start everything
+        wanted = min(max(for_queue, for_ongoing), 2 * running)  # limits the replicas that one burst starts
         lowest, highest = context.capacity_adjusted_min_replicas, context.capacity_adjusted_max_replicas
         return max(lowest, min(wanted, highest)), {}
 
 
 def app(arguments: dict[str, Any]) -> serve.Application:
-    """The application, for `serve run vivavoce_ray:app NAME=VALUE ...`."""
+    """Builds the application, for `serve run vivavoce_ray:app NAME=VALUE ...`."""
     options = Options.model_validate(arguments)
     policy = AutoscalingPolicy(
         policy_function=ByQueue,

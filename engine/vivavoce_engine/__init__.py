@@ -1,4 +1,4 @@
-"""Vivavoce's engine: continuous batching of Qwen3-TTS utterances, streamed as 24 kHz float audio.
+"""Vivavoce's engine: speaks many Qwen3-TTS utterances in one batch and streams each as 24 kHz float audio.
 
     import asyncio
     from vivavoce_engine import EngineConfig, SynthesisRequest, load_engine

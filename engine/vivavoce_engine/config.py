@@ -9,40 +9,40 @@ KV_POSITIONS_PER_STREAM = 1024
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """How one engine runs one checkpoint."""
+    """Settings of one engine, which runs one checkpoint."""
 
     max_streams: int = 8
-    """Utterances that run at the same time; each owns one row of every table."""
+    """Utterances that run at the same time. Each owns one row of every table."""
     max_queue: int = 64
-    """Accepted requests that may wait for a row; the next one is refused as Overloaded."""
+    """Accepted requests that may wait for a row. The next one is refused as Overloaded."""
     max_queue_s: float = 600.0
-    """Seconds of speech, as estimated from the texts, that may wait for a row."""
+    """Seconds of speech that may wait for a row, estimated from the texts."""
     max_context: int = 4096
-    """Most positions of one utterance in the talker's KV cache: prompt tokens plus generated frames."""
+    """Maximum positions of one utterance in the talker's KV cache: prompt tokens plus generated frames."""
     kv_positions: int | None = None
-    """On a GPU: positions of talker KV cache that all streams share; where they run short, new utterances wait, then
-    running ones. By default 1024 a stream (fewer where max_context is less), but never less than max_context."""
+    """Positions of the talker's KV cache that all streams share; on a GPU only. When they run out, new utterances wait
+    first, then running ones. Default: 1024 for each stream (less if max_context is less), but at least max_context."""
     max_prefills_per_step: int = 8
-    """New utterances started between two frames, so that a burst never stalls running streams. They share a prefill
-    of 1024 tokens at most, 512 on a CPU, unless a single prompt has more."""
+    """New utterances started between two frames. The limit keeps a burst of requests from stalling running streams.
+    Together they prefill at most 1024 tokens (512 on a CPU), unless a single prompt is longer."""
     max_chunk_frames: int = 8
-    """Largest piece of audio decoded at once; the ramp from the first chunk ends here. A CPU, whose streams all wait
-    for it meanwhile, decodes less at once."""
+    """Largest chunk of audio decoded at once; the ramp from the first chunk ends here. A CPU decodes smaller chunks,
+    because all of its streams wait while one is decoded."""
     max_unread_s: float = 30.0
-    """Seconds of audio that a reader may leave unread before its row rests."""
+    """Seconds of unread audio after which the engine pauses an utterance until its reader catches up."""
     max_step_s: float = 60.0
-    """Seconds that a step may take before the engine's process is taken for hung, and started anew."""
+    """Seconds that a step may take. After that the engine's process counts as hung and is restarted."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`, or `auto`: cuda where there is one."""
+    """`cpu`, `cuda`, `cuda:1`, or `auto`: cuda if a card is present."""
     dtype: str = "auto"
     """`float32`, `bfloat16`, `float16`, or `auto`: bfloat16 on cuda and float32 on cpu."""
 
     gpu_memory: float = 0.9
-    """The share of a GPU's free memory that weights and the keys and values of all streams may take."""
+    """Share of a GPU's free memory for the weights and for the keys and values of all streams."""
     eager: bool = False
-    """On a GPU: launch kernels one by one instead of recording CUDA graphs. Starts sooner, speaks slower."""
+    """Launches kernels one by one instead of recording CUDA graphs: starts sooner, speaks slower. On a GPU only."""
     deterministic: bool = False
-    """On a GPU: a seeded request gives the same codes whatever else is running, at some cost where few streams run."""
+    """Gives a seeded request the same codes regardless of other streams. Slower with few streams. On a GPU only."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from vivavoce_engine.errors import Rejected
 
 EMBEDDING_MAX = 1000
-"""Speaker embeddings are small numbers. Larger values are no voice, and could overflow on their way through a model."""
+"""Speaker embeddings are small numbers. Larger values are not a voice and could overflow inside a model."""
 
 
 def check_embedding(embedding: NDArray[np.float32] | NDArray[np.float64], size: int | None = None) -> None:

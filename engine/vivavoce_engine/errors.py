@@ -1,19 +1,19 @@
-"""Everything that can go wrong, as one tree. The engine knows no HTTP; the server maps these in one table.
+"""Errors of the engine, as one tree. The engine does not know HTTP: the server maps errors to statuses in one table.
 
 EngineError
-├── CheckpointError   the folder is not a servable checkpoint (says which file, key or tensor)
+├── CheckpointError   the folder is not a usable checkpoint (names the file, key or tensor)
 ├── Rejected          this model cannot serve this request (names the field)
-├── Overloaded        the queue is full, or memory beside running speech; try again after `retry_after_s`
+├── Overloaded        the queue or the memory for running speech is full; try again after `retry_after_s`
 ├── StoreFull         no room for another stored voice
-├── StoreFailed       the folder of stored voices cannot be written to: a full disk, most likely
-├── NotServing        the engine is starting, draining, stopped, or broke down
-└── SynthesisFailed   this utterance broke while it was running
-    └── EndlessSpeech the model would not stop
+├── StoreFailed       the folder of stored voices cannot be written to, most likely because the disk is full
+├── NotServing        the engine is starting, draining or stopped, or has broken down
+└── SynthesisFailed   this utterance failed while it was running
+    └── EndlessSpeech the model did not stop
 """
 
 
 class EngineError(Exception):
-    """Base of all errors that the engine raises on purpose. They cross processes with all that they carry."""
+    """Base of all errors that the engine raises on purpose. Pickle keeps their attributes, so they cross processes."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _revive, (type(self), self.args, self.__dict__)
@@ -26,7 +26,7 @@ def _revive(kind: type[EngineError], args: tuple[object, ...], fields: dict[str,
 
 
 class CheckpointError(EngineError):
-    """The checkpoint folder is missing, incomplete, or of another layout."""
+    """The checkpoint folder is missing or incomplete, or has another layout."""
 
 
 class Rejected(EngineError):
@@ -41,7 +41,7 @@ class Rejected(EngineError):
 
 
 class Overloaded(EngineError):
-    """The queue is full, or running speech finds no room to go on beside the others."""
+    """The queue is full, or the memory is too full for running speech to continue."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
@@ -49,15 +49,15 @@ class Overloaded(EngineError):
 
 
 class StoreFull(EngineError):
-    """The folder of stored voices holds as many as it may; delete one first."""
+    """The folder of stored voices is full. Delete a voice first."""
 
 
 class StoreFailed(EngineError):
-    """A voice could not be written or deleted, for a reason outside of this program."""
+    """A voice could not be written or deleted, for a reason outside this program."""
 
 
 class NotServing(EngineError):
-    """The engine takes no requests now, or broke down under those that it had; it may soon be there again."""
+    """The engine takes no requests now, or broke down while it ran this one. It may serve again soon."""
 
 
 class SynthesisFailed(EngineError):
@@ -65,4 +65,4 @@ class SynthesisFailed(EngineError):
 
 
 class EndlessSpeech(SynthesisFailed):
-    """The model went on past what the text can need, or repeated itself: another seed most likely ends."""
+    """The model spoke longer than the text can need, or repeated itself. Another seed most likely ends."""

@@ -1,4 +1,4 @@
-"""A runner without a model: a steady tone whose pitch is the seed's. For tests and client work without torch."""
+"""A runner without a model. It speaks a steady tone whose pitch depends on the seed. For tests and client work."""
 
 import time
 from collections.abc import Callable
@@ -38,7 +38,7 @@ FAKE_INFO = ModelInfo(
 
 
 def tone(seed: int, first_frame: int, frames: int) -> NDArray[np.float32]:
-    """What a fake utterance with this seed sounds like between two frames."""
+    """Audio of a fake utterance with this seed: `frames` frames from `first_frame` on, [samples] float32."""
     start, stop = first_frame * SAMPLES_PER_FRAME, (first_frame + frames) * SAMPLES_PER_FRAME
     frequency_hz = 200 + seed % 400
     wave: NDArray[np.float64] = 0.3 * np.sin(2 * np.pi * frequency_hz / SAMPLE_RATE * np.arange(start, stop))
@@ -47,7 +47,7 @@ def tone(seed: int, first_frame: int, frames: int) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, slots=True)
 class FakeText:
-    """One token a character; checks speaker and language as a real checkpoint does."""
+    """A text frontend with one token for each character. It checks speaker and language as a real one does."""
 
     info: ModelInfo
 
@@ -84,7 +84,7 @@ class FakeText:
 
 
 class FakeEncoder:
-    """A recording's embedding is its loudness in eight equal parts; a code per frame says nothing."""
+    """Encodes a recording as the loudness of its eight equal parts. Its codes are zeros, one a frame."""
 
     def encode(self, audio: NDArray[np.float32]) -> VoiceReference:
         parts = np.array_split(np.abs(audio), EMBEDDING_SIZE)
@@ -97,12 +97,12 @@ def fake_presets(info: ModelInfo = FAKE_INFO) -> dict[str, NDArray[np.float32]]:
 
 
 def fake_voices(store: VoiceStore | None = None, info: ModelInfo = FAKE_INFO) -> Voices:
-    """Voices of a fake engine that mix, clone and are stored as real ones are."""
+    """Voices of a fake engine. They can be mixed, cloned and stored like real ones."""
     return Voices(info, fake_presets(info), FakeEncoder(), store)
 
 
 def fake_model() -> Model:
-    """Plays tones, in a process of its own."""
+    """A model that speaks tones, for an engine in a process of its own."""
     return Model(FAKE_INFO, FakeText(FAKE_INFO), fake_parts)
 
 
@@ -111,7 +111,7 @@ def fake_parts() -> Parts:
 
 
 class FakeRunner(ImmediateRunner):
-    """Speaks `frames_per_character` frames a character, and calls `before_step` on the engine thread every step."""
+    """Speaks `frames_per_character` frames a character. Calls `before_step` on the engine thread before each step."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""From a checkpoint's name to a model: the one place that puts the parts together.
+"""Makes a model from a checkpoint's name: the one place that puts the parts together.
 
-What can be told of a model without computing is read where it is asked for; `load_parts` takes a process to itself.
+`read_model` reads everything but the weights, and is cheap. `load_parts` loads the weights into the calling process.
 """
 
 import logging
@@ -43,9 +43,9 @@ class ModelRunner(Runner, Protocol):
 
 
 def read_model(name: str, config: EngineConfig, model_id: str | None = None) -> Model:
-    """Reads a checkpoint (a folder, or a hub id), but for its weights. Imports no torch.
+    """Reads a checkpoint (a folder or a hub id) without its weights. Does not import torch.
 
-    `model_id` is the name that clients use; the folder's name unless given.
+    `model_id` is the name that clients use. The default is the folder's name.
 
     Raises:
         CheckpointError: the checkpoint cannot be found or is not servable.
@@ -61,9 +61,9 @@ def load_parts(path: Path, config: EngineConfig, model_id: str) -> Parts:
     """Loads a checkpoint's weights into this process.
 
     Raises:
-        CheckpointError: it is not servable.
+        CheckpointError: the checkpoint is not servable.
     """
-    from vivavoce_engine.models.reference_encoder import ReferenceEncoder  # torch, seconds to import
+    from vivavoce_engine.models.reference_encoder import ReferenceEncoder  # imports torch, which takes seconds
 
     started_s = time.monotonic()
     checkpoint = read_checkpoint(path)
@@ -74,7 +74,7 @@ def load_parts(path: Path, config: EngineConfig, model_id: str) -> Parts:
 
 
 def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunner:
-    """Loads a checkpoint on the configured device. A GPU gets the project's own kernels, a CPU PyTorch's modules."""
+    """Creates the runner for the configured device: Vivavoce's kernels on a GPU, PyTorch's on a CPU."""
     import torch
 
     from vivavoce_engine.cpu.runner import TorchRunner
@@ -91,7 +91,7 @@ def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> Mode
 def load_engine(
     name: str, config: EngineConfig, model_id: str | None = None, store: VoiceStore | None = None
 ) -> Engine:
-    """An engine in this process, not started. `store` keeps voices; engines may share it. Raises as `read_model`."""
+    """Creates an engine in this process without starting it. Engines may share a `store`. Raises as `read_model`."""
     path = locate_checkpoint(name)
     parts = load_parts(path, config, model_id or path.resolve().name)
     return Engine(parts.runner, config, Voices(parts.runner.info, parts.presets, parts.encoder, store))

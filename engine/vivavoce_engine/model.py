@@ -15,7 +15,7 @@ from vivavoce_engine.voices.registry import AudioEncoder
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A loaded model. `presets` are the speakers' embeddings, [hidden] each; `encoder` is there if it clones."""
+    """A loaded model. `presets` are the speakers' embeddings, [hidden] each. `encoder` is None unless it clones."""
 
     runner: Runner
     presets: Mapping[str, NDArray[np.float32]]
@@ -24,8 +24,10 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What can be told of a model before it is loaded, and how to load it: `load` is called in the engine's process,
-    and found there by its name."""
+    """A model before it is loaded: its description, its text frontend, and the function `load` that loads it.
+
+    `load` is called in the engine's process. It has to be a module-level function, which pickle finds by its name.
+    """
 
     info: ModelInfo
     text: PromptBuilder
@@ -33,7 +35,7 @@ class Model:
 
 
 def model_info(name: str, checkpoint: Checkpoint, text: TextFrontend) -> ModelInfo:
-    """`name` is what clients call it."""
+    """Describes a checkpoint. `name` is the model's name for clients."""
     return ModelInfo(
         name=name,
         task=checkpoint.task,

@@ -1,9 +1,9 @@
-"""Pages of the talker's KV cache: an utterance's positions lie in pages, each wherever one was free."""
+"""Pages of the talker's KV cache. The positions of an utterance lie in pages, which may be anywhere in the cache."""
 
 PAGE_POSITIONS = 64
-"""Also the chunk that gpu/attention.py takes at once: a chunk's keys and values lie together."""
+"""Positions in a page. gpu/attention.py processes chunks of the same length, so that a chunk lies in one page."""
 
 
 def pages_of(positions: int) -> int:
-    """Pages that hold so many positions."""
+    """Number of pages that hold this number of positions."""
     return -(-positions // PAGE_POSITIONS)

@@ -1,4 +1,4 @@
-"""What a caller may ask for, and what a model can do. Frozen and torch-free: no tensors, tokens or HTTP here."""
+"""Requests to the engine and descriptions of its models. Frozen and torch-free: no tensors, tokens or HTTP here."""
 
 import secrets
 from dataclasses import dataclass, fields
@@ -21,10 +21,10 @@ def draw_seed() -> int:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How one codebook's next code is drawn. `temperature` 0 means greedy.
+    """Parameters for drawing one codebook's next code. `temperature` 0 means greedy.
 
     The order of operations is the reference's: repetition penalty, minimum length, suppression, temperature,
-    top-k (ties at the k-th logit stay), top-p.
+    top-k (logits equal to the k-th stay), top-p.
     """
 
     temperature: float = 0.9
@@ -55,9 +55,9 @@ class Sampling:
 class VoiceReference:
     """A voice given by example instead of by name.
 
-    `embedding` [hidden] float32 is the speaker embedding; alone it is the voice (x-vector only). `codes` [frames,
-    code groups] int16 are the recording itself and `text` what is said in it: the model then goes on from there
-    (in-context). Arrays are not to be changed: references are cached and shared.
+    `embedding` [hidden] float32 is the speaker embedding. Without `codes` it is the whole voice (x-vector only).
+    `codes` [frames, code groups] int16 are the codes of a recording, and `text` is its transcript. The model then
+    continues from that recording (in-context). Do not change the arrays: references are cached and shared.
     """
 
     embedding: NDArray[np.float32]
@@ -71,10 +71,10 @@ class VoiceReference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpokenContext:
-    """Speech of the same model that an utterance goes on from, as if it were one with it.
+    """Earlier speech of the same model. The utterance continues it as if the two were one.
 
-    `codes` [frames, code groups] int16 are that speech and `text` what is said in it, with the blanks that lie between
-    it and the utterance's text.
+    `codes` [frames, code groups] int16 are the codes of the earlier speech. `text` is its text, with the blanks that
+    separate it from the utterance's text.
     """
 
     text: str
@@ -83,24 +83,24 @@ class SpokenContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UtteranceOptions:
-    """How an utterance is to be spoken, whatever its text is. `SpeechEngine.open` takes these alone.
+    """Options of an utterance, whatever its text. `SpeechEngine.open` takes these alone.
 
-    The voice is a `speaker` of the checkpoint or a `reference`, never both; neither for a VoiceDesign checkpoint,
-    whose voice is described by `instructions`.
-    `streaming_text` feeds one text token a frame after the first instead of all text before the first frame
-    (the reference's non_streaming_mode=False); it is the mode that later accepts text as it arrives.
-    `seed` None draws one; the same seed gives the same audio in any batch.
-    `max_frames` None allows the checkpoint's own maximum; a frame is 80 ms.
-    `first_chunk_frames` is the size of the first piece of audio; later pieces grow from there.
-    `end_after_text` forbids the end of speech before the text has been read to its end; live text always does (while
-    its end is unknown the model must not end), and the reference never.
-    `max_wait_s` is how long the request may wait for its turn; past it, or when it is clear that it will be past it,
-    the request is refused as Overloaded. None waits as long as it takes.
-    `client` tells whose request it is: clients get rows in turn, however many requests each has in the queue.
-    `context` is what was said just before, with the same voice; somebody hears it now, so the request is never refused
-    for the length of the queue and has the next row. The context is left out where it would take more than half of
-    the positions, and for models with `max_utterance_chars`: two texts in one go are too long for them. An utterance
-    whose text arrives later takes none.
+    The voice is a `speaker` of the checkpoint or a `reference`, never both. A VoiceDesign checkpoint takes neither:
+    `instructions` describe its voice.
+    `streaming_text` feeds one text token with each frame, instead of the whole text before the first frame (the
+    reference's non_streaming_mode=False). Live text needs this mode.
+    `seed` None draws a random one. The same seed gives the same audio in any batch.
+    `max_frames` None allows the checkpoint's own maximum. A frame is 80 ms.
+    `first_chunk_frames` is the size of the first chunk of audio. Later chunks grow from there.
+    `end_after_text` forbids the end of speech before the model has read the whole text. Live text always sets it,
+    because the model must not end while the end of the text is unknown. The reference never does.
+    `max_wait_s` limits the wait for a row. The request is refused as Overloaded once it has waited longer, or as soon
+    as the wait is known to become longer. None waits without a limit.
+    `client` identifies the sender. Clients get rows in turn, regardless of the number of requests each has queued.
+    `context` is the speech just before this utterance, with the same voice. Its listener hears it now, so a request
+    with a context gets the next row and is never refused because the queue is long. The engine ignores the context
+    if it would take more than half of the positions, and for models with `max_utterance_chars`, for which two texts
+    in one utterance are too long. An utterance whose text arrives later takes no context.
     """
 
     speaker: str = ""
@@ -140,11 +140,11 @@ class SynthesisRequest(UtteranceOptions):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a loaded checkpoint can do; all that the server needs to know of it.
+    """Description of a loaded checkpoint: everything that the server needs to know about it.
 
-    `embedding_size` is that of a VoiceReference's embedding, 0 where the checkpoint takes no reference. `clones`
-    tells whether it takes reference audio. `max_utterance_chars` is the longest text that it says reliably in one go,
-    None where no limit is known.
+    `embedding_size` is the size of a VoiceReference's embedding, or 0 if the checkpoint takes no reference. `clones`
+    is true if it takes reference audio. `max_utterance_chars` is the longest text that it speaks reliably as one
+    utterance, or None if no limit is known.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""Is the speech good? Judges of speech, a report against a voice's reference figures, and a study of the numerics.
+"""Evaluation of speech: judges, a report against a voice's reference figures, and a study of the numerics.
 
-Speaks through a running server by way of the client; the study alone uses the engine. Nothing of the server is
-imported, and nothing imports this package but its command and the recipe of the shipped voice.
+The speech comes from a running server through the client. Only the study imports the engine, and nothing imports the
+server. Only the command `vivavoce eval` imports this package.
 """

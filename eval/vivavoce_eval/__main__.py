@@ -1,4 +1,4 @@
-"""`python -m vivavoce_eval KIND`: the command, where only this package is at hand."""
+"""`python -m vivavoce_eval KIND`: the command for an environment without the client's command line."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""What is wrong with a waveform, found without a model: silence, clipping, clicks. 24 kHz."""
+"""Faults of a 24 kHz waveform that are found without a model: silence, clipping, clicks."""
 
 from dataclasses import dataclass
 
@@ -14,15 +14,18 @@ CLIPPED = 0.999
 CLICK_SURROUNDINGS_SAMPLES = RATE_HZ // 100
 CLICK_ITSELF_SAMPLES = 4
 ROUNDING = 2e-4
-"""A second difference that 16-bit rounding makes by itself."""
+"""Largest second difference that 16-bit rounding causes."""
 SEAM_SAMPLES = 3
-"""How far from a frame's edge a seam click may be."""
+"""Largest distance of a seam click from the edge of a frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acoustics:
-    """One utterance. `click` and `seam_click` are outliers of the waveform's second difference, in multiples of its
-    surroundings' RMS: anywhere, and at the edges of codec frames, where nothing else puts them."""
+    """Figures of one utterance.
+
+    `click` and `seam_click` are the largest outliers of the waveform's second difference, in multiples of the RMS
+    around them: anywhere, and at the edges of codec frames. An outlier at such an edge is most likely caused by a seam.
+    """
 
     duration_s: float
     leading_silence_s: float
@@ -34,7 +37,7 @@ class Acoustics:
 
 
 def listen(samples: Samples) -> Acoustics:
-    """Silence alone is all leading silence."""
+    """Measures one utterance. If it is silent, all of it counts as leading silence."""
     window_s = LEVEL_WINDOW_SAMPLES / RATE_HZ
     windows = -(-len(samples) // LEVEL_WINDOW_SAMPLES)
     loud = np.flatnonzero(_sounding(samples))
@@ -52,7 +55,7 @@ def listen(samples: Samples) -> Acoustics:
 
 
 def _sounding(samples: Samples) -> NDArray[np.bool_]:
-    """Whether each 10 ms is more than silence: 40 dB below the loudest 10 ms, or -60 dBFS."""
+    """True for each 10 ms that is not silent: louder than 40 dB below the loudest 10 ms, and than -60 dBFS."""
     padded = np.pad(samples, (0, -len(samples) % LEVEL_WINDOW_SAMPLES)).reshape(-1, LEVEL_WINDOW_SAMPLES)
     level_db = 10 * np.log10(np.mean(padded.astype(np.float64) ** 2, axis=1) + 1e-12)
     sounding: NDArray[np.bool_] = level_db > max(
@@ -62,7 +65,7 @@ def _sounding(samples: Samples) -> NDArray[np.bool_]:
 
 
 def click_outliers(samples: Samples) -> NDArray[np.float64]:
-    """Second difference at each sample over its RMS in the 20 ms around it; entry n belongs to sample n + 1."""
+    """Second difference at each sample over its RMS in the 20 ms around. Entry n belongs to sample n + 1."""
     curvature = np.abs(np.diff(samples.astype(np.float64), 2))
     power = np.concatenate([[0.0], np.cumsum(curvature**2)])
     at = np.arange(len(curvature))
@@ -79,7 +82,7 @@ def click_outliers(samples: Samples) -> NDArray[np.float64]:
 
 
 def _at_seams(outliers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The outliers next to the edges of codec frames."""
+    """Selects the outliers next to the edges of codec frames."""
     place = (np.arange(len(outliers)) + 1 + SEAM_SAMPLES) % FRAME_SAMPLES
     inner = (np.arange(len(outliers)) > FRAME_SAMPLES // 2) & (np.arange(len(outliers)) < len(outliers) - SEAM_SAMPLES)
     return outliers[(place <= 2 * SEAM_SAMPLES) & inner]

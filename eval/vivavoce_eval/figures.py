@@ -1,4 +1,4 @@
-"""Rows → the figures of a run, which a file keeps: it is the report's data and a later run's reference."""
+"""Figures of a run, computed from its rows. A file of them is a report's data and the reference of later runs."""
 
 import json
 from collections import defaultdict
@@ -19,7 +19,7 @@ DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Means over a run's sentences; `word_error_rate` and `by_category` in percent of words."""
+    """Means over a run's sentences. `word_error_rate` and `by_category` are in percent of words."""
 
     sentences: int
     word_error_rate: float
@@ -35,7 +35,7 @@ class Figures:
 
 
 def figures_of(rows: Sequence[Row]) -> Figures:
-    """Raises Unusable where there are no rows."""
+    """Computes the figures. Raises Unusable if there are no rows."""
     if not rows:
         raise Unusable("there is no sentence to make figures of")
     categories: dict[str, list[Row]] = defaultdict(list)
@@ -63,8 +63,11 @@ def _error_rate(rows: Sequence[Row]) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Voice:
-    """A speaker's median pitch, and the mean [256] of the speaker embeddings of `utterances` utterances, each of
-    length 1: all mean cosines within and between speakers follow from it."""
+    """A speaker's median pitch and mean speaker embedding.
+
+    The embedding [256] is the mean over `utterances` utterances, whose embeddings have length 1. Mean cosines within
+    and between speakers follow from it.
+    """
 
     f0_hz: float | None
     utterances: int
@@ -72,7 +75,7 @@ class Voice:
 
     @property
     def same(self) -> float | None:
-        """Mean cosine of two of its utterances; None with less than two."""
+        """Mean cosine of two different utterances of this speaker. None if there are fewer than two."""
         if self.utterances < 2:
             return None
         count = self.utterances
@@ -84,7 +87,7 @@ class Voice:
 
 
 def voices_of(rows: Sequence[Row], embeddings: Sequence[Embedding | None]) -> dict[str, Voice]:
-    """Speakers in the order in which they spoke; without those who said too little to be known."""
+    """Voices of the speakers, in order of first appearance. Leaves out speakers with too little speech to recognise."""
     voices = {}
     for name in dict.fromkeys(row.speaker for row in rows):
         own = [vector for row, vector in zip(rows, embeddings, strict=True) if row.speaker == name]
@@ -98,37 +101,37 @@ def voices_of(rows: Sequence[Row], embeddings: Sequence[Embedding | None]) -> di
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """All that was found out about one voice. `about` says how: source, text mode, versions."""
+    """Everything measured about one voice. `about` describes the measurement: source, text mode, versions."""
 
     about: dict[str, Any]
     rows: tuple[Row, ...]
     voices: dict[str, Voice]
 
-    def on(self, rows: Iterable[Row]) -> tuple[Row, ...]:
-        """Its own rows of the same sentences."""
+    def rows_shared_with(self, rows: Iterable[Row]) -> tuple[Row, ...]:
+        """Rows of this run whose sentences are among those of `rows`."""
         wanted = {row.text for row in rows}
         return tuple(row for row in self.rows if row.text in wanted)
 
 
 def save(run: Run, path: Path) -> None:
-    """One JSON document, a line for each sentence and each speaker."""
+    """Writes a run as one JSON document, with a line for each sentence and each speaker."""
     voices = {
         name: {"f0_hz": voice.f0_hz, "utterances": voice.utterances, "embedding": voice.embedding.tolist()}
         for name, voice in run.voices.items()
     }
-    parts = [f' "about": {json.dumps(run.about)}', f' "figures": {json.dumps(short(asdict(figures_of(run.rows))))}']
-    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(short(voice))}" for name, voice in voices.items())
+    parts = [f' "about": {json.dumps(run.about)}', f' "figures": {json.dumps(rounded(asdict(figures_of(run.rows))))}']
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(rounded(voice))}" for name, voice in voices.items())
     parts.append(f' "voices": {{\n{lines}\n }}')
-    lines = ",\n".join(f"  {json.dumps(short(asdict(row)), ensure_ascii=False)}" for row in run.rows)
+    lines = ",\n".join(f"  {json.dumps(rounded(asdict(row)), ensure_ascii=False)}" for row in run.rows)
     parts.append(f' "rows": [\n{lines}\n ]')
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
 
 def load(path: Path) -> Run:
-    """A run that `save` has kept.
+    """Reads a run that `save` has written.
 
     Raises:
-        Unusable: the file is something else.
+        Unusable: the file is not a run.
     """
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
@@ -141,10 +144,10 @@ def load(path: Path) -> Run:
         raise Unusable(f"{path} holds no run of `vivavoce eval quality`: {error!r}") from error
 
 
-def short(value: Any) -> Any:  # noqa: ANN401 (a JSON document)
-    """With numbers of four digits after the point."""
+def rounded(value: Any) -> Any:  # noqa: ANN401 (a JSON document)
+    """Rounds all numbers to four digits after the point."""
     if isinstance(value, float):
         return round(value, DIGITS)
     if isinstance(value, dict):
-        return {key: short(item) for key, item in value.items()}
-    return [short(item) for item in value] if isinstance(value, list) else value
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""Limits: what a run must reach, and what no single sentence may have."""
+"""Gates: limits for the figures of a run and for each sentence."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,8 +11,11 @@ from vivavoce_eval.judges import SAME_SPEAKER_COSINE
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`max_wer` and `min_ovrl` None: as near to the baseline as one run comes to another, or the project's goals
-    where there is no baseline."""
+    """Limits of a run.
+
+    If `max_wer` and `min_ovrl` are None, they lie as far from the baseline as one run may lie from another. Without a
+    baseline they are the project's goals.
+    """
 
     max_wer: float | None = None
     min_ovrl: float | None = None
@@ -20,14 +23,14 @@ class Limits:
 
 GOAL_WER, GOAL_OVRL = 5.0, 3.1
 WORSE_WER = 3.0
-"""Two runs of 100 sentences with other seeds differ by one or two points."""
+"""Allowed increase of the word error rate, in points. Two runs of 100 sentences with other seeds differ by 1 or 2."""
 WORSE_OPINION = 0.15
 MIN_STOPS = 0.99
 F0_RATIO, PACE_RATIO = 0.15, 0.25
 MORE_ALIKE = 0.05
-"""How much more alike two speakers may be than the teacher's two voices."""
+"""Allowed excess of two speakers' cosine over that of the teacher's two voices."""
 CLOSE_CALL = 0.1
-"""Pairs of speakers further below the limit are not worth a line."""
+"""Distance below the limit within which a pair of speakers is reported."""
 
 ROW_LIMITS = (
     ("leading_silence_s", "leading silence", " s", 0.3),
@@ -37,8 +40,8 @@ ROW_LIMITS = (
     ("click", "click", "", 30.0),
     ("seam_click", "click at a frame's edge", "", 10.0),
 )
-"""Field, name, unit, limit. Clean speech of the shipped voice and of its teacher: at most 0.12 s, 0.23 s, 0.47 s, 0,
-22 and 8 in 200 utterances."""
+"""Field, name, unit, limit. Clean speech stays lower: 200 utterances of the shipped voice and of its teacher reach at
+most 0.12 s, 0.23 s, 0.47 s, 0, 22 and 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +64,11 @@ class Gate:
 
 
 def gates(run: Run, baseline: Run | None, teacher: Run | None, limits: Limits) -> list[Gate]:
-    """All gates that can be judged: some need a baseline (an earlier run of this voice) or its teacher's run, of which
-    the same sentences are taken."""
+    """Judges all gates that can be judged.
+
+    Some need a baseline, which is an earlier run of this voice, or the run of its teacher. Of those runs, only the same
+    sentences count.
+    """
     return [
         *_opinions(run, baseline, limits),
         Gate("stops by itself", 100 * figures_of(run.rows).stops, ">=", 100 * MIN_STOPS, " %"),
@@ -77,7 +83,7 @@ def gates(run: Run, baseline: Run | None, teacher: Run | None, limits: Limits) -
 
 def _opinions(run: Run, baseline: Run | None, limits: Limits) -> Iterator[Gate]:
     now = figures_of(run.rows)
-    before = baseline.on(run.rows) if baseline else ()
+    before = baseline.rows_shared_with(run.rows) if baseline else ()
     max_wer, min_ovrl = GOAL_WER, GOAL_OVRL
     if before:
         then = figures_of(before)
@@ -102,7 +108,7 @@ def _speakers(run: Run, teacher: Run | None) -> Iterator[Gate]:
 
 
 def _as_teacher(run: Run, teacher: Run) -> Iterator[Gate]:
-    expected = teacher.on(run.rows)
+    expected = teacher.rows_shared_with(run.rows)
     if expected:
         pace = figures_of(run.rows).s_per_character / figures_of(expected).s_per_character
         yield Gate("time a character, off the teacher's", 100 * abs(pace - 1), "<=", 100 * PACE_RATIO, " %")
@@ -117,12 +123,12 @@ def _as_teacher(run: Run, teacher: Run) -> Iterator[Gate]:
 
 
 def in_wrong_voice(row: Row) -> bool:
-    """Whether the utterance is more like another speaker of the teacher than like its own."""
+    """True if the utterance is more like another speaker of the reference than like its own."""
     return row.likest is not None and row.likest != row.speaker
 
 
 def faults(row: Row) -> list[str]:
-    """What is wrong with one utterance, in words; wrong words are counted elsewhere."""
+    """Describes the faults of one utterance in words. Wrong words are counted elsewhere."""
     found = [
         f"{name} {getattr(row, field):.3g}{unit}"
         for field, name, unit, limit in ROW_LIMITS

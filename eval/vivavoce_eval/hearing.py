@@ -1,4 +1,4 @@
-"""One utterance before all judges → one row of figures."""
+"""The panel of judges, which turns an utterance into a row of figures."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,12 +12,12 @@ from vivavoce_eval.sentences import Sentence
 from vivavoce_eval.waves import FRAME_SAMPLES, Samples, for_judges
 
 FRAME_LIMIT = 300
-"""Frames after which speech is cut off: 24 s, of which the longest sentence needs a third."""
+"""Frames after which speech is cut off: 24 s. The longest sentence needs a third of that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spoken:
-    """A sentence as a speaker said it: samples at 24 kHz."""
+    """A sentence as spoken by a speaker: samples at 24 kHz."""
 
     sentence: Sentence
     speaker: str
@@ -25,16 +25,16 @@ class Spoken:
 
     @property
     def stopped(self) -> bool:
-        """Whether the speech ended by itself, before the limit."""
+        """True if the speech ended by itself, before the limit."""
         return len(self.samples) < FRAME_LIMIT * FRAME_SAMPLES
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the judges say of one utterance. `truth` and `heard` are normalised; seconds, Hz, DNSMOS 1 to 5.
+    """The judges' figures of one utterance: times in s, pitch in Hz, DNSMOS from 1 to 5.
 
-    `likeness` is the cosine to the reference's voice of this speaker, `likest` whose voice of the reference it is
-    nearest to; None where there is no reference, or too little speech to tell.
+    `truth` and `heard` are normalised texts. `likeness` is the cosine to the reference's voice of this speaker, and
+    `likest` the speaker whose reference voice is nearest. Both are None without a reference or with too little speech.
     """
 
     number: int
@@ -63,34 +63,36 @@ class Row:
     likeness: float | None = None
 
 
-class Listener(Protocol):
-    """Who writes down what was said: `Transcriber`."""
+class SpeechRecogniser(Protocol):
+    """Interface of the judge that transcribes speech: `Transcriber`."""
 
-    def hear(self, samples: Samples) -> str: ...
+    def transcribe(self, samples: Samples) -> str: ...
 
     def normalise(self, text: str) -> str: ...
 
 
-class Recogniser(Protocol):
-    """Who tells voices apart: `SpeakerEncoder`."""
+class VoiceRecogniser(Protocol):
+    """Interface of the judge that tells voices apart: `SpeakerEncoder`."""
 
     def embed(self, samples: Samples) -> Embedding | None: ...
 
 
 class Panel:
-    """All judges. `reference` has the voices that speakers are expected to have, each of any length above 0."""
+    """All judges. `reference` holds the expected voice of each speaker, an embedding of any length above 0."""
 
-    def __init__(self, listener: Listener, recogniser: Recogniser, reference: dict[str, Embedding]) -> None:
+    def __init__(
+        self, listener: SpeechRecogniser, recogniser: VoiceRecogniser, reference: dict[str, Embedding]
+    ) -> None:
         self._listener = listener
         self._recogniser = recogniser
         self._reference = {name: voice / np.linalg.norm(voice) for name, voice in reference.items()}
 
     def judge(self, spoken: Spoken) -> tuple[Row, Embedding | None]:
-        """→ the figures, and the speaker embedding where there is enough speech."""
+        """Returns the figures of an utterance, and its speaker embedding if there is enough speech."""
         samples, sentence = for_judges(spoken.samples), spoken.sentence
         acoustics = listen(spoken.samples)
         truth = self._listener.normalise(sentence.text)
-        heard = self._listener.normalise(self._listener.hear(samples))
+        heard = self._listener.normalise(self._listener.transcribe(samples))
         wrong, words = word_errors(truth, heard)
         opinion, tone, embedding = self._opinions(samples)
         likest, likeness = self.likest(spoken.speaker, embedding)
@@ -126,7 +128,7 @@ class Panel:
         return dnsmos(samples), pitch(samples), self._recogniser.embed(samples)
 
     def likest(self, speaker: str, embedding: Embedding | None) -> tuple[str | None, float | None]:
-        """→ whose voice of the reference this is most like, and its cosine to the speaker's own."""
+        """Returns the speaker whose reference voice is nearest, and the cosine to the speaker's own."""
         if embedding is None or speaker not in self._reference:
             return None, None
         cosines = {name: float(voice @ embedding) for name, voice in self._reference.items()}

@@ -1,4 +1,4 @@
-"""Judges of speech other than the listener: DNSMOS, Resemblyzer's speaker embedding, pitch. All take 16 kHz."""
+"""Judges of speech besides the transcriber: DNSMOS, Resemblyzer's speaker embedding, pitch. All take 16 kHz."""
 
 from dataclasses import dataclass
 
@@ -11,19 +11,19 @@ from vivavoce_eval.waves import JUDGE_RATE_HZ, Samples
 Embedding = NDArray[np.float32]
 DNSMOS_WINDOW_SAMPLES = int(9.01 * JUDGE_RATE_HZ)
 DNSMOS_SILENCE_SAMPLES = int(0.15 * JUDGE_RATE_HZ)
-"""Before and after an utterance. Without a pause the end of one repetition runs into the start of the next, which costs
-0.12 OVRL on the teacher's sentences; from 0.15 s to 0.5 s it makes no difference."""
+"""Silence added before and after an utterance. Without it, the end of one repetition runs into the start of the next,
+which costs 0.12 OVRL on the teacher's sentences. Lengths from 0.15 s to 0.5 s make no difference."""
 F0_RANGE_HZ = (50.0, 500.0)
 F0_WINDOW_SAMPLES = 1024
 SPEAKER_S = 1.5
-"""Shorter speech does not tell who speaks."""
+"""Least speech, in seconds, that identifies its speaker."""
 SAME_SPEAKER_COSINE = 0.784
-"""Equal error rate of Resemblyzer (1.1 %) over 29 voices of the shipped voice's teacher."""
+"""Cosine at Resemblyzer's equal error rate (1.1 %) over 29 voices of the shipped voice's teacher."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """DNSMOS (ITU-T P.835 and P.808 as predicted by a network), each from 1 to 5."""
+    """DNSMOS: scores of ITU-T P.835 and P.808 predicted by a network, each from 1 to 5."""
 
     ovrl: float
     sig: float
@@ -32,8 +32,11 @@ class Opinion:
 
 
 def dnsmos(samples: Samples) -> Opinion:
-    """Speech shorter than DNSMOS's window is repeated, with pauses, to fill exactly one. (The package would repeat it
-    without a pause, double it until it is longer, and judge up to eight windows of the same.)"""
+    """Scores an utterance by DNSMOS.
+
+    Speech shorter than DNSMOS's window is repeated, with pauses, to fill exactly one window. The package itself would
+    repeat it without pauses, double it until it is longer, and judge up to eight windows of the same speech.
+    """
     utterance = np.pad(samples, DNSMOS_SILENCE_SAMPLES)
     window = np.resize(utterance, max(len(utterance), DNSMOS_WINDOW_SAMPLES))
     found = need("speechmos.dnsmos").run(window, JUDGE_RATE_HZ)
@@ -42,14 +45,14 @@ def dnsmos(samples: Samples) -> Opinion:
 
 @dataclass(frozen=True, slots=True)
 class Pitch:
-    """`median_hz` of the voiced parts; None where nothing is voiced."""
+    """Pitch of an utterance. `median_hz` is over the voiced parts, or None if there are none."""
 
     median_hz: float | None
     voiced: float
 
 
 def pitch(samples: Samples) -> Pitch:
-    """By probabilistic YIN (Mauch and Dixon, 2014)."""
+    """Measures pitch by probabilistic YIN (Mauch and Dixon, 2014)."""
     low, high = F0_RANGE_HZ
     f0_hz, voiced, _ = need("librosa").pyin(
         samples, fmin=low, fmax=high, sr=JUDGE_RATE_HZ, frame_length=F0_WINDOW_SAMPLES
@@ -65,7 +68,7 @@ class SpeakerEncoder:
         self._encoder = need("resemblyzer").VoiceEncoder("cpu", verbose=False)
 
     def embed(self, samples: Samples) -> Embedding | None:
-        """samples [N] → [256]; None where there is too little speech."""
+        """Embeds samples [N] as [256]. Returns None if there is too little speech."""
         trimmed = need("librosa").effects.trim(samples, top_db=40)[0]
         if len(trimmed) < SPEAKER_S * JUDGE_RATE_HZ:
             return None

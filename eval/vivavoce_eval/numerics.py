@@ -1,10 +1,10 @@
-"""`vivavoce eval numerics`: what rounding does to a voice: greedy codes, logits, word errors, DNSMOS by variant.
+"""`vivavoce eval numerics`: effect of rounding on a voice: greedy codes, logits, word errors and DNSMOS by variant.
 
-All is held against float32. *Teacher-forced*, every variant reads float32's codes: how often its likeliest next code is
-the same, and how far its logits are off (RMS, in percent of the spread of float32's), the one figure that tells a small
-fault from the rounding that is always there. *Free*, it reads its own: how many frames pass until the first difference,
-and how many places then hold the same code. For the ear it speaks with the checkpoint's own sampling, and the
-sentence's number as seed.
+Each variant is compared with float32. *Teacher-forced*, it reads float32's codes. The figures are the share of equal
+most likely codes, and the error of the logits (RMS, in percent of the spread of float32's). Only the latter tells a
+small fault from ordinary rounding. *Free*, it reads its own codes. The figures are the frames before the first
+difference, and the share of places with the same code. For the judges it speaks with the checkpoint's own sampling and
+the sentence's number as seed.
 """
 
 import argparse
@@ -41,13 +41,16 @@ from vivavoce_eval.speaking import speaker_of
 from vivavoce_eval.variants import VARIANTS, Variant
 
 Codes = NDArray[np.int64]
-"""[frames, code groups]"""
+"""Codes [frames, code groups]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forced:
-    """What a variant would choose: `codes` [frames, groups], and why: `talker` [frames, vocabulary] and `predictor`
-    [groups - 1, frames, vocabulary], both float32 logits."""
+    """Teacher-forced output of a variant: its choices and their logits.
+
+    `codes` is [frames, groups]. The logits are float32: `talker` [frames, vocabulary] and `predictor`
+    [groups - 1, frames, vocabulary].
+    """
 
     codes: Codes
     talker: torch.Tensor
@@ -68,20 +71,23 @@ COLUMNS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", default=str(CHECKPOINT), help="checkpoint folder [the voice that ships]")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="sentences [20]")
+    parser.add_argument("--model", default=str(CHECKPOINT), help="checkpoint folder [the shipped voice]")
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="number of sentences [20]")
     parser.add_argument(
-        "--only", type=int, nargs="+", metavar="K", help="variants by number; 0, float32, is always one"
+        "--only", type=int, nargs="+", metavar="K", help="variants to run, by number; 0 (float32) always runs"
     )
-    parser.add_argument("--codes-only", action="store_true", help="no speech, no judges")
-    parser.add_argument("--whisper", choices=("base", "tiny.en"), default="base", help="who listens [base]")
+    parser.add_argument("--codes-only", action="store_true", help="compare codes and logits only, without judges")
+    parser.add_argument("--whisper", choices=("base", "tiny.en"), default="base", help="model that transcribes [base]")
     parser.epilog = "; ".join(f"{number}: {variant.name}" for number, variant in enumerate(VARIANTS))
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """One variant's line. Shares in percent; `first_difference` is the mean frame of the first other code of free
-    speech (its length where there is none); the rest is None where nobody listened."""
+class VariantFigures:
+    """Figures of one variant, with shares in percent.
+
+    `free_first_difference` is the mean frame of the first different code in free speech, or the length if all are
+    equal. The figures of the judges are None if they were not asked.
+    """
 
     variant: str
     forced_code_0: float
@@ -97,7 +103,7 @@ class Outcome:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints a line for each variant as it is done, and all of them as one JSON line."""
+    """Runs the command. Prints a line for each variant as it is done, and all of them as one line of JSON."""
     sentences = pick(read_sentences(), args.limit)
     numbers = range(len(VARIANTS)) if args.only is None else sorted({0, *args.only})
     try:
@@ -112,8 +118,8 @@ def run(args: argparse.Namespace) -> int:
         study = Study(checkpoint, VARIANTS[number], sentences)
         free = [codes for codes, _ in study.say(GREEDY)]
         reference = reference or Reference(free, study.forced(free))
-        outcome = compared(study, free, reference)
-        outcomes.append(outcome if panel is None else listened(study, outcome, panel))
+        figures = compared(study, free, reference)
+        outcomes.append(figures if panel is None else judged(study, figures, panel))
         print(line(outcomes[-1]), flush=True)
     print(
         json.dumps({"sentences": len(sentences), "torch": torch.__version__, "outcomes": list(map(asdict, outcomes))})
@@ -123,40 +129,40 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Float32's own codes of each sentence, and what it would choose along them."""
+    """Output of float32: its own codes of each sentence, and its teacher-forced output along them."""
 
     codes: Sequence[Codes]
     forced: Sequence[Forced]
 
 
-def compared(study: "Study", free: Sequence[Codes], reference: Reference) -> Outcome:
+def compared(study: "Study", free: Sequence[Codes], reference: Reference) -> VariantFigures:
     forced = study.forced(reference.codes)
     equal = np.concatenate([ours.codes == codes for ours, codes in zip(forced, reference.codes, strict=True)])
-    return Outcome(
+    return VariantFigures(
         study.variant.name,
         100 * float(equal[:, 0].mean()),
         100 * float(equal[:, 1:].mean()),
-        100 * off([ours.talker for ours in forced], [true.talker for true in reference.forced]),
-        100 * off([ours.predictor for ours in forced], [true.predictor for true in reference.forced]),
+        100 * logits_error([ours.talker for ours in forced], [true.talker for true in reference.forced]),
+        100 * logits_error([ours.predictor for ours in forced], [true.predictor for true in reference.forced]),
         mean(first_difference(ours, codes) for ours, codes in zip(free, reference.codes, strict=True)),
         100 * equal_share(free, reference.codes),
     )
 
 
-def off(ours: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> float:
-    """RMS of the difference of logits over the RMS of the true ones about their mean at each place."""
+def logits_error(ours: Sequence[torch.Tensor], truth: Sequence[torch.Tensor]) -> float:
+    """RMS of the difference of logits, over the RMS of the true logits about their mean at each place."""
     pairs = list(zip(ours, truth, strict=True))
     error = sum(float((a - b).double().square().sum()) for a, b in pairs)
     spread = sum(float((b - b.mean(-1, keepdim=True)).double().square().sum()) for _, b in pairs)
     return math.sqrt(error / spread)
 
 
-def listened(study: "Study", outcome: Outcome, panel: Panel) -> Outcome:
-    """The outcome with what the judges say of the variant's speech."""
+def judged(study: "Study", codes_alone: VariantFigures, panel: Panel) -> VariantFigures:
+    """Adds the judges' figures of the variant's speech."""
     rows = [panel.judge(Spoken(sentence, speaker, pcm))[0] for sentence, speaker, pcm in study.speech()]
     figures = figures_of(rows)
     return replace(
-        outcome,
+        codes_alone,
         word_error_rate=figures.word_error_rate,
         ovrl=figures.ovrl,
         p808=figures.p808,
@@ -164,28 +170,28 @@ def listened(study: "Study", outcome: Outcome, panel: Panel) -> Outcome:
     )
 
 
-def line(outcome: Outcome) -> str:
-    free = f"{outcome.free_first_difference:.1f}, {outcome.free_equal:.1f} %"
-    off = f"{outcome.logits_off:.3f}, {outcome.predictor_logits_off:.3f} %"
-    cells = [outcome.variant, f"{outcome.forced_code_0:.2f}, {outcome.forced_others:.2f} %", off, free]
-    if outcome.word_error_rate is not None:
+def line(figures: VariantFigures) -> str:
+    free = f"{figures.free_first_difference:.1f}, {figures.free_equal:.1f} %"
+    off = f"{figures.logits_off:.3f}, {figures.predictor_logits_off:.3f} %"
+    cells = [figures.variant, f"{figures.forced_code_0:.2f}, {figures.forced_others:.2f} %", off, free]
+    if figures.word_error_rate is not None:
         cells += [
-            f"{outcome.word_error_rate:.1f} %",
-            f"{outcome.ovrl:.2f}, {outcome.p808:.2f}",
-            f"{outcome.stops:.0f} %",
+            f"{figures.word_error_rate:.1f} %",
+            f"{figures.ovrl:.2f}, {figures.p808:.2f}",
+            f"{figures.stops:.0f} %",
         ]
     return f"| {' | '.join(cells)} |"
 
 
 def first_difference(ours: Codes, truth: Codes) -> int:
-    """The first frame that has another code, or whose counterpart is missing; the length where all are equal."""
+    """Index of the first frame that differs or lacks a counterpart. The length if all frames are equal."""
     frames = min(len(ours), len(truth))
     different = np.flatnonzero((ours[:frames] != truth[:frames]).any(axis=1))
     return int(different[0]) if len(different) else frames
 
 
 def equal_share(ours: Sequence[Codes], truth: Sequence[Codes]) -> float:
-    """Codes that are the same at the same place, of the codes of the longer of each pair."""
+    """Share of codes that are equal at the same place, of the codes of the longer of each pair."""
     same = sum(int((a[: len(b)] == b[: len(a)]).sum()) for a, b in zip(ours, truth, strict=True))
     return same / sum(max(a.size, b.size) for a, b in zip(ours, truth, strict=True))
 
@@ -214,7 +220,7 @@ class Study:
         )
 
     def say(self, sampling: Sampling) -> list[tuple[Codes, NDArray[np.float32]]]:
-        """Codes and speech [samples] of every sentence, through the engine."""
+        """Speaks every sentence with the engine. Returns its codes and its speech [samples]."""
 
         async def all_of_them() -> list[tuple[Codes, NDArray[np.float32]]]:
             requests = [self._request(number, sampling) for number in range(len(self._sentences))]
@@ -235,7 +241,7 @@ class Study:
             engine.stop()
 
     def speech(self) -> list[tuple[Sentence, str, NDArray[np.float32]]]:
-        """As people would hear it."""
+        """Speech of each sentence with its speaker, by the checkpoint's own sampling."""
         spoken = self.say(self._runner.info.sampling)
         return [
             (sentence, speaker, np.clip(pcm, -1, 1))
@@ -244,7 +250,7 @@ class Study:
 
     @torch.inference_mode()
     def forced(self, truth: Sequence[Codes]) -> list[Forced]:
-        """The likeliest code at each place of `truth` when all codes before it are those of `truth`."""
+        """Most likely code at each place of `truth`, given that all codes before it are those of `truth`."""
         prompts = [self._runner.text.prompt(self._request(number, GREEDY)) for number in range(len(self._sentences))]
         return [self._forced(prompt, codes) for prompt, codes in zip(prompts, truth, strict=True)]
 
@@ -266,14 +272,14 @@ class Study:
 
         def draw(group: int, scores: torch.Tensor) -> torch.Tensor:
             of_predictor.append(scores)
-            return codes[:, group]  # what comes next is told, not chosen
+            return codes[:, group]  # the next code is given, not chosen
 
         predictor(hidden, codes[:, 0], predictor.frame_cache(self._checkpoint.talker, frames), draw)
         choices = [self._allowed(of_talker).argmax(-1), *(scores.argmax(-1) for scores in of_predictor)]
         return Forced(torch.stack(choices, dim=1).numpy(), of_talker, torch.stack(of_predictor))
 
     def _allowed(self, logits: torch.Tensor) -> torch.Tensor:
-        """logits [frames, vocabulary] without the codes that the engine never draws there."""
+        """Masks the codes that the engine never draws: logits [frames, vocabulary] → the same shape."""
         end = self._checkpoint.talker.codec_eos_token_id
         allowed = logits.clone()
         allowed[:, -CONTROL_CODES:] = -torch.inf

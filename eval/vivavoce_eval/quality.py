@@ -1,4 +1,4 @@
-"""`vivavoce eval quality`: sentences → speech → judges → a run, its gates and its report."""
+"""`vivavoce eval quality`: speaks sentences, judges them, and reports the run with its gates."""
 
 import argparse
 import platform
@@ -20,13 +20,13 @@ from vivavoce_eval.figures import Run, load, save, voices_of
 from vivavoce_eval.gates import Limits, gates
 from vivavoce_eval.hearing import Panel, Row, Spoken
 from vivavoce_eval.judges import Embedding, SpeakerEncoder
-from vivavoce_eval.report import Report, as_json, as_text, write_html, write_markdown
+from vivavoce_eval.report import QualityReport, as_json, as_text, write_html, write_markdown
 from vivavoce_eval.sentences import ENGLISH, pick, read_sentences
 from vivavoce_eval.speaking import from_folder, through_server
 from vivavoce_eval.waves import Samples, write_wav
 
 JUDGES = ("faster-whisper", "speechmos", "Resemblyzer", "librosa")
-NOTHING = "none"
+NO_COMPARISON = "none"
 TEACHER = QUALITY / "teacher.json"
 BASELINES = {"whole": QUALITY / "whole_text.json", "streaming": QUALITY / "streaming_text.json"}
 REPORTS = {".html": write_html, ".md": write_markdown}
@@ -35,30 +35,34 @@ REPORTS = {".html": write_html, ".md": write_markdown}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser)
     parser.add_argument("--wavs", type=Path, metavar="DIR", help="judge sound files 000.wav, 001.wav, … instead")
-    parser.add_argument("--voices", nargs="+", help="speakers, in turns [the server's presets]")
-    parser.add_argument("--sentences", type=Path, default=ENGLISH, help="lines `category TAB text` [100 English ones]")
-    parser.add_argument("--limit", type=int, metavar="N", help="N of the sentences [all]")
-    parser.add_argument("--streaming-text", action="store_true", help="the model reads while it speaks")
-    parser.add_argument("--whisper", choices=("base", "tiny.en"), default="base", help="who listens [base]")
-    parser.add_argument("--threads", type=int, default=1, help="of the listener")
+    parser.add_argument("--voices", nargs="+", help="speakers, which take turns [the server's presets]")
+    parser.add_argument(
+        "--sentences", type=Path, default=ENGLISH, help="file of lines `category TAB text` [100 English sentences]"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="number of sentences [all]")
+    parser.add_argument("--streaming-text", action="store_true", help="feed the text while the model speaks")
+    parser.add_argument("--whisper", choices=("base", "tiny.en"), default="base", help="model that transcribes [base]")
+    parser.add_argument("--threads", type=int, default=1, help="threads of the transcriber [1]")
     of_voice = "[the shipped voice's, if it knows the speakers]"
-    parser.add_argument("--teacher", metavar="FILE", help=f"run of the voice's teacher, or none {of_voice}")
-    parser.add_argument("--baseline", metavar="FILE", help=f"earlier run of the voice, or none {of_voice}")
+    parser.add_argument("--teacher", metavar="FILE", help=f"run of the voice's teacher, or `none` {of_voice}")
+    parser.add_argument("--baseline", metavar="FILE", help=f"earlier run of the voice, or `none` {of_voice}")
     parser.add_argument("--max-wer", type=float, help="highest word error rate, %% [baseline + 3, or 5]")
     parser.add_argument("--min-ovrl", type=float, help="lowest DNSMOS OVRL [baseline - 0.15, or 3.1]")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="keep the run as JSON: a baseline of later ones")
-    parser.add_argument("--note", default="", help="how the speech was made: kept with the run")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep the speech as sound files")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="with spectrograms and sound: .html or .md")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the run as JSON, for use as a baseline later")
+    parser.add_argument("--note", default="", help="note about the speech, saved with the run")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="write the speech as sound files")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="write a report with spectrograms and sound: .html or .md"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints a table and a JSON line. → 0 where all gates are passed."""
+    """Runs the command. Prints a table and a line of JSON. Returns 0 if all gates pass."""
     if args.report and args.report.suffix not in REPORTS:
         print(f"vivavoce: --report must end in {' or '.join(REPORTS)}, not {args.report.name!r}", file=sys.stderr)
         return 2
     if args.report:
-        need("matplotlib.figure")  # better now than after all has been spoken
+        need("matplotlib.figure")  # fails now, not after all sentences have been spoken
     try:
         for file in filter(None, (args.save, args.report)):
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -74,30 +78,30 @@ def run(args: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
-def judge(args: argparse.Namespace) -> tuple[Report, dict[int, Samples]]:
-    """→ the report, and the speech by sentence."""
+def judge(args: argparse.Namespace) -> tuple[QualityReport, dict[int, Samples]]:
+    """Returns the report, and the speech of each sentence."""
     listener, recogniser = Transcriber(args.whisper, args.threads), SpeakerEncoder()
     with speaking(args) as (speakers, speech):
         teacher = reference(args.teacher, TEACHER, speakers)
         baseline = reference(args.baseline, BASELINES[text_mode(args)], speakers)
         expected = {name: voice.embedding for name, voice in teacher.voices.items()} if teacher else {}
-        rows, embeddings, sounds = heard(Panel(listener, recogniser, expected), kept(speech, args.keep))
+        rows, embeddings, sounds = heard(Panel(listener, recogniser, expected), saving(speech, args.keep))
     run = Run(about(args, speakers), tuple(rows), voices_of(rows, embeddings))
     limits = Limits(args.max_wer, args.min_ovrl)
     references = {name: one for name, one in (("baseline", baseline), ("teacher", teacher)) if one}
-    return Report(run, gates(run, baseline, teacher, limits), references), sounds
+    return QualityReport(run, gates(run, baseline, teacher, limits), references), sounds
 
 
 @contextmanager
 def speaking(args: argparse.Namespace) -> Iterator[tuple[list[str], Iterable[Spoken]]]:
-    """→ the speakers, and what they say."""
+    """Yields the speakers, and their speech."""
     sentences = read_sentences(args.sentences)
     sentences = sentences if args.limit is None else pick(sentences, args.limit)
     if args.wavs:
         speakers = args.voices or list(load(TEACHER).voices)
         yield speakers, from_folder(args.wavs, sentences, speakers)
         return
-    with connect(args) as client:  # starts a server for --model where there is no --url
+    with connect(args) as client:  # starts a server for --model if there is no --url
         speakers = args.voices or [voice.id for voice in client.voices() if voice.created_at is None]
         if not speakers:
             raise Unusable("the server has no preset voice: name some with --voices")
@@ -119,8 +123,8 @@ def heard(panel: Panel, speech: Iterable[Spoken]) -> tuple[list[Row], list[Embed
     return rows, embeddings, sounds
 
 
-def kept(speech: Iterable[Spoken], folder: Path | None) -> Iterator[Spoken]:
-    """Passes the speech on; writes it into the folder, if there is one."""
+def saving(speech: Iterable[Spoken], folder: Path | None) -> Iterator[Spoken]:
+    """Yields the speech unchanged. Writes it into the folder, if one is given."""
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
     for spoken in speech:
@@ -134,12 +138,12 @@ def text_mode(args: argparse.Namespace) -> str:
 
 
 def reference(given: str | None, default: Path, speakers: list[str]) -> Run | None:
-    """The run to compare with: a file, nothing, or the shipped voice's if it has all the speakers.
+    """Run to compare with: a file, none, or the shipped voice's if that has all the speakers.
 
     Raises:
-        Unusable: the file is no run. OSError: it cannot be read.
+        Unusable: the file is not a run. OSError: it cannot be read.
     """
-    if given == NOTHING:
+    if given == NO_COMPARISON:
         return None
     if given is not None:
         return load(Path(given))
@@ -148,7 +152,7 @@ def reference(given: str | None, default: Path, speakers: list[str]) -> Run | No
 
 
 def about(args: argparse.Namespace, speakers: list[str]) -> dict[str, Any]:
-    """How a run was made."""
+    """Describes how a run was made."""
     return {
         "note": args.note,
         "source": args.wavs.name if args.wavs else args.url or args.model or "the shipped voice",

@@ -8,14 +8,14 @@ from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 
-from vivavoce_eval.figures import Run, figures_of, short
+from vivavoce_eval.figures import Run, figures_of, rounded
 from vivavoce_eval.gates import Gate, faults
 from vivavoce_eval.hearing import Row
 from vivavoce_eval.pictures import spectrogram
 from vivavoce_eval.waves import Samples, write_wav
 
 PICTURES = 12
-"""Sentences that a report shows in pictures, beside the faulty ones."""
+"""Number of sentences that a report shows as pictures. Faulty ones come first."""
 COLUMNS = ("number", "category", "speaker", "wrong", "OVRL", "F0 Hz", "s", "text", "heard", "faults")
 STYLE = """\
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #222; }
@@ -26,8 +26,8 @@ body { background: #161616; color: #ddd; } td, th { border-color: #444; } .bad {
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A run beside what it is held against. `references` are named earlier runs, of which the same sentences count."""
+class QualityReport:
+    """A run with its gates and references. `references` are earlier runs by name, of which the same sentences count."""
 
     run: Run
     gates: Sequence[Gate]
@@ -38,8 +38,8 @@ class Report:
         return all(gate.passed for gate in self.gates)
 
     def figure_rows(self) -> list[tuple[str, ...]]:
-        """Header and rows: a figure, this run's value, each reference's."""
-        known = {name: rows for name, run in self.references.items() if (rows := run.on(self.run.rows))}
+        """Header and rows of a table: a figure, this run's value, the value of each reference."""
+        known = {name: rows for name, run in self.references.items() if (rows := run.rows_shared_with(self.run.rows))}
         columns = [figures_of(self.run.rows), *map(figures_of, known.values())]
         table: list[tuple[str, ...]] = [("", "this run", *known)]
         table.append(("sentences", *(str(figures.sentences) for figures in columns)))
@@ -73,7 +73,7 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A sentence's line of the table COLUMNS; what was heard is told where it is wrong."""
+    """Cells of a sentence in the table COLUMNS. The heard text is shown only if it is wrong."""
     heard = row.heard if row.wrong_words else ""
     return (
         f"{row.number:03d}",
@@ -89,8 +89,8 @@ def cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def as_text(report: Report) -> str:
-    """For a terminal."""
+def as_text(report: QualityReport) -> str:
+    """Report for a terminal."""
     parts = [_aligned(report.figure_rows()), _aligned(report.speaker_rows())]
     parts.append("\n".join(_remark(row) for row in report.run.rows if row.wrong_words or faults(row)))
     parts.append("\n".join(str(gate) for gate in report.gates))
@@ -107,8 +107,8 @@ def _aligned(table: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def as_json(report: Report) -> str:
-    """One line, without the sentences."""
+def as_json(report: QualityReport) -> str:
+    """Report as one line of JSON, without the sentences."""
     document = {
         "about": report.run.about,
         "figures": asdict(figures_of(report.run.rows)),
@@ -116,18 +116,18 @@ def as_json(report: Report) -> str:
         "gates": [{**asdict(gate), "passed": gate.passed} for gate in report.gates],
         "passed": report.passed,
     }
-    return json.dumps(short(document))
+    return json.dumps(rounded(document))
 
 
-def pictured(report: Report, sounds: Mapping[int, Samples]) -> list[Row]:
-    """The rows that a report shows in pictures: faulty ones first, then those with the most wrong words."""
+def pictured(report: QualityReport, sounds: Mapping[int, Samples]) -> list[Row]:
+    """Rows that a report shows as pictures: faulty ones first, then those with the most wrong words."""
     rows = sorted(report.run.rows, key=lambda row: (not faults(row), -row.wrong_words, row.number))
     shown = max(PICTURES, sum(bool(faults(row)) for row in rows))
     return [row for row in rows if row.number in sounds][:shown]
 
 
-def write_markdown(report: Report, sounds: Mapping[int, Samples], path: Path) -> None:
-    """Pictures and sound files lie in a folder beside it."""
+def write_markdown(report: QualityReport, sounds: Mapping[int, Samples], path: Path) -> None:
+    """Writes a report as Markdown, with pictures and sound files in a folder beside it."""
     folder = path.with_name(f"{path.stem}_files")
     folder.mkdir(parents=True, exist_ok=True)
     parts = ["# Quality of a voice", _about(report), _markdown(report.figure_rows()), _markdown(report.speaker_rows())]
@@ -142,7 +142,7 @@ def write_markdown(report: Report, sounds: Mapping[int, Samples], path: Path) ->
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
-def _about(report: Report) -> str:
+def _about(report: QualityReport) -> str:
     verdict = "passed" if report.passed else "FAILED"
     return f"{verdict}. " + ", ".join(f"{name}: {value}" for name, value in report.run.about.items())
 
@@ -153,8 +153,8 @@ def _markdown(table: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def write_html(report: Report, sounds: Mapping[int, Samples], path: Path) -> None:
-    """One file, pictures and sound inside."""
+def write_html(report: QualityReport, sounds: Mapping[int, Samples], path: Path) -> None:
+    """Writes a report as one HTML file, with pictures and sound inside."""
     parts = ["<h1>Quality of a voice</h1>", f"<p>{escape(_about(report))}</p>"]
     parts += [_html(report.figure_rows()), _html(report.speaker_rows()), "<ul>"]
     parts += [f"<li{'' if gate.passed else ' class=bad'}>{escape(str(gate))}</li>" for gate in report.gates]

@@ -1,6 +1,6 @@
 """The English sentences that voices are judged by: plain ones, questions, numbers, dates, names, single words.
 
-The shipped voice was never trained on them. Other sentences: a file of lines `category TAB text`.
+The shipped voice was never trained on them. Files of other sentences have lines of the form `category TAB text`.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from vivavoce_eval.errors import Unusable
 
 ENGLISH = HELD_OUT
 STRIDE = 37
-"""Steps through the list in such a way that any few sentences have all categories and speakers among them."""
+"""Step through the list. With it, even a few sentences cover all categories and speakers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """`number` is its place in the file: it names sound files, and is the seed and the speaker's number."""
+    """A sentence. `number` is its place in the file. It names sound files, is the seed, and selects the speaker."""
 
     number: int
     category: str
@@ -25,10 +25,10 @@ class Sentence:
 
 
 def read_sentences(path: Path = ENGLISH) -> list[Sentence]:
-    """All sentences of a file.
+    """Reads the sentences of a file.
 
     Raises:
-        Unusable: a line has no category; names it.
+        Unusable: a line has no category. The message names the line.
     """
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     sentences = []
@@ -41,10 +41,12 @@ def read_sentences(path: Path = ENGLISH) -> list[Sentence]:
 
 
 def pick(sentences: list[Sentence], count: int) -> list[Sentence]:
-    """`count` of the sentences, the same ones every time, in their order."""
+    """Picks `count` sentences, always the same ones, in their order."""
     total = len(sentences)
     chosen = {number * STRIDE % total for number in range(min(count, total))}
-    rest = (number for number in range(total) if number not in chosen)  # a total that STRIDE divides into repeats
+    rest = (
+        number for number in range(total) if number not in chosen
+    )  # needed if STRIDE divides the total, so that steps repeat
     while len(chosen) < min(count, total):
         chosen.add(next(rest))
     return [sentences[number] for number in sorted(chosen)]

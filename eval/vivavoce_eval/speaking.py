@@ -1,4 +1,4 @@
-"""Where the speech comes from: a server, or a folder of sound files."""
+"""Sources of speech: a server, or a folder of sound files."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,17 +13,17 @@ from vivavoce_eval.waves import from_pcm, read_wav
 
 
 def speaker_of(sentence: Sentence, speakers: Sequence[str]) -> str:
-    """Speakers take turns."""
+    """Speaker of a sentence. Speakers take turns."""
     return speakers[sentence.number % len(speakers)]
 
 
 def through_server(
     client: Client, sentences: Sequence[Sentence], speakers: Sequence[str], options: SpeechOptions
 ) -> Iterator[Spoken]:
-    """One after the other; a sentence's number is its seed.
+    """Speaks the sentences one after the other. The seed is the number of the sentence.
 
     Raises:
-        VivavoceError: the server cannot be reached, or refuses.
+        VivavoceError: the server cannot be reached, or refuses a request.
     """
     for sentence in sentences:
         speaker = speaker_of(sentence, speakers)
@@ -32,10 +32,10 @@ def through_server(
 
 
 def from_folder(folder: Path, sentences: Sequence[Sentence], speakers: Sequence[str]) -> Iterator[Spoken]:
-    """Files whose names are the sentences' numbers (007.wav); sentences without a file are left out.
+    """Reads files named by the sentences' numbers (007.wav). Sentences without a file are left out.
 
     Raises:
-        Unusable: there is no such file at all.
+        Unusable: no sentence has a file.
     """
     files = {int(path.stem): path for path in folder.glob("*.wav") if path.stem.isdecimal()}
     found = [sentence for sentence in sentences if sentence.number in files]

@@ -1,7 +1,7 @@
-"""Ways to compute the models that differ in rounding alone: patches on loaded modules, for the study only.
+"""Variants of the models' arithmetic that differ only in rounding: patches of loaded modules, for the study only.
 
-The engine's own way: weights and activations in the engine's dtype, RMSNorm with its variance in float32 and a cast
-before the weight, RoPE in float32.
+The engine itself has weights and activations in its dtype, computes the variance of RMSNorm in float32 and casts before
+the weight, and computes RoPE in float32.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,37 +14,37 @@ from torch import Tensor, nn
 from vivavoce_engine.models.layers import Attention, GatedMLP, RMSNorm, Rope
 
 FP8_MAX = 448.0
-"""The largest number of e4m3."""
+"""Largest number of e4m3."""
 
 
 def variance_in_dtype(norm: RMSNorm, x: Tensor) -> Tensor:
-    """Squares, mean and root rounded to x's dtype one after the other."""
+    """RMSNorm that rounds squares, mean and root to x's dtype, one after the other."""
     variance = x.square().mean(-1, keepdim=True)
     return norm.weight * (x * torch.rsqrt(variance + norm.eps))
 
 
 def cast_folded(norm: RMSNorm, x: Tensor) -> Tensor:
-    """One rounding in place of two: the weight is multiplied in float32, and the cast comes last."""
+    """RMSNorm with one rounding instead of two: it multiplies the weight in float32 and casts last."""
     wide = x.float()
     variance = wide.square().mean(-1, keepdim=True)
     return (norm.weight.float() * (wide * torch.rsqrt(variance + norm.eps))).to(x.dtype)
 
 
 def rounded_rope(rope: Rope, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin rounded to bfloat16 after they are computed: what the reference package does in bfloat16."""
+    """RoPE whose cos and sin are rounded to bfloat16 after they are computed, as in the reference package."""
     cos, sin = Rope.forward(rope, positions)
     return cos.bfloat16(), sin.bfloat16()
 
 
 def coarse_rope(rope: Rope, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """The angle itself in bfloat16, which has no odd positions above 256."""
+    """RoPE with the angle in bfloat16, which cannot represent odd positions above 256."""
     angle = (positions[..., None].bfloat16() * rope.inverse_frequency.bfloat16()).unsqueeze(2)
     cos, sin = angle.cos(), angle.sin()
     return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
 def to_fp8(x: Tensor) -> Tensor:
-    """x rounded to e4m3 with one scale for each vector of the last axis; in x's dtype."""
+    """Rounds x to e4m3 with one scale for each vector of the last axis. The result has x's dtype."""
     scale = x.abs().amax(-1, keepdim=True).float().clamp(min=1e-12) / FP8_MAX
     return ((x.float() / scale).to(torch.float8_e4m3fn).float() * scale).to(x.dtype)
 
@@ -55,7 +55,7 @@ def fp8_input(linear: nn.Linear, x: Tensor) -> Tensor:
 
 
 Patch = Callable[[nn.Module], None]
-"""Changes how one network computes."""
+"""Changes the arithmetic of one network."""
 
 
 def patch_norms(forward: Callable[[RMSNorm, Tensor], Tensor], network: nn.Module) -> None:
@@ -71,7 +71,7 @@ def patch_rope(forward: Callable[[Rope, Tensor], tuple[Tensor, Tensor]], network
 
 
 def patch_matmuls(activations: bool, network: nn.Module) -> None:
-    """Weights of the blocks' projections to e4m3, a scale a row; and their inputs, a scale a token."""
+    """Rounds weights of the blocks' projections to e4m3, a scale per row, and optionally inputs, one per token."""
     for linear in projections(network):
         linear.weight.data = to_fp8(linear.weight.data)
         if activations:
@@ -89,7 +89,7 @@ BOTH = ("talker", "code predictor")
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """`dtype` of the whole engine, and a patch of some of its networks (names as in `TorchRunner.models`)."""
+    """A variant: the engine's `dtype`, and patches of some networks, by their names in `TorchRunner.models`."""
 
     name: str
     dtype: str

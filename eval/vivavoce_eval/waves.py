@@ -14,21 +14,21 @@ Samples = NDArray[np.float32]
 RATE_HZ = 24_000
 JUDGE_RATE_HZ = 16_000
 FRAME_SAMPLES = 1920
-"""A codec frame, 80 ms: pieces of speech that were decoded apart join at multiples of it."""
+"""Samples of a codec frame, 80 ms. Pieces of speech that were decoded separately join at multiples of it."""
 SHORTEST_S = 0.2
-"""Judges refuse less."""
+"""Least speech that judges accept, in seconds."""
 
 
 def from_pcm(pcm: bytes) -> Samples:
-    """16-bit little-endian mono."""
+    """Converts 16-bit little-endian mono PCM to samples."""
     return np.frombuffer(pcm, "<i2").astype(np.float32) / np.float32(32768)
 
 
 def read_wav(path: Path) -> Samples:
-    """A mono 16-bit WAV file of 24 kHz.
+    """Reads a mono 16-bit WAV file of 24 kHz.
 
     Raises:
-        Unusable: it is another kind of sound.
+        Unusable: the file is another kind of sound.
     """
     with wave.open(str(path)) as file:
         kind = (file.getnchannels(), file.getsampwidth(), file.getframerate())
@@ -46,7 +46,7 @@ def write_wav(target: Path | BinaryIO, samples: Samples) -> None:
 
 
 def for_judges(samples: Samples) -> Samples:
-    """At 16 kHz, in [-1, 1], and not shorter than judges take."""
+    """Resamples to 16 kHz, clips to [-1, 1], and pads to the least length that judges accept."""
     missing = max(0, int(SHORTEST_S * RATE_HZ) - len(samples))
     resampled = need("soxr").resample(np.pad(samples, (0, missing)), RATE_HZ, JUDGE_RATE_HZ)
     return np.clip(np.asarray(resampled, np.float32), -1, 1)

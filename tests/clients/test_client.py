@@ -1,4 +1,4 @@
-"""The client over a mock transport: what it sends, and what it makes of each answer."""
+"""The client over a mock transport: its requests, and its handling of each answer."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator

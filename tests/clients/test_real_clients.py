@@ -1,4 +1,4 @@
-"""The packages that people use, each in its own process and environment (tests/clients/real/README.md)."""
+"""Packages in common use, each in its own process and environment (tests/clients/real/README.md)."""
 
 import json
 import subprocess

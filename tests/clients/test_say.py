@@ -1,4 +1,4 @@
-"""`vivavoce say` that plays, pipes, and reads as it is written."""
+"""`vivavoce say`: playing, piping, and reading text while it is written."""
 
 import io
 import os

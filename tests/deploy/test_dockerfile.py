@@ -1,4 +1,4 @@
-"""The Dockerfile says what the project says: its installs are pyproject's, at constraints.txt's versions, as nobody."""
+"""The Dockerfile agrees with the project: it installs pyproject's packages at constraints.txt's versions, as nobody."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""What deploy/ tells an operator to type, and names, is there: commands, files, settings, metrics, alerts."""
+"""Everything that deploy/ tells an operator to type exists: commands, files, settings, metrics, alerts."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Prometheus with the project's rules, over two servers and HAProxy: every query of the dashboard finds something."""
+"""Prometheus with the project's rules, over two servers and HAProxy: every query of the dashboard returns data."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""A request that meets a server which stops, or is gone, is answered by another one, before anybody looked."""
+"""Another server answers a request whose server stops or is gone, even before a health check has noticed."""
 
 import signal
 import socket

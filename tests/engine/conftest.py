@@ -1,4 +1,4 @@
-"""Checkpoints that several tests read, each written once a session."""
+"""Checkpoints that several tests read. Each is written once in a session."""
 
 from collections.abc import Callable
 from functools import cache

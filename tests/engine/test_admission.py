@@ -1,10 +1,10 @@
-"""Who is let in, who is told to come back and when, and whose turn it is."""
+"""Admission: which requests are accepted, which are refused and until when, and the order of turns."""
 
 import asyncio
 
 import pytest
 from vivavoce_bench.planning.simulation import FRAMES_PER_TOKEN, Arrival, Simulation
-from vivavoce_bench.planning.step_times import NOTHING
+from vivavoce_bench.planning.step_times import TAKES_NO_TIME
 from vivavoce_engine import Engine, EngineConfig, Overloaded, SynthesisRequest
 from vivavoce_engine.batching.admission import (
     FIRST_FRAMES_PER_S,
@@ -40,7 +40,10 @@ def test_the_queue_is_bounded_by_requests_and_by_seconds_of_speech() -> None:
 
 
 def test_an_empty_queue_takes_a_text_of_any_length() -> None:
-    admission().check(Backlog(0, 0.0), frames=1e6, max_wait_s=None)
+    gate = admission()
+    gate.check(Backlog(0, 0.0), frames=1e6, max_wait_s=None)
+    with pytest.raises(Overloaded, match="too long"):
+        gate.check(Backlog(1, 0.0), frames=1e6, max_wait_s=None)
 
 
 def test_a_wait_that_cannot_be_met_is_refused_at_once() -> None:
@@ -153,7 +156,7 @@ def test_requests_that_find_no_row_free_wait(accepted: Backlog, state: LoopState
 
 def test_a_simulation_counts_what_waits_as_an_engine_does() -> None:
     tokens, requests = 25, 10
-    simulation = Simulation(NOTHING, EngineConfig())
+    simulation = Simulation(TAKES_NO_TIME, EngineConfig())
     for _ in range(requests):
         simulation.submit(Arrival(0.0, tokens * FRAMES_PER_TOKEN))
 

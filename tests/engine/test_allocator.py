@@ -1,4 +1,4 @@
-"""How the engine's process sets up PyTorch's memory on a GPU."""
+"""Set-up of PyTorch's GPU memory in the engine's process."""
 
 import subprocess
 import sys

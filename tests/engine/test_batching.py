@@ -1,4 +1,4 @@
-"""An utterance sounds the same whoever speaks beside it, wherever it sits, and however its audio is cut."""
+"""An utterance sounds the same in any batch, in any row, and in pieces of any length."""
 
 import asyncio
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Mixes of voices: the notation, and the arithmetic."""
+"""Mixes of voices: notation and arithmetic."""
 
 import numpy as np
 import pytest

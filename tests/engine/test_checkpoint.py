@@ -1,4 +1,4 @@
-"""Checkpoint folders: the released models' values, and a clear word for everything that can be wrong with one.
+"""Checkpoint folders: the released models' values, and a clear error for each fault of a folder.
 
 tests/assets/configs holds the JSON files of the released models; what differs between them is in a folder each.
 """

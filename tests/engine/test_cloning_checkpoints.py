@@ -1,4 +1,4 @@
-"""Base checkpoints: their encoders are read as released, and a file at fault is named."""
+"""Base checkpoints: encoders as released, and errors that name the file at fault."""
 
 import json
 import shutil
@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from vivavoce_engine import CheckpointError
 from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.models.codec_encoder import CodecEncoder
 from vivavoce_engine.models.loader import load_encoders, load_models
 from vivavoce_engine.models.speaker_encoder import SpeakerEncoder
 
@@ -28,10 +29,10 @@ def folder(checkpoints: Checkpoints, tmp_path: Path) -> Path:
     return shutil.copytree(checkpoints("tiny", "base"), tmp_path / "checkpoint")
 
 
-def load(folder: Path) -> None:
+def load(folder: Path) -> tuple[SpeakerEncoder, CodecEncoder]:
     checkpoint = read_checkpoint(folder)
     assert checkpoint.encoder is not None
-    load_encoders(folder, checkpoint.encoder, CPU)
+    return load_encoders(folder, checkpoint.encoder, CPU)
 
 
 @pytest.mark.parametrize(("name", "size"), [("0.6B-Base", 1024), ("1.7B-Base", 2048)])
@@ -57,8 +58,10 @@ def test_other_checkpoints_have_no_encoder(kind: Any, checkpoints: Checkpoints) 
 
 def test_the_encoder_needs_the_talker_no_more_than_the_talker_needs_it(folder: Path) -> None:
     """Each half of a file is read without the other."""
-    load(folder)
-    load_models(read_checkpoint(folder), CPU, torch.float32)
+    (speaker, _), (talker, _, _) = load(folder), load_models(read_checkpoint(folder), CPU, torch.float32)
+    stored = load_file(folder / WEIGHTS)
+    torch.testing.assert_close(speaker.state_dict()["fc.weight"], stored["speaker_encoder.fc.weight"].float())
+    torch.testing.assert_close(talker.codec_head.weight, stored["talker.codec_head.weight"].float(), check_dtype=False)
 
 
 def no_speaker_config(config: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Nobody hears another request's reference: eight clones at once say what each says alone."""
+"""No request speaks with another request's reference: eight clones at once say what each says alone."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,5 +1,4 @@
-"""A Base checkpoint clones as the reference package does: what it hears in a recording, the prompts it builds from
-it, and what it then says.
+"""A Base checkpoint clones as the reference package does: equal encodings of a recording, prompts, and speech.
 
 The reference's outputs are in tests/golden; its README tells how they were made.
 """

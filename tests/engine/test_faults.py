@@ -1,4 +1,4 @@
-"""One utterance's fault is its own: neighbours go on as if it had not been there."""
+"""A fault ends only its own utterance. Its neighbours continue as if it had not been there."""
 
 import asyncio
 from collections.abc import Sequence as SequenceOf

@@ -1,4 +1,4 @@
-"""However a text is cut into fragments, the committed ids are those of the whole text."""
+"""Any fragmentation of a text commits the ids of the whole text."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Live text: the speech depends on the text alone, not on its fragments nor on when they come."""
+"""Live text: the speech depends only on the text, not on its fragments or their arrival times."""
 
 import asyncio
 from collections.abc import Iterator

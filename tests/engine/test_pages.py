@@ -1,4 +1,4 @@
-"""Pages of the talker's KV cache: they grow with the speech, are waited for in order, and nobody waits for ever."""
+"""Pages of the talker's KV cache: they grow with the speech, utterances wait for them in order, and every wait ends."""
 
 import numpy as np
 import pytest

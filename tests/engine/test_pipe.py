@@ -1,4 +1,4 @@
-"""Messages between processes arrive as they were sent, whatever arrays are in them."""
+"""Messages between processes arrive as they were sent, with arrays of any kind."""
 
 import socket
 from collections.abc import Iterator

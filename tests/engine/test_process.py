@@ -1,4 +1,4 @@
-"""An engine in a process of its own: it speaks like one of this process, and comes back when it breaks."""
+"""An engine in a process of its own: it speaks like one in this process, and restarts when it breaks."""
 
 import asyncio
 import logging

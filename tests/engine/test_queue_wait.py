@@ -1,4 +1,4 @@
-"""An utterance tells, at its end, how long it waited for a row."""
+"""The end of an utterance reports its wait for a row."""
 
 from dataclasses import replace
 

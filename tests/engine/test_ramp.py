@@ -1,4 +1,4 @@
-"""How long pieces of audio are while they are played: an engine's loop, by the clock of the test."""
+"""Length of audio chunks during playback: an engine's loop, with the clock of the test."""
 
 import pytest
 from vivavoce_engine import EngineConfig

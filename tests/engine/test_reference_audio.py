@@ -1,4 +1,4 @@
-"""Uploaded recordings: every common format is read alike, and what is no fit reference is refused in words."""
+"""Uploaded recordings: all common formats are read alike, and unusable ones are refused with a reason."""
 
 import json
 import struct

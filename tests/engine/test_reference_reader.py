@@ -1,4 +1,4 @@
-"""Reference audio is read in a process of its own: what breaks that costs its own request alone."""
+"""Reference audio is read in a process of its own. Audio that breaks the process fails only its own request."""
 
 import os
 import signal

@@ -1,6 +1,6 @@
-"""Drawing codes: the reference's distributions, exact draws, and random numbers that do not know the batch.
+"""Drawing codes: the reference's distributions, exact draws, and random numbers independent of the batch.
 
-tests/golden/logits.* holds what the reference's own logits processors made of given logits.
+tests/golden/logits.* holds the output of the reference's own logits processors for given logits.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Who runs next: admission, resting, audio pieces, cancelling, and that no row ever leaks. No torch, no threads."""
+"""The scheduler: admission, pausing, audio chunks, cancelling, and no leaked row. No torch, no threads."""
 
 import subprocess
 import sys

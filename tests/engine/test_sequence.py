@@ -1,4 +1,4 @@
-"""Host state of one utterance: what was made, what was decoded, and how it ended."""
+"""Host state of one utterance: frames made, frames decoded, and its end."""
 
 import pytest
 from vivavoce_engine.batching.messages import Finished

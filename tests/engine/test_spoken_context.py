@@ -1,4 +1,4 @@
-"""An utterance that goes on from what was said is one with it: the same codes and audio as if nobody had paused."""
+"""An utterance continues earlier speech as if the two were one: the codes and audio are the same."""
 
 import shutil
 from dataclasses import replace

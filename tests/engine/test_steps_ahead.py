@@ -1,4 +1,4 @@
-"""A device beside the host: a step is begun before the one before it has ended, and what is too much is not heard."""
+"""A device beside the host: a step begins before the one before it has ended, and surplus frames are not heard."""
 
 import numpy as np
 import pytest

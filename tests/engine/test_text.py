@@ -1,7 +1,7 @@
-"""Prompts: where each text id and each codec id stands, and what a checkpoint refuses to speak.
+"""Prompts: the position of each text id and codec id, and requests that a checkpoint refuses.
 
-That the ids are the reference's is tested in test_reference_parity.py; here is what the reference does not do, or does
-only by luck.
+test_reference_parity.py tests that ids equal the reference's. The tests here are of behaviour that the reference lacks,
+or has by chance.
 """
 
 import json

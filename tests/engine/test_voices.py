@@ -1,4 +1,4 @@
-"""What a client calls a voice → what the engine speaks with; cloning without standing in anybody's way; refusals."""
+"""Resolution of a client's names for voices, cloning that does not stall running speech, and refusals."""
 
 import asyncio
 import threading

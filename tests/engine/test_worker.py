@@ -1,4 +1,4 @@
-"""What the engine's process tells the server, and when."""
+"""Reports of the engine's process to the server, and their times."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Faults of a waveform that no judge of speech is needed for."""
+"""Faults of a waveform that are found without a judge of speech."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Words as they are compared."""
+"""Normalisation and comparison of words."""
 
 import pytest
 from vivavoce_eval.asr import same_words, word_errors

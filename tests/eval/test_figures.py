@@ -58,7 +58,7 @@ def test_a_run_comes_back_as_it_was_kept(tmp_path: Path) -> None:
     assert again.about == run.about
     np.testing.assert_allclose(again.voices["heart"].embedding, 0.5)
     assert json.loads((tmp_path / "run.json").read_text())["figures"]["sentences"] == 2
-    assert [found.number for found in again.on([row(text="Another."), row(text="Unknown.")])] == [4]
+    assert [found.number for found in again.rows_shared_with([row(text="Another."), row(text="Unknown.")])] == [4]
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "no JSON", '{"about": {}, "voices": {}, "rows": [{"number": 1}]}'])

@@ -1,4 +1,4 @@
-"""What passes and what does not."""
+"""Gates: runs that pass and runs that fail."""
 
 from dataclasses import replace
 

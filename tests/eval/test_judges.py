@@ -1,4 +1,4 @@
-"""What the judges are given to hear; their networks are stood in for."""
+"""Input of the judges, whose networks are replaced by stand-ins."""
 
 from types import SimpleNamespace
 

@@ -26,7 +26,7 @@ class Echo:
     def __init__(self, *_: object) -> None:
         pass
 
-    def hear(self, samples: Samples) -> str:
+    def transcribe(self, samples: Samples) -> str:
         return ""
 
     def normalise(self, text: str) -> str:

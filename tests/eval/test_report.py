@@ -1,4 +1,4 @@
-"""A run as people and programs read it."""
+"""Reports of a run for people and for programs."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from vivavoce_eval.figures import Run
 from vivavoce_eval.gates import Limits, gates
-from vivavoce_eval.report import Report, as_json, as_text, write_html, write_markdown
+from vivavoce_eval.report import QualityReport, as_json, as_text, write_html, write_markdown
 
 from tests.eval.test_gates import VOICES
 from tests.support.sounds import row, speechlike
@@ -17,7 +17,7 @@ ROWS = (
     row(number=3),
 )
 RUN = Run({"source": "test"}, ROWS, VOICES)
-REPORT = Report(RUN, gates(RUN, None, None, Limits()), {"teacher": RUN})
+REPORT = QualityReport(RUN, gates(RUN, None, None, Limits()), {"teacher": RUN})
 SOUNDS = {found.number: speechlike(10) for found in ROWS}
 
 

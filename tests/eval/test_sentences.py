@@ -1,4 +1,4 @@
-"""The sentences that voices are judged by."""
+"""The sentences that judge voices."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The patches of the numerics study do what their names say, and nothing where they should not."""
+"""The patches of the numerics study have the effect that their names state, and no other."""
 
 from functools import partial
 

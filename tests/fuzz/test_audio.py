@@ -1,4 +1,4 @@
-"""Uploads of any bytes: samples that fit, or a refusal in words; never a crash, and never more than 30 s of audio."""
+"""Uploads of any bytes give valid samples or a refusal with a reason, never a crash or more than 30 s of audio."""
 
 import base64
 import contextlib

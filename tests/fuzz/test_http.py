@@ -1,4 +1,4 @@
-"""Whatever the OpenAPI document allows, and what it does not: no answer that it does not describe, and no fault."""
+"""Requests that the OpenAPI document allows or forbids get only answers that it describes, and cause no fault."""
 
 from collections.abc import Iterator
 from typing import Any

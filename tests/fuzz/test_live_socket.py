@@ -1,8 +1,8 @@
 """The live socket as a state machine, under good and bad messages in any order, cancels, and connections that break.
 
-What a client may rely on, whatever it did before: each audio.start has its one audio.done, in order; audio comes only
-between them and is the beginning of what was asked for; a fault is told in OpenAI's four keys or closes the connection
-with a code of the protocol; and a connection that is gone holds no row.
+A client may rely on this in any state: Each audio.start has one audio.done, in order. Audio comes only between the two
+and is the beginning of the requested speech. A fault is reported in OpenAI's four keys, or closes the connection with a
+code of the protocol. A lost connection holds no row.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Write the golden files: what the reference, qwen-tts 0.1.1, computes in float32 on the CPU.
+"""Write the golden files: outputs of the reference, qwen-tts 0.1.1, in float32 on the CPU.
 
     python3.11 -m venv .venv-reference
     .venv-reference/bin/pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu

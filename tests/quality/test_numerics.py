@@ -1,12 +1,13 @@
-"""Rounding in the shipped voice: bfloat16 with the right casts stays as near to float32 as it is, and a fault that no
-ear and no transcript shows is found in the logits."""
+"""Rounding in the shipped voice: bfloat16 with the right casts stays near float32, and the logits reveal a fault that
+neither ear nor transcript shows.
+"""
 
 from collections.abc import Iterator
 
 import pytest
 import torch
 from vivavoce_engine.checkpoint.files import Checkpoint, read_checkpoint
-from vivavoce_eval.numerics import GREEDY, Outcome, Reference, Study, compared
+from vivavoce_eval.numerics import GREEDY, Reference, Study, VariantFigures, compared
 from vivavoce_eval.sentences import pick, read_sentences
 from vivavoce_eval.variants import VARIANTS
 from vivavoce_voice import CHECKPOINT
@@ -33,8 +34,8 @@ def checkpoint() -> Checkpoint:
 
 
 @pytest.fixture(scope="module")
-def outcomes(checkpoint: Checkpoint) -> dict[str, Outcome]:
-    found: dict[str, Outcome] = {}
+def outcomes(checkpoint: Checkpoint) -> dict[str, VariantFigures]:
+    found: dict[str, VariantFigures] = {}
     reference: Reference | None = None
     for variant in (FLOAT32, BFLOAT16, ROUNDED_VARIANCE, IN_PREDICTOR, FOLDED, FP8):
         study = Study(checkpoint, variant, SENTENCES)
@@ -44,31 +45,31 @@ def outcomes(checkpoint: Checkpoint) -> dict[str, Outcome]:
     return found
 
 
-def test_codes_fed_back_are_what_the_engine_drew(outcomes: dict[str, Outcome]) -> None:
+def test_codes_fed_back_are_what_the_engine_drew(outcomes: dict[str, VariantFigures]) -> None:
     """All frames of an utterance in one pass choose what the engine chose frame by frame, in batches."""
     exact = outcomes[FLOAT32.name]
     assert (exact.forced_code_0, exact.forced_others) == (100, 100)
 
 
-def test_bfloat16_with_the_right_casts_is_near_to_float32(outcomes: dict[str, Outcome]) -> None:
+def test_bfloat16_with_the_right_casts_is_near_to_float32(outcomes: dict[str, VariantFigures]) -> None:
     right = outcomes[BFLOAT16.name]
     assert right.forced_code_0 >= 98.5
     assert right.forced_others >= 96.5
     assert right.predictor_logits_off <= PREDICTOR_LOGITS_OFF
 
 
-def test_a_code_predictor_whose_norms_round_their_variance_is_found(outcomes: dict[str, Outcome]) -> None:
+def test_a_code_predictor_whose_norms_round_their_variance_is_found(outcomes: dict[str, VariantFigures]) -> None:
     right, wrong = outcomes[BFLOAT16.name], outcomes[IN_PREDICTOR.name]
     assert wrong.logits_off == right.logits_off, "the talker is the same"
     assert wrong.predictor_logits_off > PREDICTOR_LOGITS_OFF
     assert wrong.predictor_logits_off > 1.1 * right.predictor_logits_off
 
 
-def test_rounded_variance_in_the_talker_is_found_too(outcomes: dict[str, Outcome]) -> None:
+def test_rounded_variance_in_the_talker_is_found_too(outcomes: dict[str, VariantFigures]) -> None:
     assert outcomes[ROUNDED_VARIANCE.name].logits_off > 1.1 * outcomes[BFLOAT16.name].logits_off
 
 
-def test_folded_casts_do_no_harm_and_fp8_does(outcomes: dict[str, Outcome]) -> None:
+def test_folded_casts_do_no_harm_and_fp8_does(outcomes: dict[str, VariantFigures]) -> None:
     right = outcomes[BFLOAT16.name]
     assert outcomes[FOLDED.name].predictor_logits_off <= 1.05 * right.predictor_logits_off
     assert outcomes[FP8.name].forced_others < right.forced_others - 5

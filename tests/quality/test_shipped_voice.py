@@ -1,6 +1,6 @@
-"""The shipped voice before real judges: it passes, and planted faults do not. `make test-quality`.
+"""Real judges pass the shipped voice and fail planted faults. Run by `make test-quality`.
 
-Slow (minutes), and in need of the extra `eval`: left out unless the marker is asked for.
+Takes minutes and needs the extra `eval`, so it runs only if its marker is selected.
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The recipe is no installed package: it is run from its folder."""
+"""Adds the recipe's folder to the path, because the recipe is not an installed package."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""From the teacher's durations to codec frames, and the gates that stop a run."""
+"""Alignment of codec frames with the teacher's durations, and the gates that stop a run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The waveform decoder's training: critics, what a step changes, going on from a trained decoder, a failed trial."""
+"""Training of the waveform decoder: critics, effect of a step, continuing from a trained decoder, a failed trial."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""From written sentences to what is said: numbers, templates, the split of what is held out, phonemes, the corpus."""
+"""The training text: numbers, templates, held-out sentences, phonemes, the corpus."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Keys, their limits, CORS, and the sizes that are let in."""
+"""Keys, their limits, CORS, and the accepted sizes."""
 
 import asyncio
 import contextlib

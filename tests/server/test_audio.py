@@ -1,4 +1,4 @@
-"""Samples → files, apart from HTTP: every format, rate and speed, however the audio is cut."""
+"""Encoding of samples to files, without HTTP: every format, rate and speed, for audio in pieces of any length."""
 
 import io
 import threading
@@ -169,7 +169,8 @@ def test_other_readers_agree(name: FormatName) -> None:
 @pytest.mark.parametrize("name", ["wav", "pcm", "flac", "mp3", "opus", "aac"])
 def test_no_audio_is_still_a_file(name: FormatName) -> None:
     encoder = SpeechEncoder(AudioOptions(name, speed=2.0, sample_rate=16000), MODEL_RATE)
-    encoder.complete(encoder.flush())
+    file = encoder.complete(encoder.flush())
+    assert file[:4] == {"wav": b"RIFF", "flac": b"fLaC"}.get(name, b""), "a header, in the formats that have one"
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.3, 0.5, 1.7, 2.0, 3.9, 4.0])

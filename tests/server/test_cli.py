@@ -1,4 +1,4 @@
-"""The server as a process: start, announce, drain, stop, and clear words when it cannot."""
+"""The server as a process: start, announcement, draining, stop, and clear messages on failure."""
 
 import json
 import os

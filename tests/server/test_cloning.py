@@ -1,4 +1,4 @@
-"""Voices that requests bring along: every way to send one, by every route, and every way to get it wrong."""
+"""Voices sent with requests: every form, by every route, and every error."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""x-request-timeout and the operator's default: what cannot have its turn in time is a 429, as early as it is known."""
+"""x-request-timeout and the operator's default: a request that cannot start in time gets a 429 as early as possible."""
 
 import asyncio
 from collections.abc import AsyncIterator

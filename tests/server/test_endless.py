@@ -1,4 +1,4 @@
-"""Speech that would not stop: a whole answer is made anew once, a streamed one ends as what it is, and both count."""
+"""Speech that would not stop: a whole answer is made a second time, a streamed one ends as an error, and both count."""
 
 from typing import Any
 

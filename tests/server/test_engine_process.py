@@ -1,4 +1,4 @@
-"""Real servers whose engines run in processes: what their clients see when one breaks, loads late, or has a twin."""
+"""Real servers with engines in processes, as clients see them when an engine breaks, loads late, or has a twin."""
 
 import asyncio
 import json

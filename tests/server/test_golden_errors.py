@@ -1,4 +1,4 @@
-"""Every class of error, word for word as clients receive it (tests/server/golden_errors.json)."""
+"""Every class of error, exactly as clients receive it (tests/server/golden_errors.json)."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A client that leaves, over any transport and at any moment: its row is free at the next step and nothing remains."""
+"""A client that leaves, over any transport and at any moment, frees its row at the next step and leaves nothing."""
 
 import gc
 from collections.abc import Callable

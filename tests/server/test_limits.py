@@ -1,4 +1,4 @@
-"""Hostile sizes and shapes: each is a clear 4xx, or a 507 where the disk is at fault, and the server goes on."""
+"""Hostile sizes and shapes get a clear 4xx, or a 507 if the disk is at fault, and the server keeps serving."""
 
 import errno
 import logging

@@ -1,4 +1,4 @@
-"""/metrics: names, and numbers that follow what happened."""
+"""/metrics: its names, and values that match the requests."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The `openai` package against the server: the base URL is all that changes."""
+"""The `openai` package with the server: only the base URL changes."""
 
 import asyncio
 from collections.abc import Iterator

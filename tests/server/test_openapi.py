@@ -1,4 +1,4 @@
-"""The OpenAPI page says what the server does."""
+"""The OpenAPI document matches the server."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""`ref_audio` as a URL: nothing inside the operator's network is ever asked, whatever name or redirect leads there."""
+"""`ref_audio` as a URL: no name or redirect leads to a request inside the operator's network."""
 
 import asyncio
 import ipaddress

@@ -1,4 +1,4 @@
-"""SIGHUP: other keys without a restart, and without losing what runs. A broken file changes nothing."""
+"""SIGHUP: loads other keys without a restart and without ending running speech. A broken file changes nothing."""
 
 import json
 import os

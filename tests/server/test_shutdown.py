@@ -1,4 +1,4 @@
-"""The end of a server: what outlives the grace time is told so; a second signal ends it at once."""
+"""The end of a server: requests that outlive the grace time are told so, and a second signal ends it at once."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Clients that send or read next to nothing: others lose nothing, and what they hold comes back in bounded time."""
+"""Clients that send or read next to nothing: others lose nothing, and held resources are freed in bounded time."""
 
 import asyncio
 import json

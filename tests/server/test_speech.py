@@ -1,4 +1,4 @@
-"""POST /v1/audio/speech over real sockets: what comes back, when, and what leaving early does."""
+"""POST /v1/audio/speech over real sockets: answers, their times, and the effect of leaving early."""
 
 import asyncio
 import struct

@@ -1,4 +1,4 @@
-"""POST, GET and DELETE /v1/audio/voices: what is stored is there by name, after a restart, and on other servers."""
+"""POST, GET and DELETE /v1/audio/voices: stored voices have names, survive a restart, and reach other servers."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""What happens to a text before it is spoken: normalisation, pauses, splitting."""
+"""Preparation of a text before it is spoken: normalisation, pauses, splitting."""
 
 from dataclasses import replace
 from typing import Any
@@ -65,7 +65,9 @@ def test_without_steps_the_text_is_untouched() -> None:
 
 @given(st.text(max_size=200))
 def test_normalizing_never_fails(text: str) -> None:
-    normalize(text, ALL_STEPS)
+    read = normalize(text, ALL_STEPS)
+    assert read == read.strip()
+    assert "  " not in read
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""However many cores a machine has, a listener's encoder and effects take no threads of their own."""
+"""A listener's encoder and effects take no threads of their own, on a machine with any number of cores."""
 
 from pathlib import Path
 

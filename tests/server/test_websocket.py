@@ -1,4 +1,4 @@
-"""WS /v1/audio/speech/stream: what is said, in which order, in which format."""
+"""WS /v1/audio/speech/stream: messages, their order, and audio formats."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Barge-in and leaving: whatever the moment, speech stops, the row is free, and nothing of others is lost."""
+"""Barge-in and leaving at any moment: speech stops, the row is free, and other clients lose nothing."""
 
 import asyncio
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""WS /v1/audio/speech/stream: what is refused, how it is told, and with which code the connection is closed."""
+"""WS /v1/audio/speech/stream: refusals, their messages, and the close codes."""
 
 from collections.abc import Iterator
 from contextlib import suppress

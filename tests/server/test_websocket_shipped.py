@@ -1,4 +1,4 @@
-"""The live socket over the shipped voice: the speech depends on the text alone, not on how or when it came."""
+"""The live socket over the shipped voice: speech depends only on the text, not on its fragments or their times."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The live socket under any order of messages: each utterance has one end, and is what was asked for or part of it."""
+"""The live socket under any order of messages: each utterance has one end, and is all or part of what was requested."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """`python -m tests.soak --minutes 3`: mixed traffic past what the machine can do, against a server process of its own.
 
-Every request must have an honest end (endings.py), and afterwards the server must hold what it held after a warm-up:
-memory, threads, file descriptors, rows. Times are reported; they are bounded only where the server itself promises it.
-Same seed, same requests. Prints a report, and exits with 1 if anything was lost. Loopback only.
+Every request must have an honest end (endings.py). Afterwards the server must hold what it held after a warm-up:
+memory, threads, file descriptors, rows. Times are reported, and checked only if the server promises a bound. The same
+seed gives the same requests. Prints a report, and exits with 1 if anything was lost. Loopback only.
 """
 
 import argparse

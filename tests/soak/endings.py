@@ -1,4 +1,4 @@
-"""How requests ended, and what that says: each has an honest end, or it is lost."""
+"""Endings of requests. Each request has an honest end, or it counts as lost."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The server that is soaked: a process as users run it, with little patience, so that a short run sees every limit."""
+"""The server of a soak run: a process as users run it, with short limits, so that a short run reaches each of them."""
 
 import subprocess
 from collections.abc import Iterator

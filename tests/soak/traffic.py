@@ -1,4 +1,4 @@
-"""What clients do to a server, good ones and bad ones: one function a kind, each of which says how it ended."""
+"""Traffic of good and bad clients. Each kind is one function, which returns the ending of its request."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""The server's process and its children, from outside: what they hold (Linux's /proc), and its own gauges."""
+"""Observation of the server's processes from outside: their resources (Linux's /proc), and the server's gauges."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

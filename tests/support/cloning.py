@@ -1,4 +1,4 @@
-"""A server over a small random Base checkpoint, and what tests of voices ask of it."""
+"""A server over a small random Base checkpoint, and requests for tests of voices."""
 
 import base64
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ TEXT = "Hello, world!"
 SPEECH, VOICES, BATCH = "/v1/audio/speech", "/v1/audio/voices", "/v1/audio/speech/batch"
 REF_TEXT = "The lazy dog"
 SIZE = 64
-"""Of the checkpoint's speaker embeddings."""
+"""Size of the checkpoint's speaker embeddings."""
 OPTIONS: dict[str, Any] = {"response_format": "pcm", "seed": 7, "max_new_tokens": 8}
-"""Short and repeatable."""
+"""Options of a short and repeatable request."""
 
 
 def recording(number: int) -> bytes:
@@ -43,7 +43,7 @@ def base_engine(checkpoint: Path, store: VoiceStore | None = None) -> Engine:
 
 
 def storing_engine(store: VoiceStore) -> Engine:
-    """A fake engine whose voices are kept."""
+    """A fake engine whose voices are stored."""
     return Engine(FakeRunner(), EngineConfig(), fake_voices(store))
 
 

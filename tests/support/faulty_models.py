@@ -1,4 +1,4 @@
-"""Models that break when they are told to: a request's text says how. Loaded by name in an engine's own process."""
+"""Models that break on command: the text of a request says how. An engine's own process loads them by name."""
 
 import os
 import time
@@ -17,7 +17,7 @@ RAISE = {
     "device": ("device", RuntimeError("CUDA error: an illegal memory access was encountered")),
     "memory": ("out_of_memory", RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")),
 }
-"""Text → why the engine then breaks down, and the exception that does it."""
+"""Text → the reason of the breakdown, and the exception that causes it."""
 HANG, LEAVE, SLOW = "hang", "leave", "slow"
 
 
@@ -43,6 +43,6 @@ def faulty_parts(refusal: Path | None, load_s: float) -> Parts:
 
 
 def faulty_model(name: str = "faulty", refusal: Path | None = None, load_s: float = 0.0) -> Model:
-    """`refusal` keeps it from being loaded while there is such a file."""
+    """A faulty model. It cannot be loaded while the file `refusal` exists."""
     info = replace(FAKE_INFO, name=name)
     return Model(info, FakeText(info), partial(faulty_parts, refusal, load_s))

@@ -1,6 +1,6 @@
 """Two servers behind the project's own configuration of a real HAProxy or nginx, all processes on loopback.
 
-The configurations are the files that deploy/ ships; only the addresses in them are replaced.
+The configurations are the files in deploy/. Only the addresses in them are replaced.
 """
 
 import os
@@ -42,7 +42,7 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def running(command: list[str], log: Path, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """A process whose output goes to a file; ended with SIGTERM, and by force if that is not enough."""
+    """A process whose output goes to a file. It is ended with SIGTERM, and killed if that is not enough."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **(env or {})})
     try:
@@ -57,7 +57,7 @@ def running(command: list[str], log: Path, env: Mapping[str, str] | None = None)
 
 
 class Replica:
-    """One server on a port of its own, which it keeps over restarts."""
+    """One server. It keeps its port over restarts."""
 
     def __init__(self, folder: Path, name: str, flags: tuple[str, ...]) -> None:
         self.port = free_port()
@@ -92,7 +92,7 @@ class Replica:
             self._process.wait()
 
     def metrics(self) -> dict[tuple[str, str], float]:
-        """(sample, its outcome or "") → value."""
+        """Values of metrics by (sample, its outcome or "")."""
         text = httpx.get(f"{self.url}/metrics").text
         return {
             (sample.name, sample.labels.get("outcome", "")): sample.value
@@ -113,7 +113,7 @@ def replicas(folder: Path, *flags: str) -> Iterator[list[Replica]]:
     """Two ready servers that store their voices in one folder."""
     pair = [Replica(folder, name, ("--voices-dir", str(folder / "voices"), *flags)) for name in ("one", "two")]
     with ExitStack() as stack:
-        for replica in pair:  # one after the other: side by side they would only share the cores
+        for replica in pair:  # one after the other, because they would share the cores
             stack.callback(replica.stop)
             replica.launch()
             replica.await_ready()
@@ -121,7 +121,7 @@ def replicas(folder: Path, *flags: str) -> Iterator[list[Replica]]:
 
 
 def replaced(text: str, old: str, new: str) -> str:
-    """Once, and only if it is there once: a test must not pass because the file no longer says what it replaces."""
+    """Replaces a text that occurs exactly once, so that a test fails if the file no longer contains it."""
     assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
     return text.replace(old, new)
 
@@ -131,7 +131,7 @@ class Balancer:
     url: str
     metrics_port: int | None
     sees: Callable[[Replica], bool]
-    """Whether it sends requests to this server, as far as it tells."""
+    """True if the balancer reports that it sends requests to this server."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How many inputs: a few of each kind in every run of the tests; in `make fuzz` FUZZ_INPUTS in all, counted."""
+"""Number of fuzzing inputs: a few of each kind in a run of the tests, FUZZ_INPUTS in total in `make fuzz`."""
 
 import os
 import resource
@@ -13,18 +13,18 @@ from hypothesis.strategies import SearchStrategy
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "0"))
 FEW = 20
 A_ROUND = 1000
-"""Hypothesis remembers what it has tried; it begins anew after so many inputs, so that memory tells of the rest."""
+"""Inputs of a round. Hypothesis remembers a round's inputs and then forgets them, so that leaks show in the memory."""
 BYTES_A_MIB = 2**20
 
 
 @dataclass
 class Tally:
-    """Of one kind of input. `lost` counts rounds that ended with a failure, each of which is reported by its test."""
+    """Counts for one kind of input. `lost` counts rounds that ended with a failure, which their test reports."""
 
     inputs: int = 0
     lost: int = 0
     first_mib: float = 0.0
-    """Memory of the process after the first round."""
+    """Memory of the process after the first round, in MiB."""
     last_mib: float = 0.0
 
 
@@ -32,7 +32,7 @@ TALLIES: dict[str, Tally] = {}
 
 
 def fuzz(kind: str, share: float, run: Callable[[settings], None]) -> None:
-    """Calls `run` until it has tried this share of all inputs, each of which it counts by `count`."""
+    """Calls `run` until it has tried this share of all inputs. It counts each input by `count`."""
     tally = TALLIES.setdefault(kind, Tally())
     left = round(share * INPUTS) or FEW
     while left > 0:
@@ -49,7 +49,7 @@ def fuzz(kind: str, share: float, run: Callable[[settings], None]) -> None:
 
 
 def fuzz_function(kind: str, share: float, check: Callable[..., None], **inputs: SearchStrategy[object]) -> None:
-    """`fuzz` of a function that raises nothing unless something is wrong."""
+    """Fuzzes a function, which raises only if something is wrong."""
 
     def attempt(**values: object) -> None:
         count(kind)
@@ -63,7 +63,7 @@ def count(kind: str) -> None:
 
 
 def table() -> str:
-    """What was tried, in Markdown."""
+    """Table of the tried inputs, in Markdown."""
     lines = ["| input | tried | lost | memory after the first round, and the last |", "|---|---|---|---|"]
     for kind, tally in TALLIES.items():
         memory = f"{tally.first_mib:.0f}, {tally.last_mib:.0f} MiB"
@@ -75,7 +75,7 @@ def table() -> str:
 
 def _settings(examples: int) -> settings:
     return settings(
-        # Without a wish for more, the same inputs every time: a run that fails today failed yesterday.
+        # Without FUZZ_INPUTS the inputs are always the same, so that failures repeat.
         max_examples=examples,
         derandomize=not INPUTS,
         database=None,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-WAVE_STRIDE = 17  # every 17th sample is kept; coprime to 1920, so each phase of the upsampling is seen
+WAVE_STRIDE = 17  # every 17th sample is stored; 17 is coprime to 1920, so each phase of the upsampling occurs
 
 
 @dataclass(frozen=True)
@@ -34,5 +34,5 @@ def load_golden(name: str) -> Golden:
 
 
 def thin(wave: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The samples of a waveform that the golden files keep."""
+    """Samples of a waveform that the golden files store."""
     return wave[::WAVE_STRIDE]

@@ -1,4 +1,4 @@
-"""Listeners: HTTP requests for speech that are read to their end, or to where they break off."""
+"""Listeners: HTTP requests for speech, read to the end or until they break off."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -31,7 +31,7 @@ class Heard:
     status: int
     pcm: bytes
     complete: bool
-    """The transfer ended as HTTP says that it should."""
+    """True if the transfer ended as HTTP requires."""
 
     @property
     def samples(self) -> NDArray[np.int16]:
@@ -39,7 +39,7 @@ class Heard:
 
 
 def listen(url: str, body: dict[str, Any], first_byte: Event | None = None) -> Heard:
-    """Sets `first_byte` once there is some."""
+    """Requests speech and reads it. Sets `first_byte` once the first bytes arrive."""
     pcm = b""
     with httpx.stream("POST", url + SPEECH, json=body, timeout=TIMEOUT_S) as response:
         try:
@@ -53,7 +53,7 @@ def listen(url: str, body: dict[str, Any], first_byte: Event | None = None) -> H
 
 
 async def listen_while_writing(url: str) -> None:
-    """Live text: what follows is written once the beginning has been heard, and all of it is spoken."""
+    """Speaks live text. Sends the rest once the beginning has been heard, and checks that all of it is spoken."""
     async with dial(url) as socket:
         await socket.configure(max_new_tokens=40)
         await socket.say("Good morning, ", "this is the news ")
@@ -68,7 +68,7 @@ async def listen_while_writing(url: str) -> None:
 
 @contextmanager
 def listeners(url: str, count: int, body: dict[str, Any]) -> Iterator[list[Future[Heard]]]:
-    """So many at once, each begun after the one before it hears something."""
+    """Starts `count` listeners, each after the one before has heard something."""
     with ThreadPoolExecutor(count) as pool:
         heard = []
         for _ in range(count):
@@ -80,7 +80,7 @@ def listeners(url: str, count: int, body: dict[str, Any]) -> Iterator[list[Futur
 
 @contextmanager
 def load(url: str, workers: int) -> Iterator[list[Heard]]:
-    """Short requests, one after the other by each worker, until the block ends; what they heard."""
+    """Sends short requests, one after the other in each worker, until the block ends. Yields what they heard."""
     over = Event()
     heard: list[Heard] = []
 

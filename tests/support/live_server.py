@@ -1,4 +1,4 @@
-"""A real server on a real socket, in a thread of the test's process, over an engine that the test can look into."""
+"""A real server on a real socket, on a thread of the test's process, so that a test can inspect its engine."""
 
 import json
 import socket
@@ -39,7 +39,7 @@ def fake_engine(
 def live_server(
     engines: SpeechEngine | Mapping[str, SpeechEngine] | None = None, config: ServerConfig | None = None
 ) -> Iterator[LiveServer]:
-    """Starts the engines and a server over them; stops both."""
+    """Starts the engines and a server over them. Stops both at the end."""
     engines = fake_engine() if engines is None else engines
     all_engines = [engines] if isinstance(engines, SpeechEngine) else list(engines.values())
     listener = bind("127.0.0.1", 0)
@@ -71,7 +71,7 @@ def spoken_request(sequence: Sequence) -> SynthesisRequest:
 
 
 def ask_and_leave(server: LiveServer, path: str, body: Mapping[str, Any], leave_when: Callable[[], bool]) -> None:
-    """Sends a request over a bare socket, and closes it without reading once the condition holds."""
+    """Sends a request over a bare socket. Closes it without reading once the condition holds."""
     content = json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -83,7 +83,7 @@ def ask_and_leave(server: LiveServer, path: str, body: Mapping[str, Any], leave_
 
 
 class Gate:
-    """Holds the engine's thread before a step until the test lets it go: order without clocks."""
+    """Holds the engine's thread before a step until the test releases it. It gives an order without clocks."""
 
     def __init__(self, hold_from_step: int = 0) -> None:
         self._hold_from_step = hold_from_step

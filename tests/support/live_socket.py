@@ -1,4 +1,4 @@
-"""A client of the live socket for tests: the `websockets` package, and words for what is sent and heard."""
+"""A client of the live socket for tests, over the package `websockets`."""
 
 import asyncio
 import json
@@ -19,13 +19,13 @@ PATH = "/v1/audio/speech/stream"
 
 
 def pcm_of(seed: int, frames: int) -> bytes:
-    """What a fake utterance sounds like, as PCM."""
+    """PCM of a fake utterance."""
     return np.rint(tone(seed, 0, frames) * 32767).astype("<i2").tobytes()
 
 
 @dataclass
 class Utterance:
-    """Messages from audio.start to audio.done."""
+    """One utterance: the messages from audio.start to audio.done."""
 
     start: dict[str, Any]
     audio: bytes
@@ -56,7 +56,7 @@ class Socket:
         return parsed
 
     async def expect(self, kind: str) -> dict[str, Any]:
-        """The next message, which is of this kind."""
+        """Receives the next message, which must be of this kind."""
         message = await self.receive()
         assert isinstance(message, dict), f"{len(message)} bytes of audio came instead of {kind}"
         assert message["type"] == kind, message
@@ -69,13 +69,13 @@ class Socket:
         return error
 
     async def audio(self) -> bytes:
-        """The next message, which is audio."""
+        """Receives the next message, which must be audio."""
         message = await self.receive()
         assert isinstance(message, bytes), message
         return message
 
     async def rest(self) -> tuple[bytes, dict[str, Any]]:
-        """Audio up to the end of the utterance."""
+        """Receives the audio up to the end of the utterance, and its audio.done."""
         audio = b""
         while isinstance(message := await self.receive(), bytes):
             audio += message
@@ -90,7 +90,7 @@ class Socket:
         return Utterance(start, audio, done)
 
     async def close_code(self) -> int:
-        """Passes over what still comes."""
+        """Skips the remaining messages and returns the close code."""
         async with asyncio.timeout(HUNG_S):
             with suppress(ConnectionClosed):
                 while True:
@@ -101,7 +101,7 @@ class Socket:
 
 @asynccontextmanager
 async def dial(server: LiveServer | str, query: str = "", **options: Any) -> AsyncIterator[Socket]:
-    """Connects to a server, or to the one at a URL."""
+    """Connects to a server, given itself or its URL."""
     base = server if isinstance(server, str) else server.url
     async with connect(base.replace("http", "ws") + PATH + query, proxy=None, max_size=2**24, **options) as connection:
         yield Socket(connection)

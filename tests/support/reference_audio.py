@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 ReferenceName = Literal["short", "long", "short_44k"]
 REFERENCES: tuple[ReferenceName, ...] = get_args(ReferenceName)
-# Seconds, sample rate, and a seed for which no code is a near tie.
+# Seconds, sample rate, and a seed that gives no near ties between codes.
 _KIND: dict[ReferenceName, tuple[float, int, int]] = {
     "short": (2.3, 24000, 7),
     "long": (11.0, 24000, 7),  # longer than the 10 s window of the encoder's configuration

@@ -1,4 +1,4 @@
-"""Lints a Helm chart and prints what it renders to, with Helm's library; runs in the environment of requirements.txt.
+"""Lints and renders a Helm chart with Helm's library. Runs in the environment of requirements.txt.
 
 Usage: render_chart.py CHART VALUES_JSON. Prints {"messages": [...], "manifests": {template: YAML}} or {"error": words}.
 """

@@ -1,4 +1,4 @@
-"""The server as a process of its own, as users run it."""
+"""A server in a process of its own, as users run it."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ START_DEADLINE_S = 120.0
 
 @contextmanager
 def launched(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A server that is starting, on a free port, and the file that will hold its URL; killed at the end."""
+    """Yields a server that is starting on a free port, and the file that will hold its URL. Kills it at the end."""
     address_file = folder / "address"
     command = [*SERVE, "--port", "0", "--address-file", str(address_file), *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -25,7 +25,7 @@ def launched(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str],
 
 
 def url_of(process: subprocess.Popen[str], address_file: Path) -> str:
-    """Waits until it is ready."""
+    """Waits until the server is ready. Returns its URL."""
     wait_until(lambda: address_file.exists() or process.poll() is not None, START_DEADLINE_S)
     assert process.poll() is None, process.communicate()[1]
     return address_file.read_text(encoding="utf-8")
@@ -33,13 +33,13 @@ def url_of(process: subprocess.Popen[str], address_file: Path) -> str:
 
 @contextmanager
 def serving(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A ready server on a free port, and its URL; killed at the end unless the test has stopped it."""
+    """Yields a ready server on a free port, and its URL. Kills it at the end unless the test has stopped it."""
     with launched(folder, *flags) as (process, address_file):
         yield process, url_of(process, address_file)
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> list[str]:
-    """The lines of its log up to the one with these words."""
+    """Reads the log up to the line that contains these words."""
     assert process.stderr is not None
     lines: list[str] = []
     while not lines or words not in lines[-1]:

@@ -50,5 +50,5 @@ CLEAN = Row(
 
 
 def row(**changes: object) -> Row:
-    """A clean row but for these fields."""
+    """A clean row, except for these fields."""
     return replace(CLEAN, **changes)  # type: ignore[arg-type]

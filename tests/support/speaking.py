@@ -1,4 +1,4 @@
-"""Run utterances through a real engine and keep what it said."""
+"""Runs utterances through a real engine and collects the speech."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ GREEDY = Sampling(SamplingParams(temperature=0, repetition_penalty=1.05), Sampli
 
 @dataclass(frozen=True)
 class Speech:
-    """One utterance: codes [frames, groups], audio, the sizes of its pieces, and how it ended."""
+    """One utterance: codes [frames, groups], audio, the sizes of its pieces, and its end."""
 
     codes: NDArray[np.int16]
     pcm: NDArray[np.float32]
@@ -28,7 +28,7 @@ Samples = NDArray[np.int16] | bytes
 
 
 def largest_step(one: Samples, other: Samples) -> int:
-    """Between two sounds of one length."""
+    """Largest difference between two sounds of equal length."""
     first, second = (
         np.frombuffer(samples, "<i2") if isinstance(samples, bytes) else samples for samples in (one, other)
     )
@@ -37,7 +37,7 @@ def largest_step(one: Samples, other: Samples) -> int:
 
 
 def assert_same_samples(actual: Samples, expected: Samples) -> None:
-    """Other batches, and pieces of other lengths, are other sums: a sample's last bit may round the other way."""
+    """Compares samples up to rounding. In other batches and pieces, sums differ, so a sample's last bit may too."""
     assert largest_step(actual, expected) <= 1
 
 
@@ -56,7 +56,7 @@ def join(chunks: Sequence[AudioChunk], finished: Finished) -> Speech:
 
 @contextmanager
 def running(engine: Engine) -> Iterator[Engine]:
-    """Starts an engine, and stops it in the end."""
+    """Starts an engine, and stops it at the end."""
     engine.start()
     try:
         yield engine
@@ -78,7 +78,7 @@ async def listen(engine: Engine, request: SynthesisRequest) -> Speech:
 
 
 def speak(engine: Engine, *requests: SynthesisRequest) -> list[Speech]:
-    """Says all requests at once."""
+    """Speaks all requests at once."""
 
     async def together() -> list[Speech]:
         return await asyncio.gather(*(listen(engine, request) for request in requests))

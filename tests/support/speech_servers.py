@@ -1,4 +1,4 @@
-"""Servers that speak at times that a test has set. They live in the test's event loop, and so in its virtual time."""
+"""Servers that speak at times set by a test. They run in the test's event loop and therefore in its virtual time."""
 
 import asyncio
 import base64
@@ -23,7 +23,7 @@ SAMPLE_RATE = 24000
 
 
 def tone(seconds: float) -> bytes:
-    """Loud from its first sample on."""
+    """A tone that is loud from its first sample on, as PCM."""
     samples = (round(8000 * math.cos(2 * math.pi * 300 * n / SAMPLE_RATE)) for n in range(round(seconds * SAMPLE_RATE)))
     return array("h", samples).tobytes()
 
@@ -32,13 +32,13 @@ def silence(seconds: float) -> bytes:
     return bytes(2 * round(seconds * SAMPLE_RATE))
 
 
-def near(value: float) -> Any:  # (approx is not typed as what it stands for)
+def near(value: float) -> Any:  # (the type of approx is not that of its value)
     return pytest.approx(value, abs=1e-6)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server says to one request: each piece after a pause. `broken` ends it in the middle."""
+    """Answer of a server to one request: pieces, each after a pause. `broken` breaks it off."""
 
     pieces: Sequence[tuple[float, bytes]]
     content_type: str = "audio/pcm"
@@ -47,7 +47,7 @@ class Answer:
 
 
 Script = Callable[[int, dict[str, Any]], Answer]
-"""(number of the request, its body) → the answer."""
+"""(number of the request, its body) → answer."""
 
 
 class _Body(httpx.AsyncByteStream):
@@ -63,7 +63,7 @@ class _Body(httpx.AsyncByteStream):
 
 
 class ScriptedHttp(httpx.AsyncBaseTransport):
-    """An HTTP server under httpx. What comes before the body of a request takes `connect_s`."""
+    """An HTTP server under httpx. Connecting takes `connect_s` before the body of a request is sent."""
 
     def __init__(self, script: Script, connect_s: float = 0.0) -> None:
         self._script = script
@@ -81,7 +81,7 @@ class ScriptedHttp(httpx.AsyncBaseTransport):
 
 
 class ScriptedSocket:
-    """A WebSocket server: it greets, then answers the end of the text, or a word of it, with messages after pauses."""
+    """A WebSocket server. It greets, and answers the end or a word of the text with messages after pauses."""
 
     def __init__(self, before: Sequence[str], answer: Sequence[tuple[float, str | bytes]], after: str) -> None:
         self.sent: list[tuple[float, dict[str, Any]]] = []

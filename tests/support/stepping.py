@@ -1,4 +1,4 @@
-"""Holds an engine's thread before each step, so that a test decides what happens between which frames."""
+"""Holds an engine's thread before each step, so that a test controls what happens between frames."""
 
 import queue
 import threading
@@ -18,7 +18,7 @@ from tests.support.waiting import HUNG_S
 
 @dataclass(frozen=True)
 class Step:
-    """The utterances of one engine step, as they were before it ran."""
+    """Utterances of one engine step, in their state before it runs."""
 
     start: tuple[int, ...]
     step: tuple[int, ...]
@@ -37,7 +37,7 @@ def step_of(plan: Plan) -> Step:
 
 @dataclass
 class Steps:
-    """A `before_step` hook. The engine's thread announces each step (`next`) and waits until it is let go (`allow`)."""
+    """A `before_step` hook. The engine's thread announces each step (`next`) and waits for its release (`allow`)."""
 
     taken: list[Step] = field(default_factory=list)
     _announced: "queue.Queue[Step]" = field(default_factory=queue.Queue)
@@ -55,27 +55,27 @@ class Steps:
             raise self._failure
 
     def next(self) -> Step:
-        """The step that the engine's thread stands before, once it is there."""
+        """Waits until the engine's thread stands before a step. Returns the step."""
         return self._announced.get(timeout=HUNG_S)
 
     def allow(self) -> Step:
-        """Lets one step go, and waits until the engine stands before the next."""
+        """Releases one step, and waits until the engine stands before the next."""
         self._permits.release()
         return self.next()
 
     def open(self) -> None:
-        """Lets all steps go."""
+        """Releases all steps."""
         self._open = True
         self._permits.release()
 
     def fail(self, failure: Exception) -> None:
-        """Makes the step that waits raise, as a broken runner would."""
+        """Makes the waiting step raise, like a broken runner."""
         self._failure = failure
         self.open()
 
 
 class WatchedRunner:
-    """Another runner, with a hook before each step on the engine's thread, or with other prompts."""
+    """Wraps a runner. Adds a hook before each step on the engine's thread, or other prompts."""
 
     def __init__(
         self,
@@ -105,8 +105,11 @@ class WatchedRunner:
 
 
 class LateRunner(WatchedRunner):
-    """Another runner as a device beside the host: of a step nothing is known before it is waited for, and the next may
-    be begun before that. `moments` has what happened in order: the number of a step, and whether it began or ended."""
+    """Wraps a runner as a device that works beside the host.
+
+    The outcome of a step is unknown until the host waits for it, and the next step may begin before that. `moments`
+    records the order: the number of a step, and whether it began or ended.
+    """
 
     def __init__(self, runner: Runner, capacity: Capacity = DEVICE) -> None:
         super().__init__(runner)
@@ -135,7 +138,7 @@ class LateRunner(WatchedRunner):
 
 @contextmanager
 def stepping(runner: FakeRunner | None = None, **settings: int | float) -> Iterator[tuple[Engine, Steps]]:
-    """A fake engine that takes a step when it is told to. It stops in the end, whatever happened."""
+    """A fake engine that takes a step on command. It always stops at the end."""
     steps = Steps()
     engine = Engine(WatchedRunner(runner or FakeRunner(), steps), EngineConfig(**settings))  # type: ignore[arg-type]
     engine.start()

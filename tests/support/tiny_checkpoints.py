@@ -2,10 +2,10 @@
 
     write_checkpoint(folder, "tiny", "custom_voice")
 
-The weights are a function of tensor name and shape alone, made of integers of numpy's PCG64, so every machine
-and every version writes the same bytes; the stored reference outputs rely on that. No tensor is trivial: a
-forgotten bias, norm weight or codebook division changes the output. The end-of-speech row is enlarged so
-that generation ends by itself, and the codec's output has an rms of about 0.2.
+The weights depend only on the tensor's name and shape. They are made of integers of numpy's PCG64, so that every
+machine and version writes the same bytes, which the stored reference outputs require. No tensor is trivial: a
+forgotten bias, norm weight or codebook division changes the output. The end-of-speech row is enlarged, so that
+generation ends by itself. The codec's output has an RMS of about 0.2.
 """
 
 import json
@@ -35,8 +35,8 @@ Weights = Literal["float32", "bfloat16"]
 Array = NDArray[np.float32]
 
 
-EOS_BOOST = 2.5  # on the row of the end-of-speech code; 1 makes it as rare as any other
-CODEC_LEVEL, CODEC_OFFSET = 0.08, -0.09  # of the codec's last convolution; measured
+EOS_BOOST = 2.5  # factor of the end-of-speech row; with 1 the code is as rare as any other
+CODEC_LEVEL, CODEC_OFFSET = 0.08, -0.09  # of the codec's last convolution, by measurement
 
 
 def write_checkpoint(path: Path, shape: ShapeName, kind: Kind, weights: Weights = "float32") -> Path:
@@ -113,19 +113,19 @@ def _matrix(name: str, size: tuple[int, ...]) -> Array:
     if name.endswith(("o_proj.weight", "down_proj.weight", "fc2.weight")):
         gain = 0.5  # into a residual stream
     elif name == "speaker_encoder.fc.weight":
-        gain = 0.01  # to the level of the embeddings that the speaker stands among
+        gain = 0.01  # to the level of the embeddings next to the speaker's
     elif name.startswith("speaker_encoder."):
         gain = math.sqrt(2)
     elif name.startswith("decoder.decoder.") and ".conv2." in name:
         gain = 0.4
     elif name.startswith("decoder.decoder.") and ".block.1." in name:
-        fan_in = 2 * size[0]  # transposed: an output sample sees two of the kernel's taps
+        fan_in = 2 * size[0]  # transposed: an output sample uses two taps of the kernel
     elif name.startswith("decoder.upsample.") and ".0.conv." in name:
         fan_in = size[0]
     return _normal(name, size, gain / math.sqrt(fan_in))
 
 
-# Last part of the name, or a part anywhere in it -> how to fill; the first that fits.
+# Last part of the name, or any part of it -> function that fills the tensor. The first match counts.
 _BY_LAST_PART: dict[str, Callable[[str, tuple[int, ...]], Array]] = {
     "initialized": lambda name, size: np.ones(size, np.float32),
     "cluster_usage": lambda name, size: _uniform(name, size, 0.5, 4.0),

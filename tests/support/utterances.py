@@ -1,4 +1,4 @@
-"""Utterances without a model, an engine or an event loop: for tests of what is pure Python."""
+"""Utterances without a model, an engine or an event loop, for tests of pure Python."""
 
 import math
 
@@ -13,7 +13,7 @@ from vivavoce_engine.text.prompt import NO_ID, Prompt
 
 
 class Listener(AudioStream):
-    """A stream whose reader is the test; it has no event loop."""
+    """A stream without an event loop. The test is its reader."""
 
     def __init__(self, utterance_id: int) -> None:
         self.utterance_id = utterance_id
@@ -34,7 +34,7 @@ def pending(
     prompt_tokens: int = 1,
     live: bool = False,
 ) -> Pending:
-    """`frames` is what is expected of it; a `live` one has text for its first frame alone."""
+    """A pending request. `frames` is its estimated length. A `live` one has text for its first frame only."""
     request = SynthesisRequest("text", first_chunk_frames=first_chunk_frames, client=client)
     prompt = Prompt((NO_ID,) * prompt_tokens, (NO_ID,) * prompt_tokens, (), text_tokens=3)
     trailing = TrailingText((NO_ID,), False, 1) if live else TrailingText((), True, 3)
@@ -47,12 +47,12 @@ def listener(sequence: Sequence | Pending) -> Listener:
 
 
 def piece(frames: int) -> AudioChunk:
-    """One sample and one code a frame."""
+    """A chunk with one sample and one code for each frame."""
     return AudioChunk(np.arange(frames, dtype=np.float32), np.arange(frames, dtype=np.int16)[:, None])
 
 
 def commit(scheduler: Scheduler, plan: Plan, ending: frozenset[int] = frozenset()) -> dict[int, Finished]:
-    """Does what the engine does with a plan that ran: `ending` speak their last frame in it. Gives the finished."""
+    """Commits a plan as the engine does after it ran. The utterances `ending` end in it. Returns the finished ones."""
     for sequence in plan.step:
         sequence.add_frame()
     for sequence, frames in plan.vocode:

@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next timer instead of waiting: what takes minutes takes no time, exactly."""
+"""An event loop whose clock jumps to the next timer instead of waiting, so that minutes take no time."""
 
 import asyncio
 import selectors
@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 class _Selector(selectors.SelectSelector):
-    """Passes the time that it is asked to wait, and does not wait."""
+    """Advances the clock by the requested wait, without waiting."""
 
     now_s = 0.0
 
@@ -23,7 +23,7 @@ class _Selector(selectors.SelectSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Starts at 0 s. For code that does no real I/O."""
+    """Event loop in virtual time, from 0 s on. For code without real I/O."""
 
     def __init__(self) -> None:
         self._virtual = _Selector()

@@ -1,10 +1,10 @@
-"""Waits for what another thread or process is about to do. The deadline only ends a test that would hang for ever."""
+"""Waits for another thread or process. The deadline only ends a test that would hang for ever."""
 
 import time
 from collections.abc import Callable
 
 HUNG_S = 60.0
-"""Far more than anything takes on a machine that is busy with other things too."""
+"""Deadline in seconds, far beyond any wait, even on a busy machine."""
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = HUNG_S, pause_s: float = 0.005) -> None:

@@ -1,4 +1,4 @@
-"""The playground in a real browser: what it shows, what reaches the loudspeakers, and that it asks nobody else.
+"""The playground in a real browser: its display, the audio at the loudspeakers, and no requests to other hosts.
 
 npm ci --prefix tests/web && apt-get install chromium
 """

@@ -3,15 +3,15 @@
 from pathlib import Path
 
 NAME = "vivavoce-small-en"
-"""The model's name on a server."""
+"""Name of the model on a server."""
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 HELD_OUT = Path(__file__).parent / "held_out" / "english.tsv"
-"""Sentences that the voice was never trained on and is judged by, a line each: category TAB text."""
+"""Sentences that judge the voice and were never in its training. Each line is: category TAB text."""
 QUALITY = Path(__file__).parent / "quality"
-"""Runs of `vivavoce eval quality`: of the teacher, and of this voice as it was shipped in both text modes."""
+"""Runs of `vivavoce eval quality`: of the teacher, and of this voice when it was shipped, in both text modes."""
 
 
 def held_out_sentences() -> list[tuple[str, str]]:
-    """Category and text of each held-out sentence."""
+    """Reads the category and text of each held-out sentence."""
     lines = HELD_OUT.read_text(encoding="utf-8").splitlines()
     return [(category, text) for category, _, text in (line.partition("\t") for line in lines if line.strip())]

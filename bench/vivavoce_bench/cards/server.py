@@ -60,7 +60,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SharedLoad:
     """What `vivavoce bench load` is to do, all generators together: requests a second, or listeners at once."""
 
     kind: str
@@ -144,7 +144,7 @@ def cards_gb() -> list[float]:
 # ---- the load -------------------------------------------------------------------------------------------------
 
 
-def generate(load: Load, servers: Sequence[Server], flags: Sequence[str], generators: int) -> list[Generated]:
+def generate(load: SharedLoad, servers: Sequence[Server], flags: Sequence[str], generators: int) -> list[Generated]:
     """Runs all generators at the same time; each server gets as many of them as the others."""
     with tempfile.TemporaryDirectory() as folder:
         running = []
@@ -252,7 +252,7 @@ def percentiles(requests: Sequence[Mapping[str, Any]], figure: str) -> dict[str,
 
 
 def checkable(
-    load: Load, generated: Sequence[Generated], stalls: Spans, front_cpu_s: float
+    load: SharedLoad, generated: Sequence[Generated], stalls: Spans, front_cpu_s: float
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A run as `vivavoce bench plan --check` reads it: its facts and its requests, all times by one clock."""
     zero_s = min((each.started_s for each in generated), default=0.0)
@@ -281,7 +281,9 @@ def card_flags(gpus: str | None) -> list[list[str]]:
     return [["--device", f"cuda:{card}"] for card in gpus.split("+")] if gpus else [[]]
 
 
-def measure(gpus: str | None, loads: Sequence[Load], args: argparse.Namespace) -> tuple[dict[str, Any], list[Any]]:
+def measure(
+    gpus: str | None, loads: Sequence[SharedLoad], args: argparse.Namespace
+) -> tuple[dict[str, Any], list[Any]]:
     """One server or several, under one load after the other: all figures, and the runs that can be checked."""
     before_gb = cards_gb()
     flags = [f"--duration={args.duration}", f"--warmup={args.warmup}", f"--frames-per-char={args.frames_per_char}"]
@@ -351,7 +353,9 @@ def main() -> None:
     parser.add_argument("--generators", type=int, default=4, help="processes that make the load [%(default)s]")
     parser.add_argument("settings", nargs="*", metavar="SETTING", help="of `vivavoce serve`, after --")
     args = parser.parse_args()
-    loads = [Load("rate", rate) for rate in args.rate] + [Load("listeners", count) for count in args.listeners]
+    loads = [SharedLoad("rate", rate) for rate in args.rate] + [
+        SharedLoad("listeners", count) for count in args.listeners
+    ]
     entries: dict[str, dict[str, Any]] = {}
     for gpus in args.gpus:
         entries[gpus or "none"], runs = measure(gpus, loads, args)

@@ -1,4 +1,4 @@
-"""The machine that is measured, and what it is given to say."""
+"""The measured machine, and the texts that benchmarks speak."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ TEXTS = (
 
 
 def describe_machine(device: str) -> str:
-    """What the figures are of."""
+    """Describes the machine that the figures belong to: CPU, cores, threads, device."""
     import torch
 
     name = torch.cuda.get_device_name(device) if device.startswith("cuda") else device

@@ -1,8 +1,9 @@
-"""`vivavoce bench engine --profile`: where a frame goes on a GPU, for whoever makes it shorter.
+"""`vivavoce bench engine --profile`: time and memory traffic of each component of a frame on a GPU.
 
-One step of so many rows, and one call of Code2Wav for them, are watched by PyTorch's profiler. Bytes are what a
-component cannot avoid to read: its weights, once a pass, and the talker's keys and values. What share of the memory's
-bandwidth that is, as a large copy has it here, says how far it is from the floor; the rest is latency or arithmetic.
+PyTorch's profiler records one step of a number of rows, and one call of Code2Wav for them. The bytes are those that a
+component must read: its weights, once in each pass, and the talker's keys and values. Their share of the memory's
+bandwidth, measured by a large copy, shows how far a component is from the lower bound of its time. The rest is latency
+or arithmetic.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ PREDICTOR, TALKER, SAMPLER, CODEC, COPY = "code predictor", "talker", "sampler",
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class DeviceActivity:
     """A kernel or a copy that ran on the device."""
 
     name: str
@@ -33,48 +34,50 @@ class Launch:
 
 @dataclass(slots=True)
 class Component:
-    """What a component did in one frame of all rows; of Code2Wav, in one call."""
+    """Work of a component in one frame of all rows. For Code2Wav, in one call."""
 
     us: float = 0.0
     kernels: int = 0
     bytes: int = 0
 
 
-def split_frame(launches: Iterable[Launch], code_groups: int) -> dict[str, Component]:
-    """A frame's launches, in their order, by component: gpu/frame.py draws all of a frame's codes but the first, and
-    what comes after that is the talker's."""
+def split_frame(activities: Iterable[DeviceActivity], code_groups: int) -> dict[str, Component]:
+    """Assigns a frame's activities, in their order, to components.
+
+    gpu/frame.py first draws all of a frame's codes but the first. The activities after that belong to the talker.
+    """
     parts = {name: Component() for name in (PREDICTOR, TALKER, SAMPLER, COPY)}
     drawn = 0
-    for launch in launches:
-        if launch.name.startswith("draw_code"):
+    for activity in activities:
+        if activity.name.startswith("draw_code"):
             drawn += 1
             name = SAMPLER
-        elif is_copy(launch):
+        elif is_copy(activity):
             name = COPY
         else:
             name = PREDICTOR if drawn < code_groups - 1 else TALKER
-        parts[name].us += launch.us
+        parts[name].us += activity.us
         parts[name].kernels += 1
     return parts
 
 
-def is_copy(launch: Launch) -> bool:
-    return launch.name.startswith(("Memcpy", "Memset"))
+def is_copy(activity: DeviceActivity) -> bool:
+    return activity.name.startswith(("Memcpy", "Memset"))
 
 
 def profile(runner: "GraphRunner", rows: int) -> dict[str, Component]:
-    """A frame of each of `rows`, and a Code2Wav call of `CODEC_FRAMES` frames of them."""
+    """Profiles one frame of each of `rows`, and one Code2Wav call of `CODEC_FRAMES` frames for each of them."""
     recorder = Recorder(runner, 1)
-    utterances = recorder.started(rows)
-    recorder.make(utterances, CODEC_FRAMES)
+    utterances = recorder.start_utterances(rows)
+    recorder.run_frames(utterances, CODEC_FRAMES)
     talker, predictor, codec = runner.networks
-    parts = split_frame(_launches(runner, Plan((), utterances, ())), predictor.groups)
+    parts = split_frame(_activities(runner, Plan((), utterances, ())), predictor.groups)
     decoded = [
-        launch
-        for launch in _launches(runner, Plan((), (), tuple((utterance, CODEC_FRAMES) for utterance in utterances)))
-        if not is_copy(launch)
+        activity
+        for activity in _activities(runner, Plan((), (), tuple((utterance, CODEC_FRAMES) for utterance in utterances)))
+        if not is_copy(activity)
     ]
-    parts[CODEC] = Component(sum(launch.us for launch in decoded), len(decoded), codec.weight_bytes)
+    parts[CODEC] = Component(sum(activity.us for activity in decoded), len(decoded), codec.weight_bytes)
     positions = sum(utterance.pending.prompt.prefill_tokens + CODEC_FRAMES for utterance in utterances)
     parts[TALKER].bytes = _bytes(talker.transformer, talker.codec_head) + positions * runner.position_bytes
     parts[PREDICTOR].bytes = (predictor.groups - 1) * _bytes(predictor.transformer) + _bytes(predictor.lm_head)
@@ -85,7 +88,7 @@ def _bytes(*networks: "nn.Module") -> int:
     return sum(weight.nbytes for network in networks for weight in network.parameters())
 
 
-def _launches(runner: "GraphRunner", plan: Plan) -> list[Launch]:
+def _activities(runner: "GraphRunner", plan: Plan) -> list[DeviceActivity]:
     import torch
     from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity
@@ -96,11 +99,11 @@ def _launches(runner: "GraphRunner", plan: Plan) -> list[Launch]:
         torch.cuda.synchronize()
     events = [event for event in watched.events() or () if event.device_type == DeviceType.CUDA]
     events.sort(key=lambda event: event.time_range.start)
-    return [Launch(event.name, event.time_range.elapsed_us()) for event in events]
+    return [DeviceActivity(event.name, event.time_range.elapsed_us()) for event in events]
 
 
 def bandwidth_gb_per_s() -> float:
-    """Of a copy that is too large for any cache: what is read and written in a second."""
+    """Memory bandwidth of a copy that is too large for any cache: GB read and written per second."""
     import torch
 
     source = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")

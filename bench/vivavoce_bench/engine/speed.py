@@ -1,6 +1,6 @@
-"""`vivavoce bench engine`: how fast the engine is on this machine, and where its time goes.
+"""`vivavoce bench engine`: speed of the engine on this machine, and its time by component.
 
-Times are of one run, so compare figures of the same run only. The last line of the output is one JSON document.
+Compare figures of the same run only. The last line of the output is one JSON document.
 """
 
 import argparse
@@ -29,19 +29,23 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Entry point of the command line: what `vivavoce bench engine` takes."""
-    parser.description = "Frames a second, real-time factor, TTFA, and time by component"
-    parser.add_argument("--model", help="checkpoint folder or hub id (default: the voice that ships)")
-    parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4], help="utterances at once, one run each")
-    parser.add_argument("--profile", action="store_true", help="on a GPU: only the kernels of a frame, by component")
-    parser.add_argument("--utterances", type=int, default=4, help="utterances a stream says, one after the other")
+    """Adds the arguments of `vivavoce bench engine`. Entry point of the command line."""
+    parser.description = "Measures frames per second, real-time factor, TTFA, and time by component"
+    parser.add_argument("--model", help="checkpoint folder or hub id (default: the shipped voice)")
+    parser.add_argument(
+        "--streams", type=int, nargs="+", default=[1, 2, 4], help="numbers of utterances at once; one run each"
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="on a GPU: show the kernels of a frame by component, nothing else"
+    )
+    parser.add_argument("--utterances", type=int, default=4, help="utterances of each stream, one after the other")
     defaults = EngineConfig()
     parser.add_argument("--device", default=defaults.device)
     parser.add_argument("--dtype", default=defaults.dtype)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Entry point of the command line: `vivavoce bench engine`."""
+    """Runs `vivavoce bench engine`. Entry point of the command line."""
     import torch
     from vivavoce_engine.cpu.runner import TorchRunner
     from vivavoce_engine.load import make_runner
@@ -59,12 +63,12 @@ def run(args: argparse.Namespace) -> int:
     engine.start()
     try:
         asyncio.run(measure(engine, clock, streams=1, utterances=1))  # warm-up
-        loads = [asyncio.run(measure(engine, clock, streams, args.utterances)) for streams in args.streams]
+        runs = [asyncio.run(measure(engine, clock, streams, args.utterances)) for streams in args.streams]
     finally:
         engine.stop()
     rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     machine = describe_machine(str(runner.device))
-    report(machine, load_s, rss_mb, loads)
+    report(machine, load_s, rss_mb, runs)
     versions = {"torch": torch.__version__, "python": platform.python_version()}
     print(
         json.dumps(
@@ -73,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
                 "versions": versions,
                 "load_s": round(load_s, 2),
                 "peak_rss_mb": round(rss_mb),
-                "runs": [asdict(load) for load in loads],
+                "runs": [asdict(each) for each in runs],
             }
         )
     )
@@ -81,11 +85,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show_profile(runner: "ModelRunner", streams: Sequence[int]) -> int:
-    """Where a frame of so many streams goes."""
+    """Prints the time by component of a frame, for each number of streams."""
     from vivavoce_bench.engine.profile import bandwidth_gb_per_s, profile, report
 
     if isinstance(runner, ImmediateRunner):
-        print("--profile shows a GPU's kernels; on a CPU `bench engine` has the time by component", file=sys.stderr)
+        print("--profile shows a GPU's kernels; on a CPU, `bench engine` shows the time by component", file=sys.stderr)
         return 2
     from vivavoce_engine.gpu.runner import GraphRunner
 
@@ -97,8 +101,8 @@ def show_profile(runner: "ModelRunner", streams: Sequence[int]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What `streams` utterances at once gave. `rtf` is wall time over the audio time of one stream."""
+class SpeedFigures:
+    """Figures of a run with `streams` utterances at once. `rtf` is wall time over the audio time of one stream."""
 
     streams: int
     frames_per_s: float
@@ -107,11 +111,11 @@ class Load:
     ttfa_ms_max: float
     frames_per_step: float
     share: dict[str, float]
-    """Component → part of the wall time; `host` is all that is in no model. Empty on a GPU, where a step is graphs."""
+    """Component → share of the wall time. `host` is the time in no model. Empty on a GPU, whose steps are graphs."""
 
 
 class ComponentClock:
-    """Seconds spent inside each model since the last reset, by hooks: the engine itself is not changed."""
+    """Counts the seconds spent inside each model since the last reset. Uses hooks, so the engine is unchanged."""
 
     def __init__(self, models: "dict[str, nn.Module]", synchronize: Callable[[], None]) -> None:
         self.seconds = dict.fromkeys(models, 0.0)
@@ -132,8 +136,8 @@ class ComponentClock:
         self.seconds[name] += time.perf_counter() - self._started_s
 
 
-async def measure(engine: Engine, clock: ComponentClock, streams: int, utterances: int) -> Load:
-    """Each of `streams` listeners hears `utterances` utterances, one after the other."""
+async def measure(engine: Engine, clock: ComponentClock, streams: int, utterances: int) -> SpeedFigures:
+    """Measures a run in which each of `streams` listeners hears `utterances` utterances, one after the other."""
     clock.reset()
     before = engine.stats()
     started_s = time.perf_counter()
@@ -145,7 +149,7 @@ async def measure(engine: Engine, clock: ComponentClock, streams: int, utterance
     share = {name: round(seconds / wall_s, 3) for name, seconds in clock.seconds.items()}
     if share:
         share["host"] = round(1 - sum(share.values()), 3)
-    return Load(
+    return SpeedFigures(
         streams=streams,
         frames_per_s=round(frames / wall_s, 1),
         rtf=round(wall_s / (frames / streams * engine.info.frame_s), 3),
@@ -157,7 +161,7 @@ async def measure(engine: Engine, clock: ComponentClock, streams: int, utterance
 
 
 async def listen(engine: Engine, number: int, utterances: int) -> tuple[int, list[float]]:
-    """One listener's frames heard, and the time to first audio of each utterance in ms."""
+    """Number of frames that one listener heard, and the time to first audio of each utterance in ms."""
     speakers = engine.info.speakers or ("",)
     frames, ttfa_ms = 0, []
     for index in range(utterances):
@@ -177,14 +181,14 @@ async def listen(engine: Engine, number: int, utterances: int) -> tuple[int, lis
     return frames, ttfa_ms
 
 
-def report(machine: str, load_s: float, rss_mb: float, loads: Sequence[Load]) -> None:
+def report(machine: str, load_s: float, rss_mb: float, runs: Sequence[SpeedFigures]) -> None:
     print(f"{machine}; loaded in {load_s:.1f} s; peak memory {rss_mb:.0f} MB")
     print("streams  frames/s  rows/step  real-time factor  TTFA median / max ms  time in")
-    for load in loads:
-        share = ", ".join(f"{name} {part:.0%}" for name, part in load.share.items())
+    for each in runs:
+        share = ", ".join(f"{name} {part:.0%}" for name, part in each.share.items())
         print(
-            f"{load.streams:7d}  {load.frames_per_s:8.1f}  {load.frames_per_step:9.2f}  {load.rtf:16.3f}  "
-            f"{load.ttfa_ms_median:9.0f} / {load.ttfa_ms_max:<8.0f}  {share}"
+            f"{each.streams:7d}  {each.frames_per_s:8.1f}  {each.frames_per_step:9.2f}  {each.rtf:16.3f}  "
+            f"{each.ttfa_ms_median:9.0f} / {each.ttfa_ms_max:<8.0f}  {share}"
         )
 
 

@@ -1,8 +1,8 @@
-"""`vivavoce bench steps`: records how long the parts of an engine step take here, for `vivavoce bench plan`.
+"""`vivavoce bench steps`: records the time of each part of an engine step on this machine, for `vivavoce bench plan`.
 
-Steps are run one after the other as the loop runs them, `steps_ahead` of them begun before the oldest is waited for.
-What a part takes is how much later a step ends for it: the host's work and the waiting are in that only as far as the
-loop does not hide them. Each figure is a median.
+Steps run one after the other as in the engine's loop, which begins `steps_ahead` of them before it waits for the
+oldest. The time of a part is the time by which it delays the end of a step. Work and waiting of the host are in that
+only if the loop does not hide them. Each figure is a median.
 """
 
 import argparse
@@ -26,32 +26,32 @@ from vivavoce_engine.pages import pages_of
 from vivavoce_engine.request import SynthesisRequest
 
 from vivavoce_bench.engine.machine import TEXTS, describe_machine, shipped_voice
-from vivavoce_bench.planning.simulation import Arrival, Heard, Simulation
-from vivavoce_bench.planning.step_times import NOTHING
+from vivavoce_bench.planning.simulation import Arrival, SimulatedListener, Simulation
+from vivavoce_bench.planning.step_times import TAKES_NO_TIME
 
 CHUNK_FRAMES = (1, 2, 4, 8)
-"""Frames of a Code2Wav call that are recorded: the ramp of chunks has these, and the last pieces of speech."""
+"""Recorded lengths of Code2Wav calls, in frames: those of the ramp of chunks."""
 FEWEST_FRAMES = 3
-"""From one Code2Wav call to the next: the first runs beside the last call, the second beside nothing."""
+"""Least frames from one Code2Wav call to the next. The first runs beside the last call, the second beside none."""
 HOST_FRAMES = 200
 TEXT = " ".join(TEXTS)
-"""Long, so that its speech seldom ends while it is timed."""
+"""A long text, whose speech seldom ends while it is timed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Entry point of the command line: what `vivavoce bench steps` takes."""
+    """Adds the arguments of `vivavoce bench steps`. Entry point of the command line."""
     defaults = EngineConfig()
-    parser.add_argument("--model", help="checkpoint folder or hub id (default: the voice that ships)")
+    parser.add_argument("--model", help="checkpoint folder or hub id (default: the shipped voice)")
     parser.add_argument("--name", default="shipped", help="the model's name in the file [%(default)s]")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8], help="batch sizes to record")
-    parser.add_argument("--rounds", type=int, default=6, help="how often each part is timed [%(default)s]")
+    parser.add_argument("--rounds", type=int, default=6, help="number of times that each part is timed [%(default)s]")
     parser.add_argument("-o", "--output", type=Path, required=True, help="file to write, such as engine-h100.json")
     parser.add_argument("--device", default=defaults.device)
     parser.add_argument("--dtype", default=defaults.dtype)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Entry point of the command line: `vivavoce bench steps`."""
+    """Runs `vivavoce bench steps`. Entry point of the command line."""
     from vivavoce_engine.device import resolve_device
 
     config = EngineConfig(max_streams=max(args.rows), device=args.device, dtype=args.dtype)
@@ -84,29 +84,29 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FrameTimes:
-    """Of so many rows, in ms."""
+    """Times of a batch of rows, in ms."""
 
     frame_ms: float
     decoding_ms: dict[int, float]
-    """Of a Code2Wav call, by its length in frames; the next frame runs beside it where the device does that."""
+    """Time of a Code2Wav call by its length in frames. The next frame runs beside it if the device does that."""
     slowed_ms: dict[int, float]
-    """How much longer the frame takes that comes next, by the length of the call."""
+    """Delay of the frame after a Code2Wav call, by the length of the call in frames."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartTimes:
-    """Of so many prompts at once, in ms."""
+    """Times of a number of prompts that start together, in ms."""
 
     prefill_ms: float
-    """How much longer a step takes that starts them."""
+    """Time that starting them adds to a step."""
     host_ms: float
-    """By how much the first audio of an idle engine comes later than prefill, a frame and Code2Wav add up to."""
+    """Delay of an idle engine's first audio beyond the sum of prefill, one frame and Code2Wav."""
 
 
 def decoding_slows(recorded: Iterable[FrameTimes]) -> float:
-    """The part of its time by which Code2Wav slows the next frame, all calls together.
+    """Time by which Code2Wav delays the next frame, as a share of its own time, over all calls.
 
-    Calls longer than a frame are not counted: the host waits for them, and only then looks for the frame's end.
+    Calls longer than a frame are not counted, because the host waits for them before it looks for the frame's end.
     """
     slowed_ms = decoding_ms = 0.0
     for times in recorded:
@@ -118,22 +118,22 @@ def decoding_slows(recorded: Iterable[FrameTimes]) -> float:
 
 
 class Recorder:
-    """Times a runner's parts."""
+    """Times the parts of a runner's steps."""
 
     def __init__(self, runner: Runner, rounds: int) -> None:
         self._runner = runner
         self._rounds = rounds
         self._ids = itertools.count(1)
         self._ended: set[int] = set()
-        """Utterances known to have come to their end."""
+        """Ids of utterances whose end is known."""
 
     def frames(self, rows: int) -> FrameTimes:
-        """Of a series of frames of each of `rows`, with Code2Wav calls of all lengths in between."""
+        """Times a series of frames of `rows` rows, with Code2Wav calls of all lengths in between."""
         alone_ms: list[float] = []
         calls_ms: defaultdict[int, list[float]] = defaultdict(list)
         two_ms: defaultdict[int, list[float]] = defaultdict(list)
-        took_ms, called = 0.0, 0  # the last step: its time, and the length of its call
-        for plan, step_ms in self._series(self._speaking(rows)):
+        took_ms, called = 0.0, 0  # time of the last step, and length of its Code2Wav call
+        for plan, step_ms in self._series(self._plans_with_decoding(rows)):
             length = plan.vocode[0][1] if plan.vocode else 0
             if plan.step and length:
                 calls_ms[length].append(step_ms)
@@ -150,69 +150,73 @@ class Recorder:
         )
 
     def starts(self, count: int) -> StartTimes:
-        """Of `count` prompts that are started at once, in a series of frames and when there is nothing else to do."""
+        """Times `count` prompts that start together, within a series of frames and on an idle engine."""
         frame_ms: list[float] = []
         start_ms: list[float] = []
         first_audio_ms: list[float] = []
         called = False
-        for plan, step_ms in self._series(self._starting(count)):
+        for plan, step_ms in self._series(self._plans_with_starts(count)):
             if plan.start and plan.step:
                 (first_audio_ms if plan.vocode else start_ms).append(step_ms)
             elif plan.step and not called:
                 frame_ms.append(step_ms)
             called = bool(plan.vocode)
         prefill_ms = round(max(0.0, _median(start_ms) - _median(frame_ms)), 3)
-        if not self._runner.capacity.steps_ahead:  # a host that waits for every step has nothing that the series hides
+        if not self._runner.capacity.steps_ahead:  # a host that waits for each step hides nothing in the series
             return StartTimes(prefill_ms, 0.0)
         idle_ms: list[float] = []
         for _ in range(self._rounds):
-            idle_ms += [ms for _, ms in self._series(_first_frame(self._asked(count, TEXTS), heard=True))]
+            idle_ms += [ms for _, ms in self._series(_first_frame(self._new_utterances(count, TEXTS), heard=True))]
         return StartTimes(prefill_ms, round(max(0.0, _median(idle_ms) - _median(first_audio_ms)), 3))
 
-    def started(self, rows: int) -> tuple[Sequence, ...]:
-        """Utterances whose prompts have been run, one a row."""
-        utterances = self._asked(rows, [TEXT], streaming_text=True)
+    def start_utterances(self, rows: int) -> tuple[Sequence, ...]:
+        """Prefills new utterances, one in each of `rows` rows, and returns them."""
+        utterances = self._new_utterances(rows, [TEXT], streaming_text=True)
         self._run([Plan(utterances, (), ())])
         return utterances
 
-    def make(self, utterances: tuple[Sequence, ...], frames: int) -> None:
-        """So many frames of each."""
+    def run_frames(self, utterances: tuple[Sequence, ...], frames: int) -> None:
+        """Runs this number of frames of each utterance."""
         self._run(_frames(utterances, frames))
 
-    def _speaking(self, rows: int) -> Iterator[Plan]:
-        """A Code2Wav call of each length a round, beside a frame as in the loop; frames that are too many for it are
-        passed over."""
+    def _plans_with_decoding(self, rows: int) -> Iterator[Plan]:
+        """In each round, a Code2Wav call of each length, in a step with a frame as in the engine's loop.
+
+        Frames that a call does not take are never decoded.
+        """
         utterances: tuple[Sequence, ...] = ()
         for _, length in itertools.product(range(self._rounds), CHUNK_FRAMES):
-            while not (yield from self._unfinished(utterances, max(FEWEST_FRAMES, length) - 1)):
-                utterances = self._asked(rows, [TEXT], streaming_text=True)
+            while not (yield from self._frames_until_end(utterances, max(FEWEST_FRAMES, length) - 1)):
+                utterances = self._new_utterances(rows, [TEXT], streaming_text=True)
                 yield Plan(utterances, (), ())
             for utterance in utterances:
                 utterance.frames_vocoded = utterance.frames_made + 1 - length
             yield from _step(Plan((), utterances, tuple((utterance, length) for utterance in utterances)))
 
-    def _unfinished(self, utterances: tuple[Sequence, ...], frames: int) -> Generator[Plan, None, bool]:
-        """So many frames of each; False, and fewer, where there are none or one is known to have come to its end."""
+    def _frames_until_end(self, utterances: tuple[Sequence, ...], frames: int) -> Generator[Plan, None, bool]:
+        """Yields this number of frames of each utterance. Stops and returns False once new utterances are needed."""
         for plan in _frames(utterances, frames):
-            if self._over(utterances):
+            if self._need_restart(utterances):
                 break
             yield plan
-        return not self._over(utterances)
+        return not self._need_restart(utterances)
 
-    def _over(self, utterances: tuple[Sequence, ...]) -> bool:
+    def _need_restart(self, utterances: tuple[Sequence, ...]) -> bool:
         return not utterances or any(utterance.utterance_id in self._ended for utterance in utterances)
 
-    def _starting(self, count: int) -> Iterator[Plan]:
-        """Prompts with their first frame, without and with its audio, and frames after each."""
-        asked = [self._asked(count, TEXTS) for _ in range(2 * self._rounds + 1)]  # before anything is timed
+    def _plans_with_starts(self, count: int) -> Iterator[Plan]:
+        """Starts prompts with their first frame, by turns without and with its audio. Frames follow each start."""
+        asked = [
+            self._new_utterances(count, TEXTS) for _ in range(2 * self._rounds + 1)
+        ]  # made before anything is timed
         yield Plan(asked[0], (), ())
         yield from _frames(asked[0], FEWEST_FRAMES)
         for utterances, heard in zip(asked[1:], itertools.cycle((False, True)), strict=False):
             yield from _first_frame(utterances, heard)
             yield from _frames(utterances, FEWEST_FRAMES)
 
-    def _asked(self, count: int, texts: Iterable[str], streaming_text: bool = False) -> tuple[Sequence, ...]:
-        """New utterances in the first rows, with the texts in turn."""
+    def _new_utterances(self, count: int, texts: Iterable[str], streaming_text: bool = False) -> tuple[Sequence, ...]:
+        """Creates utterances in the first `count` rows, with the texts in turn."""
         pages = itertools.count()
         info = self._runner.info
         asked = []
@@ -224,12 +228,12 @@ class Recorder:
         return tuple(asked)
 
     def _utterance(self, request: SynthesisRequest, row: int, pages: Iterator[int]) -> Sequence:
-        """With pages for all frames that are recorded, the next of `pages`."""
+        """Creates an utterance that owns enough of `pages` for all recorded frames."""
         prompt = self._runner.text.prompt(request)
         trailing = TrailingText(prompt.trailing_ids, complete=True, text_tokens=prompt.text_tokens)
         number = next(self._ids)
         max_frames = self._runner.info.max_frames
-        listener = Heard(number, Arrival(0.0, max_frames))
+        listener = SimulatedListener(number, Arrival(0.0, max_frames))
         sequence = Sequence(Pending(number, request, prompt, number, max_frames, listener, trailing), row)
         positions = prompt.prefill_tokens + self._rounds * sum(max(FEWEST_FRAMES, length) for length in CHUNK_FRAMES)
         sequence.pages = list(itertools.islice(pages, pages_of(positions)))
@@ -240,7 +244,7 @@ class Recorder:
             pass
 
     def _series(self, plans: Iterable[Plan]) -> Iterator[tuple[Plan, float]]:
-        """Runs plans as the loop does. Each comes with its ms, from the end of the one before it or else its begin."""
+        """Runs plans as the engine's loop does. Yields each with its time in ms since the end of the one before."""
         underway: deque[Step] = deque()
         last_s = time.perf_counter()
 
@@ -264,7 +268,7 @@ class Recorder:
 
 
 def _step(plan: Plan) -> Iterator[Plan]:
-    """The plan; once it has begun, its frames are counted."""
+    """Yields the plan, and counts its frames once it has begun."""
     yield plan
     for utterance in plan.step:
         utterance.add_frame()
@@ -278,7 +282,7 @@ def _frames(utterances: tuple[Sequence, ...], count: int) -> Iterator[Plan]:
 
 
 def _first_frame(utterances: tuple[Sequence, ...], heard: bool) -> Iterator[Plan]:
-    """Prompts and first frames, as the scheduler starts them, and if they are `heard` their audio."""
+    """Plans prompts with their first frames, as the scheduler does. Decodes their audio if `heard`."""
     return _step(Plan(utterances, utterances, tuple((utterance, 1) for utterance in utterances) if heard else ()))
 
 
@@ -287,8 +291,8 @@ def _median(values: Iterable[float]) -> float:
 
 
 def host_ms(rows: int, steps_ahead: int) -> float:
-    """What the engine's own loop takes for a step of so many rows, whatever its runner takes."""
-    times = replace(NOTHING, steps_ahead=steps_ahead)
+    """Time of the engine's own loop for a step of `rows` rows, without its runner, in ms."""
+    times = replace(TAKES_NO_TIME, steps_ahead=steps_ahead)
     simulation = Simulation(times, EngineConfig(max_streams=rows, max_queue=rows, max_prefills_per_step=rows))
     arrivals = [Arrival(0.0, HOST_FRAMES)] * rows
     started_s = time.perf_counter()

@@ -1,10 +1,16 @@
-"""`vivavoce bench load` and `compare`: speech servers measured from the listener's side.
+"""`vivavoce bench load` and `compare`: measure speech servers from the listener's side.
 
-It knows what goes over the wire and nothing of any server's inside, so that every OpenAI-compatible server is measured
-alike. The method is nari-labs' (github.com/nari-labs/benchmarks, docs/tts_bench/methodology.md), so that numbers
-compare: open-loop Poisson arrivals, time zero at the first body byte sent, a virtual player, and a run that counts only
-if every request was complete and audible.
+The measurement sees only what goes over the wire, so it treats every OpenAI-compatible server alike. The method is
+nari-labs' (github.com/nari-labs/benchmarks, docs/tts_bench/methodology.md), so that figures can be compared: open-loop
+Poisson arrivals, time zero at the first byte of the body sent, a virtual player, and runs that are valid only if every
+request was complete and audible.
 
-servers.py what to ask for, load.py when, transports.py and live_text.py how · reception.py what came, and when ·
-player.py what a listener would have heard of it · metrics.py figures · compare.py two servers · report.py, plots.py
+servers.py   fields and messages that each kind of server takes
+load.py      arrival times, and the run
+transports.py, live_text.py   a request over HTTP, and over a WebSocket
+reception.py the received audio with its arrival times
+player.py    playback of that audio as a listener would hear it
+metrics.py   figures of a request and of a run
+compare.py   two servers under the same load
+report.py, plots.py, progress.py   output
 """

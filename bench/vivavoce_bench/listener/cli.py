@@ -18,7 +18,7 @@ from typing import Any
 from vivavoce_client.say import KEY_VARIABLE, add_server_arguments, server_url
 
 from vivavoce_bench.listener.compare import MIN_PAIRS, Pair, comparison_table, pair_plans, ratios
-from vivavoce_bench.listener.load import Closed, Counts, Load, LoadPlan, Poisson, Run, run_load
+from vivavoce_bench.listener.load import Closed, Counts, LoadPlan, OfferedLoad, Poisson, Run, run_load
 from vivavoce_bench.listener.progress import shown
 from vivavoce_bench.listener.prompts import BUNDLED, load_prompts
 from vivavoce_bench.listener.report import request_json, run_json, table, target_json
@@ -37,54 +37,68 @@ examples:
 
 
 def add_load_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Load on a server, and what its listeners hear of it"
+    parser.description = "Puts load on a server and measures what its listeners hear"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     add_server_arguments(parser)
-    parser.add_argument("--server", choices=SERVERS, default=DEFAULT_SERVER, help="what answers there [%(default)s]")
-    _add_what_to_do(parser, warmup_s=30, duration_s=60, nargs="+")
-    parser.add_argument("-o", "--output", type=Path, help="file for the whole result, every request in it, as JSON")
+    parser.add_argument(
+        "--server", choices=SERVERS, default=DEFAULT_SERVER, help="kind of server at the URL [%(default)s]"
+    )
+    _add_run_arguments(parser, warmup_s=30, duration_s=60, nargs="+")
+    parser.add_argument("-o", "--output", type=Path, help="JSON file for the whole result, with every request")
     parser.add_argument("--plots", type=Path, help="folder for plots, PNG and SVG (needs matplotlib)")
 
 
 def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Two servers under the same load"
-    parser.add_argument("a", metavar="A", help="URL, or SERVER=URL for another than vivavoce: " + ", ".join(SERVERS))
-    parser.add_argument("b", metavar="B", help="the other")
+    parser.description = "Measures two servers under the same load"
+    parser.add_argument(
+        "a", metavar="A", help="URL, or SERVER=URL for a server other than vivavoce: " + ", ".join(SERVERS)
+    )
+    parser.add_argument("b", metavar="B", help="the other server, likewise")
     parser.add_argument("--model", help="served model")
-    _add_what_to_do(parser, warmup_s=5, duration_s=20, nargs=1)
-    parser.add_argument("--pairs", type=int, default=6, help="how often both are measured [%(default)s]")
+    _add_run_arguments(parser, warmup_s=5, duration_s=20, nargs=1)
+    parser.add_argument("--pairs", type=int, default=6, help="number of times that both are measured [%(default)s]")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command of `vivavoce bench`, as its entry point gives it."""
+    """A command of `vivavoce bench`: the value of an entry point."""
 
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
 
 
-def _add_what_to_do(parser: argparse.ArgumentParser, warmup_s: float, duration_s: float, nargs: str | int) -> None:
+def _add_run_arguments(parser: argparse.ArgumentParser, warmup_s: float, duration_s: float, nargs: str | int) -> None:
     load = parser.add_mutually_exclusive_group(required=True)
     load.add_argument("--rate", type=_positive(float), nargs=nargs, help="Poisson arrivals a second, one run each")
     load.add_argument("--concurrency", type=_positive(int), nargs=nargs, help="listeners at once, one run each")
     parser.add_argument("--duration", type=_positive(float), default=duration_s, help="seconds measured [%(default)s]")
-    parser.add_argument("--warmup", type=float, default=warmup_s, help="seconds before [%(default)s]")
+    parser.add_argument("--warmup", type=float, default=warmup_s, help="seconds before the measurement [%(default)s]")
     parser.add_argument("--transport", choices=TRANSPORTS, default="http", help="[%(default)s]")
-    parser.add_argument("--word-ms", type=float, default=10, help="websocket: a word every so many ms [%(default)s]")
-    parser.add_argument("--prompts", default="en", help=f"{', '.join(BUNDLED)}, or a file, a text a line [%(default)s]")
-    parser.add_argument("--seed", type=int, default=0, help="of arrivals, texts and requests [%(default)s]")
-    parser.add_argument("--voice", help="[the server's usual one]")
     parser.add_argument(
-        "--field", action="append", default=[], metavar="NAME=VALUE", help="further field; JSON or text"
+        "--word-ms", type=float, default=10, help="websocket: ms from one word to the next [%(default)s]"
+    )
+    parser.add_argument(
+        "--prompts", default="en", help=f"{', '.join(BUNDLED)}, or a file with one text a line [%(default)s]"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of arrivals, texts and requests [%(default)s]")
+    parser.add_argument("--voice", help="[the server's usual voice]")
+    parser.add_argument(
+        "--field",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="further field of each request; the value is JSON or text",
     )
     parser.add_argument(
         "--frames-per-char",
         type=_positive(float),
-        help="ask for so many frames of speech a character (max_new_tokens): for random weights, whose speech does not "
+        help="frames of speech to ask for per character (max_new_tokens), for random weights, whose speech does not "
         "end by itself; English has 0.83",
     )
-    parser.add_argument("--timeout", type=_positive(float), default=120, help="seconds for a request [%(default)s]")
+    parser.add_argument(
+        "--timeout", type=_positive(float), default=120, help="seconds after which a request has failed [%(default)s]"
+    )
 
 
 def _positive(kind: Callable[[str], float]) -> Callable[[str], float]:
@@ -101,7 +115,7 @@ def run_load_command(args: argparse.Namespace) -> int:
     try:
         plans = [_plan(args, load) for load in _loads(args)]
         make_target = partial(_target, args, args.server, model=args.model if args.url else None)
-        make_target("")  # for its complaints, before a server is started
+        make_target("")  # reports bad arguments before a server is started
         write_plots = _plotter(args.plots)
     except ValueError as error:
         return _usage_error(error)
@@ -109,7 +123,7 @@ def run_load_command(args: argparse.Namespace) -> int:
         target = make_target(url)
         runs = asyncio.run(_measure(target, plans))
     print(table(runs))
-    document = {"bench": "load", **_circumstances(args), **target_json(target), "runs": [run_json(run) for run in runs]}
+    document = {"bench": "load", **_environment(args), **target_json(target), "runs": [run_json(run) for run in runs]}
     document["valid"] = all(run.summary.valid for run in runs)
     if args.output is not None:
         requests = [[request_json(each) for each in run.measurements] for run in runs]
@@ -133,7 +147,7 @@ def run_compare_command(args: argparse.Namespace) -> int:
     print(comparison_table(pairs))
     document = {
         "bench": "compare",
-        **_circumstances(args),
+        **_environment(args),
         "a": target_json(targets[0]),
         "b": target_json(targets[1]),
         "ratios": {name: asdict(each) for name, each in ratios(pairs).items()},
@@ -149,13 +163,13 @@ def _usage_error(error: ValueError) -> int:
     return USAGE_ERROR
 
 
-def _loads(args: argparse.Namespace) -> list[Load]:
+def _loads(args: argparse.Namespace) -> list[OfferedLoad]:
     if args.rate is not None:
         return [Poisson(rate) for rate in args.rate]
     return [Closed(listeners) for listeners in args.concurrency]
 
 
-def _plan(args: argparse.Namespace, load: Load) -> LoadPlan:
+def _plan(args: argparse.Namespace, load: OfferedLoad) -> LoadPlan:
     return LoadPlan(load, load_prompts(args.prompts), args.duration, args.warmup, args.seed, args.timeout)
 
 
@@ -189,7 +203,7 @@ def _field(text: str) -> tuple[str, Any]:
 
 
 def _plotter(folder: Path | None) -> Callable[[Sequence[Run], str], list[Path]]:
-    """What writes the plots, if any are wanted. Raises ValueError at once if it could not."""
+    """Returns the function that writes the plots. Raises ValueError at once if matplotlib is missing."""
     if folder is None:
         return lambda runs, title: []
     if find_spec("matplotlib") is None:
@@ -199,7 +213,7 @@ def _plotter(folder: Path | None) -> Callable[[Sequence[Run], str], list[Path]]:
     return partial(write_plots, folder=folder)
 
 
-def _circumstances(args: argparse.Namespace) -> dict[str, Any]:
+def _environment(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "prompts": args.prompts,
         "client": f"vivavoce-speech {version('vivavoce-speech')}",

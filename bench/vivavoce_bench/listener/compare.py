@@ -1,10 +1,10 @@
-"""Two servers, or two states of one, side by side: ratios with confidence intervals.
+"""Compares two servers, or two states of one, by ratios with confidence intervals.
 
-Runs alternate, A B, B A, A B …, so that what drifts on the machine falls on both alike. The two runs of a pair have the
-same texts, seeds and arrival times; each pair has new ones. A ratio is taken within a pair, and the pair is the unit of
-the statistics, since the requests of one run wait for each other and so are no independent samples. The interval is
-Student's t on the logarithms of the pairs' ratios: there are few pairs, for which a bootstrap's intervals are too
-narrow, and the logarithm treats a ratio and its inverse alike.
+Runs alternate: A B, B A, A B, ... A drift of the machine therefore affects both alike. The two runs of a pair have the
+same texts, seeds and arrival times; each pair has new ones. Ratios are taken within a pair, and the statistics count
+pairs: the requests of one run wait for each other, so they are not independent samples. The interval is Student's t on
+the logarithms of the ratios. A bootstrap would give too narrow an interval for a few pairs, and the logarithm treats a
+ratio and its inverse alike.
 """
 
 import math
@@ -46,7 +46,7 @@ COMPARED: dict[str, Callable[[Summary], float | None]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """B over A, and the interval of 95 % that holds it."""
+    """B over A, with its confidence interval of 95 %."""
 
     value: float
     low: float
@@ -54,12 +54,12 @@ class Ratio:
 
     @property
     def is_difference(self) -> bool:
-        """Whether 1 is outside: chance alone would hardly do that."""
+        """True if 1 lies outside the interval, so that chance alone hardly explains the ratio."""
         return not self.low <= 1 <= self.high
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """From the pairs (a[i], b[i]), all above 0."""
+    """Computes the ratio from the pairs (a[i], b[i]), all above 0."""
     logs = [math.log(of_b / of_a) for of_a, of_b in zip(a, b, strict=True)]
     if len(logs) < MIN_PAIRS:
         raise ValueError(f"there must be at least {MIN_PAIRS} pairs, not {len(logs)}")
@@ -70,20 +70,20 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> Ratio:
 
 
 class Pair(NamedTuple):
-    """The same load on both."""
+    """The runs of both servers under the same load."""
 
     a: Run
     b: Run
 
 
 def pair_plans(plan: LoadPlan, pairs: int) -> Iterator[tuple[LoadPlan, bool]]:
-    """The plan of each pair, and whether A is first in it."""
+    """Yields the plan of each pair, and True if A runs first in it."""
     for number in range(pairs):
         yield replace(plan, seed=plan.seed + number), number % 2 == 0
 
 
 def ratios(pairs: Sequence[Pair]) -> dict[str, Ratio]:
-    """Of all figures that every run has."""
+    """Ratios of all figures that every run has."""
     found = {}
     for name, read in COMPARED.items():
         of_a, of_b = ([read(run.summary) for run in runs] for runs in zip(*pairs, strict=True))
@@ -94,7 +94,7 @@ def ratios(pairs: Sequence[Pair]) -> dict[str, Ratio]:
 
 
 def comparison_table(pairs: Sequence[Pair]) -> str:
-    """Means over the pairs, the ratios, and what they say."""
+    """Table of the means over the pairs, the ratios, and whether a difference is shown."""
     lines = [f"{'':16}{'A':>10}{'B':>10}{'B / A':>9}   95 % interval"]
     for name, each in ratios(pairs).items():
         mean_a, mean_b = (_mean(COMPARED[name], runs) for runs in zip(*pairs, strict=True))

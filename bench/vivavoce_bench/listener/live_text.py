@@ -1,4 +1,4 @@
-"""One request over a WebSocket, its text sent word by word while the speech comes."""
+"""One request over a WebSocket. The text is sent word by word while the speech arrives."""
 
 import asyncio
 import json
@@ -15,11 +15,11 @@ from vivavoce_bench.listener.servers import LiveProtocol, Target
 
 IDEOGRAPHS = r"\u3000-\u9fff\uf900-\uffef"
 WORD = re.compile(rf"[{IDEOGRAPHS}]\s*|[^\s{IDEOGRAPHS}]+\s*")
-"""A word with the space after it; in a script without spaces, a character."""
+"""A word with the space after it. In a script without spaces, one character."""
 
 
 def words(text: str) -> list[str]:
-    """The text in pieces that join to it; a space before the first word goes with it."""
+    """Splits a text into words that join to it. A space before the first word belongs to that word."""
     pieces = WORD.findall(text)
     return [text[: len(text) - len(text.lstrip())] + pieces[0], *pieces[1:]] if pieces else []
 
@@ -77,7 +77,7 @@ class LiveSpeaker:
         pieces = words(text)
         started_s = loop.time()
         for number, piece in enumerate(pieces):
-            # By the clock, not by pauses: what one sending takes does not add up.
+            # Timed by the clock instead of by pauses, so that the time of each send does not add up.
             await asyncio.sleep(started_s + number * self._target.word_s - loop.time())
             reception.mark_text()
             await connection.send(self._live.text_message(number, piece))

@@ -1,8 +1,8 @@
-"""A run: requests at their times, and what came of them.
+"""A run: sends requests at their times and measures each one.
 
-Open loop: requests arrive as a Poisson process, whether those before them have been answered or not, as users do.
-Closed loop: a fixed number of listeners, each asking again once it has been answered.
-Times are those of the event loop, so that a loop with a clock of its own makes a run repeatable.
+Open loop: requests arrive as a Poisson process, regardless of earlier answers, as users do.
+Closed loop: a fixed number of listeners, each of which asks again after its answer.
+Times come from the event loop. A loop with a virtual clock makes a run repeatable.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from vivavoce_bench.listener.transports import Speaker
 
 @dataclass(frozen=True, slots=True)
 class Poisson:
-    """`rate` requests a second on average."""
+    """Open loop: `rate` requests a second on average."""
 
     rate: float
 
@@ -29,7 +29,7 @@ class Poisson:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """`listeners` at once."""
+    """Closed loop: `listeners` at once."""
 
     listeners: int
 
@@ -37,14 +37,14 @@ class Closed:
         return f"{self.listeners} at once"
 
 
-Load = Poisson | Closed
+OfferedLoad = Poisson | Closed
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What to do to a server. `seed` settles arrivals, order of texts, and the seeds of the requests."""
+    """The load of one run. `seed` determines arrivals, the order of texts, and the seeds of the requests."""
 
-    load: Load
+    load: OfferedLoad
     texts: Sequence[str]
     duration_s: float = 60.0
     warmup_s: float = 30.0
@@ -58,7 +58,7 @@ class LoadPlan:
 
 @dataclass(slots=True)
 class Counts:
-    """A run as it goes; read by whoever shows it."""
+    """Counts of a run in progress, for the progress line."""
 
     started_s: float = 0.0
     sent: int = 0
@@ -74,7 +74,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a plan gave."""
+    """A finished run: its plan, its figures, and those of each request."""
 
     plan: LoadPlan
     summary: Summary
@@ -82,7 +82,7 @@ class Run:
 
 
 def arrivals(rate: float, start_s: float, end_s: float, seed: str) -> Iterator[float]:
-    """Times of a Poisson process between two times; the same for the same seed."""
+    """Yields the times of a Poisson process from `start_s` to `end_s`. The same seed gives the same times."""
     draw = random.Random(seed)
     at_s = start_s + draw.expovariate(rate)
     while at_s < end_s:
@@ -91,7 +91,7 @@ def arrivals(rate: float, start_s: float, end_s: float, seed: str) -> Iterator[f
 
 
 async def run_load(plan: LoadPlan, speaker: Speaker, counts: Counts | None = None) -> Run:
-    """Sends all requests of a plan, waits until each has been answered, and sums up."""
+    """Sends all requests of a plan, waits for each answer, and summarises them."""
     runner = _Runner(plan, speaker, counts or Counts())
     match plan.load:
         case Poisson(rate):
@@ -132,7 +132,9 @@ class _Runner:
             while (at_s := self._now() - self._started_s) < self._plan.end_s:
                 warmup = at_s < self._plan.warmup_s
                 measurement = await self._ask(Request(next(numbers[warmup]), at_s, warmup))
-                if measurement.error is not None:  # the run is invalid, and the next answer may be as quick a refusal
+                if (
+                    measurement.error is not None
+                ):  # the run is invalid, and a server that refuses at once would be asked in a tight loop
                     return
 
         async with asyncio.TaskGroup() as group:

@@ -1,13 +1,13 @@
-"""Figures of a request, and of a run. Pure: from receptions to numbers.
+"""Figures of a request and of a run, computed from receptions by pure functions.
 
-Of a request, in ms from time zero (the first byte of the body sent; over a WebSocket the first text):
-    ttfb             the first byte of the answer's body
-    first_playable   the first whole sample
-    ttfa             the first audible sample leaves the player: leading silence included
-    leading_silence  how much of the audio lies before it
-    end_to_end       the end of the answer
+Figures of a request, in ms from time zero (the first byte of the body sent, or over a WebSocket the first text):
+    ttfb             to the first byte of the answer's body
+    first_playable   to the first whole sample
+    ttfa             to the moment when the first audible sample leaves the player, so it includes leading silence
+    leading_silence  length of the audio before the first audible sample
+    end_to_end       to the end of the answer
     rtf              end_to_end over the length of the audio
-    lag              from when the request was due to time zero: the generator's own lateness, and connecting
+    lag              from the time when the request was due to time zero: lateness of the generator, and connecting
 """
 
 import math
@@ -34,7 +34,7 @@ INAUDIBLE = "nothing in it can be heard"
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One request. Times of day (`_s`) count from the start of the run; what did not happen is None."""
+    """Figures of one request. Moments (`_s`) count from the start of the run. A moment that never came is None."""
 
     index: int
     warmup: bool
@@ -49,18 +49,18 @@ class Measurement:
     rtf: float | None = None
     lag_ms: float | None = None
     after_text_ms: float | None = None
-    """The first audible sample after the last text was sent (WebSocket); negative where it came before."""
+    """From the last text sent to the first audible sample (WebSocket only). Negative if the sample came first."""
     audio_s: float = 0.0
     heard_from_s: float | None = None
     heard_until_s: float | None = None
     gaps: tuple[Gap, ...] = ()
     arrivals: tuple[tuple[float, int], ...] = ()
-    """(time, samples) of each piece."""
+    """(time in s, samples) of each piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """When a request is due, counted from the start of the run, and whether it is measured."""
+    """A request to send: its due time, counted from the start of the run. Warm-up requests are not measured."""
 
     index: int
     due_s: float
@@ -68,7 +68,7 @@ class Request:
 
 
 def measure(request: Request, run_started_s: float, reception: Reception, error: str | None) -> Measurement:
-    """The figures of one request, whether it ended well or not."""
+    """Computes the figures of one request, complete or not."""
     arrivals = [(at_s - run_started_s, samples) for at_s, samples in reception.arrivals()]
     playback = play(arrivals)
     if reception.sent_s is None:
@@ -110,7 +110,7 @@ def _ms(end_s: float | None, start_s: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Nearest-rank percentiles: each is a value that was measured."""
+    """Nearest-rank percentiles, each of which is a measured value, with mean and extremes."""
 
     p50: float
     p95: float
@@ -121,7 +121,7 @@ class Distribution:
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """Nearest rank: the smallest value that `percent` % of all do not exceed."""
+    """Nearest-rank percentile: the smallest value that `percent` % of all values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
 
@@ -135,19 +135,19 @@ def distribution(values: Sequence[float]) -> Distribution | None:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A run. It is valid if it had requests, and every one of them, warm-up included, was complete and audible.
+    """Figures of a run. It is valid if it had requests and each of them, warm-up included, was complete and audible.
 
-    `figures` are those of the measured requests; `received_audio_s_per_s` is all audio that came within the measured
-    window, over its length.
+    `figures` are distributions over the measured requests. `received_audio_s_per_s` is the audio that arrived within
+    the measured window, divided by the length of the window.
     """
 
     valid: bool
     requests: int
     faults: tuple[str, ...]
-    """What was wrong, each with how often."""
+    """Each fault with its count, in words."""
     peak_in_flight: int
     rate: float
-    """Measured requests a second, as they were sent."""
+    """Measured requests sent per second."""
     audio_s: float
     received_audio_s_per_s: float
     underrun_requests: int
@@ -158,7 +158,7 @@ class Summary:
 
 
 def summarize(measurements: Sequence[Measurement], window: tuple[float, float], peak_in_flight: int) -> Summary:
-    """`window`: start and end of what is measured, from the start of the run."""
+    """Summarises a run. `window` is the measured time: its start and end, in seconds from the start of the run."""
     measured = [measurement for measurement in measurements if not measurement.warmup]
     faults: dict[str, int] = {}
     for measurement in measurements:

@@ -1,7 +1,7 @@
-"""What a listener would have heard: a virtual player, and where audible sound begins. Pure functions.
+"""A virtual player, which computes what a listener hears and when, and the search for the first audible sample. Pure.
 
-The player starts with the first sample and plays on as long as it has samples. Whenever it runs dry it waits for the
-next piece: that is an underrun, and everything after it is heard later by the length of the gap.
+The player starts with the first sample and plays while it has samples. When it runs dry, it waits for the next piece.
+That is an underrun, and it delays everything after it by the length of the gap.
 """
 
 import array
@@ -13,17 +13,17 @@ from operator import mul
 from vivavoce_client.protocol import SAMPLE_RATE
 
 HOP_SAMPLES = SAMPLE_RATE // 100
-"""10 ms; a window is two hops."""
+"""Samples in 10 ms. A window is two hops."""
 AUDIBLE_RMS = 32768 * 10 ** (-45 / 20)
-"""-45 dBFS: what two consecutive windows have to reach."""
+"""RMS of -45 dBFS, which two consecutive windows must reach."""
 AUDIBLE_WINDOWS = 2
 ON_TIME_S = 1e-6
-"""A piece that is late by less than this is on time: a fraction of a sample, and more than float arithmetic errs."""
+"""Lateness below which a piece is on time: less than a sample, but more than the errors of float arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The player had nothing to play from `at_s` on, for `length_s`."""
+    """A time without audio to play. It begins at `at_s` and lasts `length_s`."""
 
     at_s: float
     length_s: float
@@ -31,7 +31,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Playback:
-    """When what was heard. Times are those of the arrivals; `pieces` are (heard from, first sample, samples)."""
+    """Playback times, by the clock of the arrivals. `pieces` are (start of playback in s, first sample, samples)."""
 
     pieces: tuple[tuple[float, int, int], ...]
     gaps: tuple[Gap, ...]
@@ -46,7 +46,7 @@ class Playback:
         return heard_s + samples / SAMPLE_RATE
 
     def heard_at(self, sample: int) -> float:
-        """When this sample leaves the loudspeaker."""
+        """Time at which this sample leaves the loudspeaker, in s."""
         for heard_s, first, samples in self.pieces:
             if sample < first + samples:
                 return heard_s + (sample - first) / SAMPLE_RATE
@@ -54,7 +54,7 @@ class Playback:
 
 
 def play(arrivals: Sequence[tuple[float, int]]) -> Playback | None:
-    """Plays pieces of (time, samples) as they arrive; None where there is nothing to play."""
+    """Plays pieces of (time in s, samples) as they arrive. Returns None if there is nothing to play."""
     pieces: list[tuple[float, int, int]] = []
     gaps = []
     first = 0
@@ -73,9 +73,11 @@ def play(arrivals: Sequence[tuple[float, int]]) -> Playback | None:
 
 
 def audible_from(pcm: bytes) -> int | None:
-    """The sample at which sound begins that lasts: the start of the first of two consecutive windows of 20 ms, 10 ms
-    apart, whose RMS without its mean is at least -45 dBFS, so that the first loud sample lies within it. None where
-    there is none. `pcm` is 16-bit little-endian."""
+    """Finds the sample at which lasting sound begins in 16-bit little-endian PCM, or None.
+
+    It is the start of the first of two consecutive windows whose RMS about the mean is at least -45 dBFS. Windows are
+    20 ms long and 10 ms apart, so the first loud sample lies within the first of the two.
+    """
     loud = 0
     for hop, rms in enumerate(_window_rms(pcm)):
         loud = loud + 1 if rms >= AUDIBLE_RMS else 0

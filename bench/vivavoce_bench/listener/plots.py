@@ -1,4 +1,4 @@
-"""Runs as pictures, each as PNG and SVG. matplotlib is an extra: pip install 'vivavoce-speech[bench]'."""
+"""Plots of runs, as PNG and SVG. matplotlib is in an extra: pip install 'vivavoce-speech[bench]'."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +10,11 @@ from vivavoce_bench.listener.load import Poisson, Run
 
 FORMATS = ("png", "svg")
 MAX_LISTENERS = 200
-"""More lines than that in a timeline cannot be told apart."""
+"""Most lines in a timeline. More could not be told apart."""
 
 
 def write_plots(runs: Sequence[Run], title: str, folder: Path) -> list[Path]:
-    """Latency by load, distribution of the time to first audio, and what listeners heard when."""
+    """Writes three plots: latency by load, distribution of the time to first audio, and playback by listener."""
     folder.mkdir(parents=True, exist_ok=True)
     figures = {
         "latency_by_load": latency_by_load(runs),
@@ -65,7 +65,7 @@ def ttfa_cdf(runs: Sequence[Run]) -> Figure:
 
 
 def gap_timeline(runs: Sequence[Run]) -> Figure:
-    """A line for each listener, from the first sample to the last; where the player stood still it is red."""
+    """A line for each listener, from the first sample to the last. It is red where the player ran dry."""
     figure = Figure(figsize=(9, 1 + 2.5 * len(runs)), layout="constrained")
     rows = figure.subplots(len(runs), 1, squeeze=False)[:, 0]
     for run, axes in zip(runs, rows, strict=True):

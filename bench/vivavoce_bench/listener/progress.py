@@ -1,4 +1,4 @@
-"""How a run goes, while it goes: one line, on a terminal renewed in place."""
+"""Progress of a run, as one line. On a terminal the line is updated in place."""
 
 import asyncio
 import sys
@@ -15,7 +15,7 @@ LATEST = 50
 
 
 def progress_line(plan: LoadPlan, counts: Counts, elapsed_s: float) -> str:
-    """A run's state; the time to first audio is that of the latest requests."""
+    """State of a run. The time to first audio is the median of the latest requests."""
     if elapsed_s < plan.warmup_s:
         phase = "warm-up"
     else:
@@ -31,7 +31,7 @@ def progress_line(plan: LoadPlan, counts: Counts, elapsed_s: float) -> str:
 
 @asynccontextmanager
 async def shown(plan: LoadPlan, counts: Counts, stream: TextIO = sys.stderr) -> AsyncIterator[None]:
-    """Shows the counts for as long as the block runs."""
+    """Shows the counts while the block runs."""
     in_place = stream.isatty()
     loop = asyncio.get_running_loop()
 

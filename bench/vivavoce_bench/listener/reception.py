@@ -1,4 +1,4 @@
-"""What came of one request, with the time of everything. Times are the event loop's clock."""
+"""The answer to one request, with the arrival time of each piece. Times come from the event loop's clock."""
 
 import asyncio
 
@@ -6,13 +6,13 @@ from vivavoce_client.protocol import SAMPLE_BYTES
 
 
 class Incomplete(Exception):
-    """Not all of the speech came, or what came is no speech; says why."""
+    """The speech is incomplete, or the answer is not speech. The message says why."""
 
 
 class Reception:
-    """Written by a transport while it speaks to a server, then read once by metrics.py.
+    """Record of one answer. A transport writes it during the request, and metrics.py reads it once afterwards.
 
-    `sent_s` is time zero: the first byte of the body (HTTP), or the first text (WebSocket).
+    `sent_s` is time zero: the moment of the first byte of the body (HTTP) or of the first text (WebSocket).
     """
 
     def __init__(self) -> None:
@@ -20,36 +20,36 @@ class Reception:
         self.started_s = self._now()
         self.sent_s: float | None = None
         self.last_text_s: float | None = None
-        """When the last text was sent; WebSocket only."""
+        """Time at which the last text was sent. WebSocket only."""
         self.first_byte_s: float | None = None
         self.ended_s: float | None = None
         self.pieces: list[tuple[float, bytes]] = []
 
     def mark_sent(self) -> None:
-        """Time zero is now, unless it has been."""
+        """Sets time zero to now, unless it is set already."""
         if self.sent_s is None:
             self.sent_s = self._now()
 
     def mark_text(self) -> None:
-        """A text is about to be sent."""
+        """Notes that a text is about to be sent."""
         self.mark_sent()
         self.last_text_s = self._now()
 
     def mark_byte(self) -> None:
-        """A byte of the answer's body is here."""
+        """Notes that a byte of the answer's body has arrived."""
         if self.first_byte_s is None:
             self.first_byte_s = self._now()
 
     def add(self, pcm: bytes) -> None:
-        """Audio is here."""
+        """Adds a piece of audio that has arrived."""
         self.mark_byte()
         self.pieces.append((self._now(), pcm))
 
     def end(self) -> None:
-        """The server has said that this was all.
+        """Ends the record: the server has said that the answer is complete.
 
         Raises:
-            Incomplete: it was not audio of whole samples.
+            Incomplete: no audio arrived, or it ends within a sample.
         """
         self.ended_s = self._now()
         size = sum(len(pcm) for _, pcm in self.pieces)
@@ -63,7 +63,7 @@ class Reception:
         return b"".join(pcm for _, pcm in self.pieces)
 
     def arrivals(self) -> list[tuple[float, int]]:
-        """(time, whole samples) of each piece; a sample that is cut belongs to the piece that completes it."""
+        """(time in s, whole samples) of each piece. A sample cut in two counts for the piece that completes it."""
         arrivals = []
         received = samples = 0
         for at_s, pcm in self.pieces:

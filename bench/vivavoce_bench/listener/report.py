@@ -22,8 +22,9 @@ COLUMNS = (
     ("lag p95", "lag_ms"),
 )
 LEGEND = """\
-TTFA: first audible sample, leading silence (lead) included. RTF: time over length of the audio. audio s/s: all audio
-received in a second. underruns: requests whose player ran dry, and for how long in all. lag: how late requests were."""
+TTFA: time to the first audible sample, leading silence (lead) included. RTF: time over length of the audio.
+audio s/s: audio received per second. underruns: requests whose player ran dry, and for how long in all.
+lag: lateness of requests."""
 
 
 def table(runs: Sequence[Run]) -> str:
@@ -63,7 +64,7 @@ def _pair(summary: Summary, figure: str, digits: int) -> str:
 
 
 def target_json(target: Target) -> dict[str, Any]:
-    """All of a target but its key."""
+    """A target without its key."""
     any_text = replace(target, frames_per_char=None)
     return {
         "server": target.kind,
@@ -86,7 +87,7 @@ def run_json(run: Run) -> dict[str, Any]:
 
 
 def request_json(measurement: Measurement) -> dict[str, Any]:
-    """A request without the arrivals of its pieces."""
+    """A request, without the arrivals of its pieces."""
     facts = asdict(measurement)
     del facts["arrivals"]
     rounded: dict[str, Any] = _rounded(facts)
@@ -94,7 +95,7 @@ def request_json(measurement: Measurement) -> dict[str, Any]:
 
 
 def _rounded(value: Any) -> Any:  # noqa: ANN401 (JSON)
-    """To a thousandth: no clock here tells more."""
+    """Rounds to a thousandth, which is as precise as the clocks are."""
     match value:
         case float():
             return round(value, 3)

@@ -1,9 +1,9 @@
-"""The servers that can be measured: what each wants to be asked so that it streams 16-bit mono PCM at 24 kHz.
+"""Servers that can be measured, and the request fields that make each stream 16-bit mono PCM at 24 kHz.
 
-Facts of their own documentation, late in 2026: vLLM-Omni docs/serving/speech_api.md, sglang-omni
+Taken from their own documentation, late in 2026: vLLM-Omni docs/serving/speech_api.md, sglang-omni
 docs/cookbook/qwen3_tts.md, nari-qwen3-tts src/nari_qwen3_tts/api/schemas.py and docs/websocket.md, Kokoro-FastAPI
-api/src/structures/schemas.py, OpenAI's API reference. As in nari-labs' method, who knows `non_streaming_mode` is asked
-to take the text a token a frame.
+api/src/structures/schemas.py, OpenAI's API reference. As in nari-labs' method, a server that knows `non_streaming_mode`
+is asked to read one text token with each frame.
 """
 
 import json
@@ -24,8 +24,9 @@ TEXT_AS_IT_GOES: Fields = {"non_streaming_mode": False}
 class LiveProtocol:
     """The messages of a WebSocket that takes text in pieces. Names are values of `type`.
 
-    The server says `greeting`, the client `config`, the server `ready`; None is not said. Then come texts and `end`,
-    and from the server binary audio and `done`. `numbered` texts carry their number as `sequence`.
+    The server sends `greeting`, the client `config`, the server `ready`. A message that is None is not sent. Then the
+    client sends texts and `end`, and the server sends binary audio and `done`. If `numbered`, texts carry their number
+    as `sequence`.
     """
 
     done: str
@@ -52,7 +53,7 @@ class LiveProtocol:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """How one kind of server is asked. `sse` and `live` are None where it has none."""
+    """Requests to one kind of server. `sse` and `live` are None if the server does not have them."""
 
     voice: str
     http: Fields
@@ -112,7 +113,7 @@ SERVERS: Mapping[str, Server] = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One server at one address, and how it is to be asked. `fields` are the user's own, and go before all others."""
+    """One server at one address, with the options of its requests. `fields` are the user's and override all others."""
 
     kind: str
     url: str
@@ -122,9 +123,9 @@ class Target:
     fields: Fields = field(default_factory=dict)
     api_key: str | None = None
     word_s: float = 0.01
-    """From one word to the next of a live text."""
+    """Seconds from one word of a live text to the next."""
     frames_per_char: float | None = None
-    """Frames of speech to ask for, a character of text: for random weights, whose speech has no end of its own."""
+    """Frames of speech to ask for per character of text, for random weights, whose speech does not end by itself."""
 
     def __post_init__(self) -> None:
         if self.kind not in SERVERS:
@@ -132,7 +133,7 @@ class Target:
         if self.transport not in self.server.transports:
             raise ValueError(f"{self.kind} has no {self.transport}; it has {', '.join(self.server.transports)}")
         if self.transport == "websocket" and self.frames_per_char is not None:
-            raise ValueError("a live text's length is not known before it, nor can that of its speech be asked for")
+            raise ValueError("a live text's length is not known in advance, so a length of speech cannot be requested")
 
     @property
     def server(self) -> Server:
@@ -143,12 +144,12 @@ class Target:
         return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
 
     def body(self, text: str, seed: int) -> dict[str, Any]:
-        """The JSON of an HTTP request."""
+        """JSON body of an HTTP request."""
         special = self.server.sse if self.transport == "sse" else self.server.http
         return {"input": text, **self._common(seed), **self._length(text), **(special or {}), **self.fields}
 
     def config(self, seed: int) -> dict[str, Any]:
-        """The message that opens a live session."""
+        """Message that opens a live session."""
         live = self.server.live
         assert live is not None
         return {"type": live.config, **self._common(seed), **live.config_fields, **self.fields}

@@ -1,4 +1,4 @@
-"""One request over HTTP: the file as the body itself, or in server-sent events. Live text is in live_text.py."""
+"""One request over HTTP. The audio is the body itself, or comes in server-sent events. Live text is in live_text.py."""
 
 import base64
 import json
@@ -17,14 +17,14 @@ from vivavoce_bench.listener.servers import Target
 PCM_TYPES = frozenset({"audio/pcm", "audio/l16", "audio/raw", "application/octet-stream"})
 SSE_TYPE = "text/event-stream"
 BODY_STARTED = "http11.send_request_body.started"
-"""httpcore's name for the moment before the first byte of a request's body is written."""
+"""httpcore's event just before the first byte of a request's body is written."""
 
 
 class Speaker(Protocol):
-    """Asks a server to speak, and notes what comes of it."""
+    """Sends requests to a server and records the answers."""
 
     async def speak(self, text: str, seed: int, reception: Reception) -> None:
-        """Raises Incomplete if not all of the speech came."""
+        """Sends one request and records its answer in `reception`. Raises Incomplete if the speech is incomplete."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -39,7 +39,7 @@ def open_speaker(target: Target) -> Speaker:
 
 
 class HttpSpeaker:
-    """Each request has a connection of its own, opened before time zero: none waits for, or breaks with, another."""
+    """Opens a connection for each request, before time zero. Requests do not wait for or break with each other."""
 
     def __init__(self, target: Target, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._target = target
@@ -47,7 +47,7 @@ class HttpSpeaker:
         self._http = httpx.AsyncClient(
             base_url=target.url,
             headers={"Accept-Encoding": "identity", **target.headers},
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),  # who asks decides how long it may take
+            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),  # the caller limits the time of a request
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
             transport=transport,
         )
@@ -98,7 +98,7 @@ async def _receive_audio(response: httpx.Response, reception: Reception) -> None
 
 
 async def _receive_events(response: httpx.Response, reception: Reception) -> None:
-    """OpenAI's speech.audio.delta … speech.audio.done."""
+    """Reads OpenAI's events, from speech.audio.delta to speech.audio.done."""
     _expect(response, frozenset({SSE_TYPE}))
     async for data in events(response.aiter_raw(), reception.mark_byte):
         event = json.loads(data)
@@ -113,7 +113,7 @@ async def _receive_events(response: httpx.Response, reception: Reception) -> Non
 
 
 async def events(pieces: AsyncIterator[bytes], on_bytes: Callable[[], None]) -> AsyncIterator[bytes]:
-    """The data of each server-sent event, as soon as its last line is there."""
+    """Yields the data of each server-sent event as soon as its last line has arrived."""
     held = b""
     data: list[bytes] = []
     async for piece in pieces:

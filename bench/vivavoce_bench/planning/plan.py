@@ -1,8 +1,8 @@
-"""`vivavoce bench plan`: how many replicas a rate of requests needs, by simulation with recorded step times.
+"""`vivavoce bench plan`: number of replicas that a rate of requests needs, simulated with recorded step times.
 
-Requests come as a Poisson process, and a load balancer gives each to a replica at random, so that a replica has such a
-process of its own. The smallest number of replicas is sought with which one of them keeps the promised time to first
-audio and share of underruns. The last line of the output is one JSON document.
+Requests arrive as a Poisson process, and a load balancer sends each to a random replica. Each replica therefore sees a
+Poisson process too. The command searches for the smallest number of replicas that keeps the promised time to first
+audio and share of underruns, and simulates one of them. The last line of the output is one JSON document.
 """
 
 import argparse
@@ -18,45 +18,50 @@ from typing import Any
 
 from vivavoce_engine.config import EngineConfig
 
-from vivavoce_bench.planning.simulation import FRAME_S, Arrival, Heard, Simulation, Stall
+from vivavoce_bench.listener.metrics import percentile
+from vivavoce_bench.planning.simulation import FRAME_S, Arrival, SimulatedListener, Simulation, Stall
 from vivavoce_bench.planning.step_times import StepTimes, StepTimesError, read_step_times
 
 RESULTS = Path("bench/results")
-"""Where the repository keeps recorded step times: engine-NAME.json."""
+"""Folder of the repository's recorded step times, engine-NAME.json."""
 UNFIT, USAGE_ERROR = 1, 2
 ENOUGH_REQUESTS = 500
-"""A replica gets at least so many, for however long: fewer tell little of their slowest 5 %."""
+"""Least requests of a simulated replica, however long they take. Fewer say little about the slowest 5 %."""
 MAX_REPLICAS = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Entry point of the command line: what `vivavoce bench plan` takes."""
+    """Adds the arguments of `vivavoce bench plan`. Entry point of the command line."""
     defaults = EngineConfig()
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--gpu", metavar="NAME", help=f"step times of {RESULTS}/engine-NAME.json")
-    where.add_argument("--steps", type=Path, help="file of step times, as `vivavoce bench steps` writes it")
-    parser.add_argument("--model", help="whose step times, where the file has those of several")
+    where.add_argument("--steps", type=Path, help="file of step times, written by `vivavoce bench steps`")
+    parser.add_argument("--model", help="model to simulate, if the file has step times of several")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--rate", type=float, help="requests a second on all replicas together")
-    what.add_argument("--check", type=Path, help="result of `vivavoce bench load -o`: simulates its requests, compares")
-    parser.add_argument(
-        "--ttfa-ms", type=float, default=100.0, help="p95 of time to first audio, at most [%(default)s]"
+    what.add_argument("--rate", type=float, help="requests per second on all replicas together")
+    what.add_argument(
+        "--check", type=Path, help="result of `vivavoce bench load -o`; simulates its requests and compares the figures"
     )
-    parser.add_argument("--underruns", type=float, default=0.0, help="share of requests with underruns [%(default)s]")
     parser.add_argument(
-        "--serving-ms", type=float, default=0.0, help="what network and client add to all audio [%(default)s]"
+        "--ttfa-ms", type=float, default=100.0, help="largest allowed p95 of the time to first audio [%(default)s]"
+    )
+    parser.add_argument(
+        "--underruns", type=float, default=0.0, help="largest allowed share of requests with underruns [%(default)s]"
+    )
+    parser.add_argument(
+        "--serving-ms", type=float, default=0.0, help="delay that network and client add to all audio [%(default)s]"
     )
     parser.add_argument("--audio-s", type=float, default=4.5, help="mean length of speech [%(default)s]")
-    parser.add_argument("--max-streams", type=int, default=defaults.max_streams, help="rows a replica [%(default)s]")
+    parser.add_argument("--max-streams", type=int, default=defaults.max_streams, help="rows of a replica [%(default)s]")
     parser.add_argument("--max-queue", type=int, default=defaults.max_queue, help="[%(default)s]")
     parser.add_argument(
-        "--duration", type=float, default=60.0, help="seconds simulated at least, after 10 s [%(default)s]"
+        "--duration", type=float, default=60.0, help="least seconds to simulate, after 10 s of warm-up [%(default)s]"
     )
     parser.add_argument("--seed", type=int, default=0)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Entry point of the command line: `vivavoce bench plan`."""
+    """Runs `vivavoce bench plan`. Entry point of the command line."""
     try:
         path = args.steps or RESULTS / f"engine-{args.gpu.lower()}.json"
         times = read_step_times(path, args.model)
@@ -70,18 +75,18 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedEngine:
-    """What is simulated."""
+    """The engine and machine to simulate."""
 
     times: StepTimes
     config: EngineConfig
     serving_s: float
 
     def simulation(self, stalls: Iterable[Stall] = ()) -> Simulation:
-        """A new one."""
+        """Creates a simulation, for one run."""
         return Simulation(self.times, self.config, self.serving_s, stalls)
 
     def with_front(self, factor: float) -> "SimulatedEngine":
-        """The same with an HTTP process that takes so many times as long."""
+        """Copy whose HTTP process takes `factor` times as long."""
         return replace(self, times=replace(self.times, front_ms=self.times.front_ms.times(factor)))
 
     def facts(self) -> dict[str, Any]:
@@ -96,11 +101,11 @@ class SimulatedEngine:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the listeners of one replica get."""
+    """Figures of the listeners of one replica."""
 
     replicas: int
     rate: float
-    """Of one replica."""
+    """Requests per second to one replica."""
     requests: int
     ttfa_ms_p50: float
     ttfa_ms_p95: float
@@ -109,14 +114,17 @@ class Verdict:
     audio_s_per_s: float
 
     def keeps(self, ttfa_ms: float, underruns: float) -> bool:
-        """Nobody is refused, and both promises are kept."""
+        """True if no request is refused and both promises are kept."""
         return not self.refused_share and self.ttfa_ms_p95 <= ttfa_ms and self.underrun_share <= underruns
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests of a Poisson process. Lengths of speech have the spread of single sentences: a gamma distribution with a
-    deviation of 40 % of its mean. `shortest_s` is how long is simulated at least, after the warm-up."""
+    """Requests that arrive as a Poisson process.
+
+    Lengths of speech vary as those of single sentences do: a gamma distribution whose standard deviation is 40 % of its
+    mean. `shortest_s` is the least time to simulate after the warm-up.
+    """
 
     rate: float
     audio_s: float
@@ -125,11 +133,11 @@ class Workload:
     warmup_s: float = 10.0
 
     def duration_s(self, replicas: int) -> float:
-        """What is simulated of one replica, after the warm-up."""
+        """Simulated time of one replica after the warm-up."""
         return max(self.shortest_s, ENOUGH_REQUESTS * replicas / self.rate)
 
     def arrivals(self, replicas: int) -> Iterator[Arrival]:
-        """Those of one replica."""
+        """Yields the arrivals at one replica."""
         end_s = self.warmup_s + self.duration_s(replicas)
         draw = random.Random(f"{self.seed}/{replicas}")
         shape = 1 / 0.4**2
@@ -141,7 +149,7 @@ class Workload:
 
 
 def simulate(engine: SimulatedEngine, workload: Workload, replicas: int) -> Verdict:
-    """One of so many replicas, after its warm-up."""
+    """Simulates one of `replicas` replicas. Counts its requests after the warm-up."""
     everybody = engine.simulation().run(workload.arrivals(replicas))
     heard = [each for each in everybody if each.arrival.at_s >= workload.warmup_s]
     served = [each for each in heard if not each.refused]
@@ -161,7 +169,7 @@ def simulate(engine: SimulatedEngine, workload: Workload, replicas: int) -> Verd
 def fewest_replicas(
     engine: SimulatedEngine, workload: Workload, ttfa_ms: float, underruns: float
 ) -> tuple[int | None, list[Verdict]]:
-    """The fewest that keep the promises, None if one request alone breaks them; and all that was tried on the way."""
+    """Finds the fewest replicas that keep the promises, or None if no number does. Returns all verdicts too."""
     tried: dict[int, Verdict] = {}
 
     def fits(replicas: int) -> bool:
@@ -169,7 +177,7 @@ def fewest_replicas(
             tried[replicas] = simulate(engine, workload, replicas)
         return tried[replicas].keeps(ttfa_ms, underruns)
 
-    # Beyond one request in 100 s a replica, more of them change nothing.
+    # With less than one request in 100 s at each replica, more replicas change nothing.
     most = min(MAX_REPLICAS, max(1, math.ceil(100 * workload.rate)))
     high = 1
     while not fits(high):
@@ -191,7 +199,7 @@ def _plan(engine: SimulatedEngine, args: argparse.Namespace) -> int:
     replicas, tried = fewest_replicas(engine, workload, args.ttfa_ms, args.underruns)
     print(f"{engine.times.machine}, {engine.times.model}; {engine.config.max_streams} rows a replica")
     for name in engine.times.assumed:
-        print(f"{name} was not recorded: see vivavoce_engine/step_times.py for what is assumed")
+        print(f"{name} was not recorded: see vivavoce_bench/planning/step_times.py for what is assumed")
     print("replicas  requests/s each  TTFA p50 / p95 ms  underruns  refused  audio s/s each")
     for each in tried:
         print(
@@ -208,18 +216,12 @@ def _plan(engine: SimulatedEngine, args: argparse.Namespace) -> int:
     return 0 if replicas is not None else UNFIT
 
 
-def percentile(values: Iterable[float], percent: float) -> float:
-    """Nearest rank, as `vivavoce bench load` counts."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
-
-
 # ---- against a real run ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A figure as it was measured and as it was simulated."""
+    """A figure, measured and simulated."""
 
     figure: str
     measured: float
@@ -233,12 +235,13 @@ class Compared:
 def compare_run(
     engine: SimulatedEngine, facts: Mapping[str, Any], requests: Sequence[dict[str, Any]]
 ) -> tuple[list[Compared], SimulatedEngine]:
-    """Simulates the requests of a run with speech as long as it was, and sets the two side by side.
+    """Simulates the requests of a run, with speech of the same lengths, and compares the figures.
 
-    They come when they were sent; in a closed loop each when one of the listeners has heard the end of its last. The
-    machine's stalls are as they were, where they were recorded (cards/server.py does that), and so is the CPU that
-    the HTTP process took in all: another host's `front_ms` is scaled to it, in the engine that is returned, and
-    compared as it was. First audio is that of the first sample: a simulation knows no silence.
+    Requests arrive at the times at which they were sent. In a closed loop each arrives when one of the listeners has
+    heard the end of its last speech. If the run recorded stalls of the machine (cards/server.py does), the simulation
+    has the same stalls. If it recorded the CPU time of the HTTP process, `front_ms` is scaled to it in the returned
+    engine, because it may come from another host; the comparison of that CPU time is the one before scaling. The time
+    to first audio is that of the first sample, because a simulation has no silence.
     """
     sent = sorted((each for each in requests if each["error"] is None), key=lambda each: each["sent_s"])
     heard, front_cpu_s = _simulate_run(engine, facts, sent)
@@ -269,8 +272,8 @@ def compare_run(
 
 def _simulate_run(
     engine: SimulatedEngine, facts: Mapping[str, Any], sent: Sequence[dict[str, Any]]
-) -> tuple[list[Heard], float]:
-    """What the listeners of a run hear in a simulation, and the CPU seconds of its HTTP process."""
+) -> tuple[list[SimulatedListener], float]:
+    """Simulates the requests of a run. Returns its listeners, and the CPU seconds of its HTTP process."""
     listeners = facts["load"].get("listeners")
     lengths = [max(1, round(each["audio_s"] / FRAME_S)) for each in sent]
     simulation = engine.simulation(_stalls(facts))
@@ -304,7 +307,7 @@ def _check(engine: SimulatedEngine, path: Path) -> int:
             print(f"{each.figure:24}  {each.measured:8.1f}  {each.simulated:9.1f}  {ratio}")
         front_ms = {name: round(ms, 3) for name, ms in asdict(scaled.times.front_ms).items()}
         if scaled is not engine:
-            print(f"all but the CPU simulated with front_ms scaled to the CPU that was measured: {front_ms}")
+            print(f"all figures but the CPU are simulated with front_ms scaled to the measured CPU: {front_ms}")
         figures = [{**asdict(each), "ratio": each.ratio} for each in compared]
         about = {"load": facts["load"], "requests": facts["requests"], "stalled_ms": stalled_ms, "front_ms": front_ms}
         checked.append({**about, "figures": figures})

@@ -1,10 +1,10 @@
-"""A discrete-event simulation of an engine: its own loop, scheduler and admission over a runner that only takes time.
+"""Discrete-event simulation of an engine: its real loop, scheduler and admission over a runner that only takes time.
 
-The clock stands still while the host works and moves by recorded step times when the runner runs. So what is simulated
-is what the engine does with these requests, not a model of it: batches, queueing, chunk ramp and refusals are its own.
-The HTTP process in front of it is a queue of its own: it takes requests in and hands audio out, one after the other, in
-the order in which they come. `serving_s` adds a constant for what is around it: the network, and the client.
-Not in it: encoders, and whatever else the machine does meanwhile, except that all processes stand still in `stalls`.
+The clock stands still while the host works, and advances by recorded step times when the runner runs. Batches,
+queueing, chunk ramp and refusals are therefore the engine's own, not a model of them. The HTTP process in front of the
+engine is a queue: it accepts requests and hands out audio one at a time, in the order of arrival. `serving_s` adds a
+constant for network and client. Encoders and other work of the machine are not simulated, but all processes stand still
+during `stalls`.
 """
 
 import heapq
@@ -35,22 +35,22 @@ from vivavoce_bench.planning.step_times import StepTimes
 
 FRAME_S = FAKE_INFO.frame_s
 FRAMES_PER_TOKEN = 4
-"""English speech; it matters to estimates of the queue's length alone."""
+"""Frames of English speech per text token. Used only to estimate the length of the queue."""
 ON_TIME_S = 1e-6
 NO_PCM = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Arrival:
-    """A request: when it comes, and how many frames its speech has."""
+    """A request: its arrival time, and the length of its speech in frames."""
 
     at_s: float
     frames: int
 
 
 @dataclass(slots=True)
-class Heard:
-    """What a listener gets of one request. It reads at once, so nothing is ever unread."""
+class SimulatedListener:
+    """Listener of one request, with what it hears. It reads at once, so no frame is ever unread."""
 
     utterance_id: int
     arrival: Arrival
@@ -65,8 +65,8 @@ class Heard:
     def count_sent(self, frames: int) -> None:
         pass
 
-    def hear(self, at_s: float, frames: int) -> None:
-        """A piece comes."""
+    def add_audio(self, at_s: float, frames: int) -> None:
+        """Notes that a piece of audio has arrived."""
         if self.first_s is None:
             self.first_s = at_s
         late_s = self._playback.add_audio(at_s, frames * FRAME_S)
@@ -77,26 +77,26 @@ class Heard:
 
     @property
     def ttfa_s(self) -> float | None:
-        """From arrival to the first piece of audio."""
+        """Seconds from arrival to the first piece of audio."""
         return None if self.first_s is None else self.first_s - self.arrival.at_s
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Stall:
-    """A while in which no process of the machine goes on; its device does."""
+    """A time in which all processes of the machine stand still. Its device continues."""
 
     start_s: float
     length_s: float
 
 
 class _Machine:
-    """When its processes go on."""
+    """The machine's processes, which stand still during stalls."""
 
     def __init__(self, stalls: Iterable[Stall] = ()) -> None:
         self._stalls = sorted(stalls)
 
     def awake_s(self, moment_s: float) -> float:
-        """The moment, or the end of the stall in which it lies."""
+        """Returns the moment, or the end of the stall that contains it."""
         begun = bisect_right(self._stalls, moment_s, key=lambda stall: stall.start_s)
         if not begun:
             return moment_s
@@ -106,7 +106,7 @@ class _Machine:
 
 @dataclass
 class _Clock:
-    """Of the engine's host."""
+    """Clock of the engine's host."""
 
     machine: _Machine = field(default_factory=_Machine)
     now_s: float = 0.0
@@ -120,14 +120,14 @@ class _Clock:
 
 @dataclass
 class _Front:
-    """The HTTP process: one core, which does one thing after the other."""
+    """The HTTP process: one core, which does one thing at a time."""
 
     machine: _Machine
     busy_s: float = 0.0
     _free_s: float = -math.inf
 
     def done_s(self, at_s: float, takes_ms: float) -> float:
-        """When it is done with what comes now."""
+        """Adds work that arrives at `at_s`. Returns the time at which it is done."""
         self._free_s = self.machine.awake_s(max(at_s, self._free_s)) + takes_ms / 1000
         self.busy_s += takes_ms / 1000
         return self._free_s
@@ -135,9 +135,9 @@ class _Front:
 
 @dataclass
 class SimulatedRunner:
-    """Takes the time of a step, and ends each utterance after its number of frames.
+    """Runner that takes the recorded time of each step and ends each utterance after its number of frames.
 
-    A device that is a step ahead of the host decodes beside the next frame, as gpu/runner.py does.
+    A device that is a step ahead of the host decodes beside the next frame, as in gpu/runner.py.
     """
 
     times: StepTimes
@@ -176,12 +176,12 @@ class SimulatedRunner:
 
 
 def _codes(first_frame: int, frames: int) -> NDArray[np.int16]:
-    """No two frames alike: speech that stands still is broken off."""
+    """Codes [frames, 1] that differ from frame to frame, because speech that repeats itself is broken off."""
     return np.arange(first_frame, first_frame + frames, dtype=np.int16)[:, None]
 
 
 class Simulation:
-    """One engine, for one run: `run` gives what each arrival's listener hears, in the order of arrival."""
+    """One engine, for one run. `run` returns the listener of each arrival, in the order of arrival."""
 
     def __init__(
         self, times: StepTimes, config: EngineConfig, serving_s: float = 0.0, stalls: Iterable[Stall] = ()
@@ -195,10 +195,10 @@ class Simulation:
         self._admission = Admission(config, FRAME_S)
         self._loop = EngineLoop(self._runner, config, self._admission, self._deliver, self._clock)
         self._accepted = Backlog()
-        self._heard: list[Heard] = []
+        self._heard: list[SimulatedListener] = []
         self._waiting_arrivals: list[Arrival] = []
         self._taken_in: deque[tuple[float, Arrival]] = deque()
-        """Requests that the front has taken, and when the engine has them."""
+        """Requests that the front has accepted, each with the time at which the engine has it."""
         self._next_frames: Iterator[int] = iter(())
         self._pause_s = 0.0
 
@@ -208,10 +208,10 @@ class Simulation:
 
     @property
     def front_busy_s(self) -> float:
-        """How long the HTTP process has worked."""
+        """Seconds that the HTTP process has worked."""
         return self._front.busy_s
 
-    def run(self, arrivals: Iterable[Arrival]) -> list[Heard]:
+    def run(self, arrivals: Iterable[Arrival]) -> list[SimulatedListener]:
         self._waiting_arrivals = list(arrivals)
         heapq.heapify(self._waiting_arrivals)
         while True:
@@ -227,20 +227,20 @@ class Simulation:
             else:
                 return self._heard
 
-    def run_closed(self, frames: Iterable[int], listeners: int, pause_s: float = 0.0) -> list[Heard]:
-        """So many listeners; each asks for the next speech `pause_s` after it has had the end of its last."""
+    def run_closed(self, frames: Iterable[int], listeners: int, pause_s: float = 0.0) -> list[SimulatedListener]:
+        """Runs a closed loop: each listener asks for its next speech `pause_s` after the end of its last."""
         self._next_frames, self._pause_s = iter(frames), pause_s
         return self.run([Arrival(0.0, length) for length in itertools.islice(self._next_frames, listeners)])
 
     def _take_in(self) -> None:
-        """The front takes what has come."""
+        """Lets the front accept the requests that have arrived."""
         while self._waiting_arrivals and self._waiting_arrivals[0].at_s <= self._clock.now_s:
             arrival = heapq.heappop(self._waiting_arrivals)
             self._taken_in.append((self._front.done_s(arrival.at_s, self._front_ms.request), arrival))
 
     def submit(self, arrival: Arrival) -> None:
         """Queues a request that the engine has received, or refuses it as the engine would."""
-        listener = Heard(len(self._heard), arrival)
+        listener = SimulatedListener(len(self._heard), arrival)
         self._heard.append(listener)
         length = arrival.frames
         tokens = max(1, round(length / FRAMES_PER_TOKEN))
@@ -263,16 +263,16 @@ class Simulation:
         return waiting(self._accepted, self._loop.state(), self._config.max_streams)
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
-        self._take_in()  # what came before this report
-        if not deliveries:  # the worker does not send it
+        self._take_in()  # requests that arrived before this report
+        if not deliveries:  # the worker does not send an empty report
             return
         done_s = self._front.done_s(self._clock.now_s, self._front_ms.report)
         for listener, event in deliveries:
             match event:
                 case AudioChunk(frames=frames):
-                    assert isinstance(listener, Heard)
+                    assert isinstance(listener, SimulatedListener)
                     done_s = self._front.done_s(self._clock.now_s, self._front_ms.piece)
-                    listener.hear(done_s + self._serving_s, frames)
+                    listener.add_audio(done_s + self._serving_s, frames)
                 case Finished():
                     for length in itertools.islice(self._next_frames, 1):
                         next_s = done_s + self._serving_s + self._pause_s

@@ -1,22 +1,23 @@
-"""How long the parts of an engine step take on some machine: recorded once, read by the simulation. Pure Python.
+"""Step times: the time of each part of an engine step on some machine, recorded for the simulation. Pure Python.
 
-A file of step times is JSON, times by what they depend on, one entry a model where weights matter:
+A file of step times is JSON. Each time stands under the quantity that it depends on. Times that depend on weights have
+an entry for each model:
 
     {"machine": "…",
      "frame_ms": {"1.7b": {"1": 6.3, "64": 8.4}},          by rows: code predictor and talker, one frame a row
      "prefill_ms": {"1.7b": {"1": 3.0, "2": 3.4}},         by prompts started in one step
      "code2wav_us_per_frame": {"1x1": 1500, "32x4": 61},   by rows x frames of a call
      "host_ms": {"1": 0.1, "64": 0.4},                     by rows: scheduling and the rest
-     "start_host_ms": {"1.7b": {"1": 1.1, "2": 1.3}},      by prompts started: what the host does for them before the
-                                                           device can begin; hidden while that is busy
-     "steps_ahead": 1,                                     0 where the host waits for each step, 1 where it works beside
-     "decoding_slows": 0.5,                                the part of its time by which Code2Wav slows the next frame
-     "front_ms": {"request": 2.3, "report": 0.5, "piece": 0.3}}    of the HTTP process, until a request is with the
-                                                           engine; for a step's report; for each piece of audio in it
+     "start_host_ms": {"1.7b": {"1": 1.1, "2": 1.3}},      by prompts started: the host's work before the device can
+                                                           begin them; hidden while the device is busy
+     "steps_ahead": 1,                                     0 if the host waits for each step, 1 if it works beside it
+     "decoding_slows": 0.5,                                delay of the next frame, as a share of Code2Wav's time
+     "front_ms": {"request": 2.3, "report": 0.5, "piece": 0.3}}    of the HTTP process: to pass a request on, for the
+                                                           report of a step, for each piece of audio in a report
 
-Other keys are not read. Between recorded points times are linear, and beyond the last as between the last two. What is
-not there: `prefill_ms` is then taken to be that of a frame of as many rows, the rest but `frame_ms` and
-`code2wav_us_per_frame` to be 0.
+Other keys are ignored. Between recorded points, times are interpolated linearly. Beyond the last one, the line through
+the last two continues. `frame_ms` and `code2wav_us_per_frame` are required. A missing `prefill_ms` is taken to equal
+the time of a frame of as many rows. Everything else that is missing is taken to be 0.
 """
 
 import json
@@ -32,11 +33,11 @@ from vivavoce_engine.batching.scheduler import Plan
 
 
 class StepTimesError(Exception):
-    """A file of step times cannot be used; says why."""
+    """A file of step times cannot be used. The message says why."""
 
 
 class Curve:
-    """A piecewise linear function through measured points; a single one is taken to be proportional."""
+    """Piecewise linear function through measured points. With a single point, it is proportional."""
 
     def __init__(self, points: Mapping[float, float]) -> None:
         assert points
@@ -47,7 +48,7 @@ class Curve:
     def __call__(self, x: float) -> float:
         at = min(max(bisect_left(self._points, (x,)), 1), len(self._points) - 1)
         (x0, y0), (x1, y1) = self._points[at - 1 : at + 1]
-        # Below the first point nothing gets cheaper: a batch of 1 costs what the smallest measured batch does.
+        # Constant below the first point: a batch of 1 costs as much as the smallest measured batch.
         return y0 if x < x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
 
@@ -56,64 +57,64 @@ ZERO = Curve({0: 0.0, 1: 0.0})
 
 @dataclass(frozen=True, slots=True)
 class FrontTimes:
-    """What the HTTP process takes, in ms; it does one thing after the other."""
+    """Times of the HTTP process, in ms. It does one thing at a time."""
 
     request: float = 0.0
-    """From when a request has come until it is with the engine."""
+    """To pass a request on to the engine."""
     report: float = 0.0
-    """For what the engine tells after a step that gave somebody a piece, whatever is in it."""
+    """To handle the engine's report of a step that produced audio, without its pieces."""
     piece: float = 0.0
-    """For each piece of audio in a report."""
+    """To handle each piece of audio in a report."""
 
     def times(self, factor: float) -> "FrontTimes":
-        """Of a host that takes so many times as long."""
+        """Times of a host that takes `factor` times as long."""
         return FrontTimes(self.request * factor, self.report * factor, self.piece * factor)
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Of one model on one machine; all in ms."""
+    """Step times of one model on one machine, in ms."""
 
     machine: str
     model: str
     frame_ms: Curve
     prefill_ms: Curve
     code2wav_ms: Curve
-    """By rows times frames of a call: how they divide into rows matters little."""
+    """Time of a Code2Wav call by its rows times its frames. The division into rows matters little."""
     host_ms: Curve
     start_host_ms: Curve = ZERO
     steps_ahead: int = 0
     decoding_slows: float = 0.0
     front_ms: FrontTimes = FrontTimes()
     assumed: tuple[str, ...] = ()
-    """What was not recorded, and is assumed as the module says."""
+    """Names of times that were not recorded and are assumed as the module's docstring says."""
 
     def talking_ms_of(self, plan: Plan) -> float:
-        """Prefill, and one frame a row."""
+        """Time of the prefill and of one frame for each row."""
         return (self.prefill_ms(len(plan.start)) if plan.start else 0.0) + (
             self.frame_ms(len(plan.step)) if plan.step else 0.0
         )
 
     def decoding_ms_of(self, plan: Plan) -> float:
-        """Code2Wav, in a call for each length of piece."""
+        """Time of Code2Wav, which runs one call for each length of piece."""
         calls = Counter(frames for _, frames in plan.vocode)
         return sum(self.code2wav_ms(rows * frames) for frames, rows in calls.items())
 
     def host_ms_of(self, plan: Plan) -> float:
-        """What the host does for a step before the device can begin it."""
+        """Time of the host's work before the device can begin a step."""
         start_ms = self.start_host_ms(len(plan.start)) if plan.start else 0.0
         return self.host_ms(max(len(plan.step), len(plan.vocode))) + start_ms
 
 
-NOTHING = StepTimes("none", "none", ZERO, ZERO, ZERO, ZERO)
-"""A machine that takes no time."""
+TAKES_NO_TIME = StepTimes("none", "none", ZERO, ZERO, ZERO, ZERO)
+"""Step times of a machine that takes no time."""
 
 
 def read_step_times(path: Path, model: str | None) -> StepTimes:
-    """Reads a file of step times. `model` is needed where it holds several.
+    """Reads a file of step times. `model` is needed if the file holds several.
 
     Raises:
-        StepTimesError: the file is not there or not complete, or the model is not in it.
+        StepTimesError: the file is missing or incomplete, or does not hold the model.
     """
     try:
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -156,7 +157,7 @@ def _curve(points: Mapping[str, float]) -> Curve:
 
 
 def _calls(us_per_frame: Mapping[str, float]) -> Curve:
-    """{"32x4": 61} → ms of a call of 128 frames; several of the same size are averaged."""
+    """{"32x4": 61} → ms of a call of 128 frames. Calls of the same size are averaged."""
     calls: defaultdict[int, list[float]] = defaultdict(list)
     for name, us in us_per_frame.items():
         rows, _, frames = name.partition("x")

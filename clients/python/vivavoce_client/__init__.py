@@ -1,4 +1,4 @@
-"""Vivavoce's client: the wire protocol over httpx. It knows neither the engine nor the server.
+"""Vivavoce's client: the wire protocol over httpx. It imports neither the engine nor the server.
 
 async with AsyncClient("http://localhost:8000") as client:
     async with client.stream("Hello.", voice="heart") as speech:

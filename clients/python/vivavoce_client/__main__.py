@@ -1,7 +1,7 @@
-"""The command `vivavoce`. It knows `say` and `voices`; other commands come from the packages that are installed: entry
-points of COMMAND_GROUP, and of BENCH_GROUP for `vivavoce bench`.
+"""The command `vivavoce`.
 
-The value of such an entry point has the two functions of `Command`.
+`say` and `voices` are built in. Other commands come from installed packages, as entry points of COMMAND_GROUP, and of
+BENCH_GROUP for `vivavoce bench`. The value of such an entry point has the two functions of `Command`.
 """
 
 import argparse
@@ -16,12 +16,12 @@ from vivavoce_client.protocol import VivavoceError
 COMMAND_GROUP = "vivavoce.commands"
 BENCH_GROUP = "vivavoce.bench"
 EXTRAS = {"serve": "server", "engine": "engine", "plan": "engine", "steps": "engine"}
-"""Command → the extra of vivavoce-speech that brings what it imports; of others it has the command's name."""
+"""Command → the extra of vivavoce-speech that installs its imports. By default the extra has the command's name."""
 USAGE_ERROR, FAILURE = 2, 1
 
 
 class Command(Protocol):
-    """What an entry point gives: a module or an object with these."""
+    """The value of an entry point: a module or an object with these functions."""
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None: ...
@@ -31,7 +31,7 @@ class Command(Protocol):
 
 
 class NotInstalled(Exception):
-    """A command needs a package that is not there; says how to get it."""
+    """A command needs a package that is not installed. The message says how to install it."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,14 +49,14 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return FAILURE
     except BrokenPipeError:
-        # The reader of standard output has heard enough. Python would complain once more when it flushes at its exit.
+        # The reader of standard output has closed it. Python would report that again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     return status
 
 
 def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
-    """The parser for these arguments. Raises NotInstalled."""
+    """Builds the parser for these arguments. Raises NotInstalled."""
     parser = argparse.ArgumentParser(prog="vivavoce", description="Streaming speech of the Qwen3-TTS family")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     say_parser = commands.add_parser("say", help="speak a text: play it, or write a file")
@@ -75,10 +75,10 @@ def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
 def add_installed(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", group: str, asked: list[str]
 ) -> None:
-    """Adds the commands of a group's entry points. Loading means importing, torch perhaps: only what is asked for."""
+    """Adds the commands of a group's entry points. Imports only a requested one, because that may import torch."""
     for entry in entry_points(group=group):
         if entry.name in commands.choices:
-            continue  # what is built in cannot be replaced by a package
+            continue  # a package cannot replace a built-in command
         command_parser = commands.add_parser(entry.name, help="see its own --help")
         if asked == [entry.name]:
             command = load_command(entry)

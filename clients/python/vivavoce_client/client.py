@@ -1,4 +1,4 @@
-"""AsyncClient and Client: one request each way, httpx underneath. `transport` is for tests and special networks."""
+"""AsyncClient and Client, over httpx. Their `transport` is for tests and special networks."""
 
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -30,14 +30,14 @@ from vivavoce_client.protocol import (
 DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_TIMEOUT_S = 5.0
 SILENCE_TIMEOUT_S = 120.0
-"""Longest wait for the next bytes: a queued request may wait long for its first."""
+"""Longest wait for the next bytes. It is long because a queued request may wait for its first ones."""
 SPEECH_PATH = "/v1/audio/speech"
 VOICES_PATH = "/v1/audio/voices"
 
 
 @contextmanager
 def _typed_errors() -> Iterator[None]:
-    """httpx's faults as the client's own, so that callers need not know httpx."""
+    """Turns httpx's exceptions into the client's own, so that callers need not know httpx."""
     try:
         yield
     except httpx.ConnectError as error:
@@ -59,14 +59,14 @@ def _headers(api_key: str | None) -> dict[str, str]:
 
 
 class _SpeechFacts:
-    """What is known of running speech: its type and how long the first audio took."""
+    """Facts about running speech: its media type, and the time to the first audio."""
 
     def __init__(self, response: httpx.Response, asked_s: float) -> None:
         self._response = response
         self._asked_s = asked_s
         self.content_type: str = response.headers["content-type"]
         self.first_audio_s: float | None = None
-        """Seconds from the request to the first audio bytes; None until they came."""
+        """Seconds from the request to the first audio bytes. None until they arrive."""
 
     def _note(self) -> None:
         if self.first_audio_s is None:
@@ -74,7 +74,7 @@ class _SpeechFacts:
 
 
 class AsyncSpeech(_SpeechFacts):
-    """Speech as it comes: iterate over its bytes."""
+    """Speech as it arrives. Iterate over its bytes."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         with _typed_errors():
@@ -84,7 +84,7 @@ class AsyncSpeech(_SpeechFacts):
 
 
 class Speech(_SpeechFacts):
-    """Speech as it comes: iterate over its bytes."""
+    """Speech as it arrives. Iterate over its bytes."""
 
     def __iter__(self) -> Iterator[bytes]:
         with _typed_errors():
@@ -172,7 +172,7 @@ class AsyncClient:
 
 
 class Client:
-    """AsyncClient's twin for code without asyncio."""
+    """AsyncClient for code without asyncio."""
 
     def __init__(
         self,

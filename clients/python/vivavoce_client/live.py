@@ -1,12 +1,12 @@
-"""Live sessions: text goes in while speech comes out, one utterance after the other on one connection.
+"""Live sessions: send text and receive speech at the same time, one utterance after the other on one connection.
 
 async with client.live(voice="heart") as live:
     async with live.say(tokens_of_a_language_model()) as speech:
         async for piece in speech:  # 16-bit PCM as it is made
             ...
 
-A connection that is lost before an utterance was heard is opened again, with growing pauses, and the utterance's text
-is sent again. Once something was heard, the loss is a StreamBroken: nothing is ever heard twice.
+If the connection is lost before any of an utterance was heard, the session reconnects, with growing pauses, and sends
+the utterance's text again. If some of it was heard, the session raises StreamBroken, so that nothing is heard twice.
 """
 
 import asyncio
@@ -18,27 +18,27 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from vivavoce_client.live_transport import Connect, ConnectionLost, LiveConnection, open_websocket, stream_url
-from vivavoce_client.protocol import ApiError, ConnectionFailed, SpeechOptions, StreamBroken, parse_live_error
+from vivavoce_client.protocol import ConnectionFailed, StreamBroken, parse_live_error
 
 Text = str | Iterable[str] | AsyncIterable[str]
-"""What is to be said, at once or in fragments. A plain iterable may block: it is read on a thread of its own."""
+"""Text to speak, whole or in fragments. A plain iterable may block, because it is read on a thread of its own."""
 BACKOFF_S = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Pauses before each further try to connect."""
+"""Pause in seconds before each further attempt to connect."""
 
 
 class AsyncUtterance:
-    """Speech as it comes: iterate over its bytes, once. Made by `AsyncLiveSession.say`."""
+    """Speech as it arrives, made by `AsyncLiveSession.say`. Iterate over its bytes, once."""
 
     def __init__(self, session: "AsyncLiveSession", text: Text) -> None:
         self.sample_rate: int | None = None
         self.first_audio_s: float | None = None
-        """Seconds from the first text sent to the first audio bytes; None until they came."""
+        """Seconds from the first text sent to the first audio bytes. None until they arrive."""
         self.duration_s: float | None = None
-        """Length of the speech; None until its end."""
+        """Length of the speech in seconds. None until it ends."""
         self.cancelled = False
         self._session = session
         self._pieces: list[str] = []
-        """All text so far: a new connection needs it from the start."""
+        """All text so far, which a new connection needs from the start."""
         self._text_ended = False
         self._arrived = asyncio.Event()
         self._reading = asyncio.create_task(self._read(text))
@@ -62,7 +62,7 @@ class AsyncUtterance:
             self._arrived.set()
 
     async def _feed(self, connection: LiveConnection) -> bool:
-        """Sends the text from its start; whether there was any. A loss is left to the one who receives."""
+        """Sends the text from its start. Returns False if it was empty. The receiving side handles a loss."""
         sent = 0
         with suppress(ConnectionLost):
             while True:
@@ -74,7 +74,7 @@ class AsyncUtterance:
                     break
                 self._arrived.clear()
                 await self._arrived.wait()
-            await self._reading  # raises what the text's source raised
+            await self._reading  # raises the exception of the text's source
             if sent:
                 await connection.send(_message("input.done"))
         return bool(sent)
@@ -93,7 +93,7 @@ class AsyncUtterance:
                 self._take(message)
 
     async def _receive(self) -> bytes | dict[str, Any] | None:
-        """The next message; None if a connection has been opened again meanwhile, or there was no text at all."""
+        """Receives the next message. Returns None if the session has reconnected or there was no text at all."""
         try:
             if self._feeding is None:
                 self._connection = await self._session._connected()
@@ -137,7 +137,7 @@ class AsyncUtterance:
         match message["type"]:
             case "audio.start":
                 self.sample_rate = message["sample_rate"]
-            case "audio.done" if self.sample_rate is not None:  # otherwise one that was broken off before
+            case "audio.done" if self.sample_rate is not None:  # otherwise it ends an earlier, cancelled utterance
                 self._over = True
                 self.duration_s = message["duration_ms"] / 1000
                 self.cancelled = message["cancelled"]
@@ -146,18 +146,18 @@ class AsyncUtterance:
                 raise parse_live_error(message)
 
     async def cancel(self) -> None:
-        """Barge-in: nothing more is heard, and iteration ends as soon as the server has said so."""
+        """Stops the speech (barge-in). Nothing more is heard, and iteration ends once the server confirms."""
         if self._connection is None or self._feeding is None or self._over:
             self._over = True
             return
         self.cancelled = True
-        self._over = self._asked_s is None  # the server knows nothing of it, and so will not answer
+        self._over = self._asked_s is None  # the server has no text of it, so it will not answer
         self._feeding.cancel()
         with suppress(ConnectionLost):
             await self._connection.send(_message("input.cancel"))
 
     async def _leave(self) -> None:
-        """Makes the session fit for the next utterance."""
+        """Ends the utterance, so that the session is ready for the next one."""
         tasks = [task for task in (self._reading, self._feeding) if task is not None]
         for task in tasks:
             task.cancel()
@@ -168,7 +168,7 @@ class AsyncUtterance:
         try:
             await self._connection.send(_message("input.cancel"))
             started, refused = self.sample_rate is not None, self._refused
-            # An utterance that was opened has one audio.done. One that was not has had an error instead.
+            # An utterance that was opened gets one audio.done. One that was refused got an error instead.
             while self._asked_s is not None and (started or not refused):
                 message = await self._connection.receive()
                 kind = json.loads(message)["type"] if isinstance(message, str) else "audio"
@@ -180,7 +180,7 @@ class AsyncUtterance:
 
 
 class AsyncLiveSession:
-    """Made by `AsyncClient.live`. One utterance at a time."""
+    """A live session, made by `AsyncClient.live`. One utterance at a time."""
 
     def __init__(
         self,
@@ -200,10 +200,10 @@ class AsyncLiveSession:
 
     @asynccontextmanager
     async def say(self, text: Text) -> AsyncIterator[AsyncUtterance]:
-        """Speech of a text, which may still be written. Leaving the block stops the server's work on it.
+        """Speaks a text, which may still be arriving. Leaving the block stops the server's work on it.
 
         Raises, while iterating:
-            ConnectionFailed, ApiError, StreamBroken; and what the text's source raises.
+            ConnectionFailed, ApiError, StreamBroken, and the exceptions of the text's source.
         """
         if self._utterance is not None:
             raise RuntimeError("an utterance is under way: leave or cancel it first")
@@ -215,22 +215,22 @@ class AsyncLiveSession:
             await utterance._leave()
 
     async def cancel(self) -> None:
-        """Stops the utterance that is under way, if one is. For another task than the one that listens."""
+        """Stops the running utterance, if there is one. Call it from another task than the one that listens."""
         if self._utterance is not None:
             await self._utterance.cancel()
 
     async def configure(self, **changes: Any) -> None:  # noqa: ANN401 (SpeechOptions, or voice)
-        """Changes options for the utterances from now on."""
+        """Changes the options of later utterances."""
         self._options = {**self._options, **changes}
         if self._connection is not None:
             with suppress(ConnectionLost):
                 await self._connection.send(_message("session.config", **self._options))
 
     async def open(self) -> None:
-        """Connects. Without it, the first utterance does.
+        """Connects now instead of with the first utterance.
 
         Raises:
-            ConnectionFailed: after several tries. ApiError: the options are refused.
+            ConnectionFailed: after several attempts. ApiError: the server refuses the options.
         """
         await self._connected()
 
@@ -290,12 +290,12 @@ async def _pieces_of(text: Text) -> AsyncIterator[str]:
 
 
 async def _read_on_thread(pieces: Iterable[str]) -> AsyncIterator[str]:
-    """A daemon thread, since one that waits for standard input could not be ended otherwise."""
+    """Reads on a daemon thread, because a thread that waits for standard input cannot be ended."""
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
 
     def put(item: str | BaseException | None) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        with suppress(RuntimeError):  # raised if the loop is closed, so that nobody listens
             loop.call_soon_threadsafe(queue.put_nowait, item)
 
     def read() -> None:
@@ -312,6 +312,3 @@ async def _read_on_thread(pieces: Iterable[str]) -> AsyncIterator[str]:
         if isinstance(item, BaseException):
             raise item
         yield item
-
-
-__all__ = ["ApiError", "AsyncLiveSession", "AsyncUtterance", "SpeechOptions", "Text"]

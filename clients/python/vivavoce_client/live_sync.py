@@ -1,4 +1,4 @@
-"""LiveSession: AsyncLiveSession's twin for code without asyncio. The session lives on a thread of its own."""
+"""LiveSession: AsyncLiveSession for code without asyncio. The session runs on a thread of its own."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class _LoopThread:
-    """An event loop that runs until `close`."""
+    """A thread with an event loop, which runs until `close`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -23,7 +23,7 @@ class _LoopThread:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
-        except BaseException:  # Ctrl+C, say: what runs on the other thread is to end too
+        except BaseException:  # such as Ctrl+C: the work on the other thread has to end too
             future.cancel()
             raise
 
@@ -34,7 +34,7 @@ class _LoopThread:
 
 
 class Utterance:
-    """Speech as it comes: iterate over its bytes, once."""
+    """Speech as it arrives. Iterate over its bytes, once."""
 
     def __init__(self, thread: _LoopThread, utterance: AsyncUtterance) -> None:
         self._thread = thread
@@ -51,12 +51,12 @@ class Utterance:
 
     @property
     def first_audio_s(self) -> float | None:
-        """Seconds from the first text sent to the first audio bytes; None until they came."""
+        """Seconds from the first text sent to the first audio bytes. None until they arrive."""
         return self._utterance.first_audio_s
 
     @property
     def duration_s(self) -> float | None:
-        """Length of the speech; None until its end."""
+        """Length of the speech in seconds. None until it ends."""
         return self._utterance.duration_s
 
     @property
@@ -78,7 +78,7 @@ async def _exit(manager: AbstractAsyncContextManager[Any]) -> None:
 
 
 class LiveSession:
-    """Made by `Client.live`. One utterance at a time; `cancel` may be called from any thread."""
+    """A live session, made by `Client.live`. One utterance at a time. Any thread may call `cancel`."""
 
     def __init__(self, session: AsyncLiveSession) -> None:
         self._session = session
@@ -86,7 +86,7 @@ class LiveSession:
 
     @contextmanager
     def say(self, text: Text) -> Iterator[Utterance]:
-        """Speech of a text, which may still be written. Leaving the block stops the server's work on it."""
+        """Speaks a text, which may still be arriving. Leaving the block stops the server's work on it."""
         manager = self._session.say(text)
         utterance = self._thread.run(_enter(manager))
         try:
@@ -95,15 +95,15 @@ class LiveSession:
             self._thread.run(_exit(manager))
 
     def cancel(self) -> None:
-        """Stops the utterance that is under way, if one is."""
+        """Stops the running utterance, if there is one."""
         self._thread.run(self._session.cancel())
 
     def configure(self, **changes: Any) -> None:  # noqa: ANN401 (SpeechOptions, or voice)
-        """Changes options for the utterances from now on."""
+        """Changes the options of later utterances."""
         self._thread.run(self._session.configure(**changes))
 
     def open(self) -> None:
-        """Connects. Without it, the first utterance does."""
+        """Connects now instead of with the first utterance."""
         self._thread.run(self._session.open())
 
     def close(self) -> None:

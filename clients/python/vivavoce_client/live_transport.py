@@ -1,4 +1,4 @@
-"""The WebSocket under a live session: what a session needs of one, and how `websockets` gives it."""
+"""The WebSocket under a live session: the interface that a session needs, and its implementation by `websockets`."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -10,12 +10,12 @@ from websockets.typing import Subprotocol
 
 STREAM_PATH = "/v1/audio/speech/stream"
 TRY_AGAIN_LATER = frozenset({1006, 1011, 1012, 1013})
-"""Close codes after which the same may succeed on a new connection: broken, failed, restarting, full."""
+"""Close codes after which a new connection may succeed: broken, failed, restarting, full."""
 FROM_503_ON = 502
 
 
 class ConnectionLost(Exception):
-    """The connection is closed, or could not be opened. `again`: another try may succeed."""
+    """The connection is closed or could not be opened. `again` is true if another attempt may succeed."""
 
     def __init__(self, message: str, again: bool) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class LiveConnection(Protocol):
 
 
 Connect = Callable[[str, dict[str, str]], Awaitable[LiveConnection]]
-"""(URL, headers) → connection; raises ConnectionLost."""
+"""(URL, headers) → connection. Raises ConnectionLost."""
 
 
 class _WebSocket:
@@ -64,10 +64,10 @@ def _lost(error: ConnectionClosed) -> ConnectionLost:
 
 
 async def open_websocket(url: str, headers: dict[str, str], subprotocol: str | None = None) -> LiveConnection:
-    """The usual Connect."""
+    """Connects by the package `websockets`. The usual Connect."""
     subprotocols = None if subprotocol is None else [Subprotocol(subprotocol)]
     try:
-        # No bound on what is received and not yet asked for: the server's pings stand in line behind its audio.
+        # Received messages are not bounded, because the server's pings queue behind its audio.
         connection = await connect(
             url, subprotocols=subprotocols, additional_headers=headers, max_queue=None, max_size=None, compression=None
         )

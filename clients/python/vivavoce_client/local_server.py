@@ -1,4 +1,4 @@
-"""A server of one's own for as long as a command runs: another process, reached over HTTP like any other."""
+"""A local server for the time that a command runs: another process, reached over HTTP like any server."""
 
 import importlib.util
 import subprocess
@@ -17,12 +17,12 @@ STOP_S = 10.0
 
 
 class NoLocalServer(VivavoceError):
-    """The server is not installed here, or did not come up."""
+    """The server is not installed, or did not start."""
 
 
 @contextmanager
 def local_server(model: str | None) -> Iterator[str]:
-    """Starts a server on a free port and yields its URL once it is ready; stops it at the end."""
+    """Starts a server on a free port, yields its URL once it is ready, and stops it at the end."""
     if importlib.util.find_spec(SERVER_MODULE) is None:
         raise NoLocalServer(
             "there is no server to talk to: give --url, or install one with: pip install 'vivavoce-speech[server]'"
@@ -32,7 +32,7 @@ def local_server(model: str | None) -> Iterator[str]:
         command = [sys.executable, "-m", SERVER_MODULE, "--port", "0", "--address-file", str(address_file)]
         command += ["--log-level", "warning"]
         command += [] if model is None else ["--model", model]
-        # Its ready message is for people who started it on purpose; progress and warnings still show.
+        # Standard output has the ready message, which is for people who start a server. Warnings still show.
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             while not address_file.exists():

@@ -1,4 +1,4 @@
-"""Where speech goes: loudspeakers, standard output or a file. All take 16-bit PCM, or a file's bytes as they are."""
+"""Outputs for speech: loudspeakers, standard output or a file. They take 16-bit PCM, or an encoded file's bytes."""
 
 import importlib
 import queue
@@ -18,23 +18,23 @@ UNKNOWN_SIZE = 0xFFFFFFFF
 
 
 class Output(Protocol):
-    """Takes speech piece by piece. `name` is for reports."""
+    """An output, which takes speech piece by piece. `name` is for reports."""
 
     name: str
 
     def write(self, piece: bytes) -> None: ...
 
     def finish(self) -> None:
-        """All has been written."""
+        """Ends the output after the last piece."""
         ...
 
 
 class NoLoudspeaker(VivavoceError):
-    """Nothing to play on: the package sounddevice or a device is missing."""
+    """Playing is impossible: the package sounddevice or a device is missing."""
 
 
 class Loudspeaker:
-    """Plays on a thread of its own, so that what comes is taken at once and the figures are those of the server."""
+    """Plays on a thread of its own. Pieces are accepted at once, so reported times are the server's."""
 
     name = "loudspeaker"
 
@@ -49,7 +49,7 @@ class Loudspeaker:
         self._pieces.put(piece)
 
     def finish(self) -> None:
-        """Returns when all has been heard."""
+        """Waits until everything has been played."""
         self._pieces.put(None)
         self._player.join()
         self._stream.stop()
@@ -66,7 +66,7 @@ class Loudspeaker:
 def open_device() -> Any:  # noqa: ANN401 (sounddevice has no types)
     try:
         sounddevice = importlib.import_module(SOUND_MODULE)
-    except (ImportError, OSError) as error:  # OSError: PortAudio, which it needs, is not there
+    except (ImportError, OSError) as error:  # OSError: PortAudio, which sounddevice needs, is missing
         raise NoLoudspeaker(f"playing needs the package sounddevice: pip install sounddevice ({error})") from error
     try:
         stream = sounddevice.RawOutputStream(samplerate=SAMPLE_RATE, channels=1, dtype="int16", latency="low")
@@ -77,7 +77,7 @@ def open_device() -> Any:  # noqa: ANN401 (sounddevice has no types)
 
 
 class RawFile:
-    """Bytes as they come."""
+    """Writes the bytes as they arrive."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.name = name
@@ -92,7 +92,7 @@ class RawFile:
 
 
 class WavFile(RawFile):
-    """PCM behind a WAV header. A file gets its true sizes at the end; a pipe cannot be gone back in."""
+    """Writes PCM after a WAV header. A file gets its true sizes at the end. A pipe cannot, because it cannot seek."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         super().__init__(file, name)
@@ -110,7 +110,7 @@ class WavFile(RawFile):
 
 
 def wav_header(pcm_bytes: int | None) -> bytes:
-    """The 44 bytes before 16-bit mono samples; None where nobody knows how many will come."""
+    """44-byte header of 16-bit mono samples. `pcm_bytes` is None if their number is unknown."""
     riff_bytes = UNKNOWN_SIZE if pcm_bytes is None else pcm_bytes + 36
     fmt = (b"fmt ", 16, 1, 1, SAMPLE_RATE, SAMPLE_RATE * SAMPLE_BYTES, SAMPLE_BYTES, 8 * SAMPLE_BYTES)
     data_bytes = UNKNOWN_SIZE if pcm_bytes is None else pcm_bytes
@@ -119,7 +119,7 @@ def wav_header(pcm_bytes: int | None) -> bytes:
 
 @contextmanager
 def open_output(path: str | None, audio_format: str) -> Iterator[Output]:
-    """None plays. `-` is standard output, for `| aplay` or `| ffplay -`. Speech that breaks off leaves what came."""
+    """Opens loudspeakers for None, standard output for `-`, or a file. A file keeps what came of broken-off speech."""
     if path is None:
         loudspeaker = Loudspeaker()
         yield loudspeaker

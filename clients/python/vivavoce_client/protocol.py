@@ -1,8 +1,8 @@
-"""What goes over the wire: request bodies, answers, errors. No I/O here.
+"""The wire protocol: request bodies, answers, errors. No I/O here.
 
 VivavoceError
 ├── ConnectionFailed   no server answers there
-├── ApiError           the server refused, and says why
+├── ApiError           the server refused, with a reason
 └── StreamBroken       the speech ended before its end
 """
 
@@ -17,18 +17,18 @@ PCM = "pcm"
 
 
 FormFiles = dict[str, tuple[str | None, bytes]]
-"""Field → file name and content; a plain field has no file name."""
+"""Field → file name and content. A plain field has no file name."""
 
 
 class WeightedEmbedding(TypedDict, total=False):
-    """A part of a mixed voice; a weight that is left out is 1."""
+    """A part of a mixed voice. The default weight is 1."""
 
     embedding: Required[Sequence[float]]
     weight: float
 
 
 class SpeechOptions(TypedDict, total=False):
-    """Optional fields of POST /v1/audio/speech; what is absent takes the server's default."""
+    """Optional fields of POST /v1/audio/speech. Absent fields take the server's defaults."""
 
     model: str
     instructions: str
@@ -53,8 +53,11 @@ class SpeechOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """A voice that the server offers. `aliases` are OpenAI's names for it, `model` is the first that has it (None if
-    none can speak with it), and `created_at` is there for stored voices: seconds since 1970."""
+    """A voice that the server offers.
+
+    `aliases` are OpenAI's names for it. `model` is the first model that has it, or None if none can speak with it.
+    `created_at`, in seconds since 1970, is set for stored voices only.
+    """
 
     id: str
     name: str
@@ -73,7 +76,7 @@ class StoredVoice:
 
 
 class VivavoceError(Exception):
-    """Base of all that the client raises on purpose."""
+    """Base of all errors that the client raises on purpose."""
 
 
 class ConnectionFailed(VivavoceError):
@@ -85,7 +88,7 @@ class StreamBroken(VivavoceError):
 
 
 class ApiError(VivavoceError):
-    """The server refused the request; `param` names the field at fault, if one is."""
+    """The server refused the request. `param` names the field at fault, if there is one."""
 
     def __init__(
         self, status: int, message: str, param: str | None, code: str | None, retry_after_s: float | None
@@ -98,17 +101,17 @@ class ApiError(VivavoceError):
 
 
 def speech_body(text: str, voice: str, options: SpeechOptions) -> dict[str, Any]:
-    """The request's JSON. PCM unless asked otherwise: a program wants samples."""
+    """JSON of a request. The default format is PCM, because programs want samples."""
     return {"response_format": PCM, **options, "input": text, "voice": voice}
 
 
 def live_options(voice: str, options: SpeechOptions) -> dict[str, Any]:
-    """A live session's configuration."""
+    """Configuration of a live session."""
     return {"response_format": PCM, **options, "voice": voice}
 
 
 def parse_error(status: int, body: bytes, retry_after: str | None) -> ApiError:
-    """The error of a refused request; a body that is not Vivavoce's (a proxy's, say) becomes the message."""
+    """Reads the error of a refused request. A body that is not Vivavoce's, such as a proxy's, becomes the message."""
     retry_after_s = float(retry_after) if retry_after is not None and retry_after.isdigit() else None
     try:
         error = json.loads(body)["error"]
@@ -126,11 +129,11 @@ STATUS_OF_CODE = {
     "rate_limit_exceeded": 429,
     "not_serving": 503,
 }
-"""A socket's errors have no HTTP status of their own: the one that HTTP would have."""
+"""Error code → the status that HTTP would have, because errors of a WebSocket have none."""
 
 
 def parse_live_error(message: dict[str, Any]) -> ApiError:
-    """The error of a live session's message."""
+    """Reads the error in a message of a live session."""
     error = message["error"]
     default = 500 if error["type"] == "server_error" else 400
     return ApiError(STATUS_OF_CODE.get(error["code"], default), error["message"], error["param"], error["code"], None)
@@ -145,8 +148,11 @@ def parse_voices(body: bytes) -> list[Voice]:
 
 @dataclass(frozen=True, slots=True)
 class NewVoice:
-    """A voice to store, from one of: an audio file's bytes, with what is said in it or without; a speaker embedding;
-    or a mix of voices that the server has, such as `a(2)+b(1)`. `consent` is its speaker's permission, in words."""
+    """A voice to store.
+
+    Its source is one of: the bytes of an audio file, with or without its transcript; a speaker embedding; a mix of the
+    server's voices, such as `a(2)+b(1)`. `consent` is the speaker's permission, in words.
+    """
 
     name: str
     consent: str
@@ -157,7 +163,7 @@ class NewVoice:
     model: str | None = None
 
     def fields(self) -> dict[str, str]:
-        """The form, but for the recording."""
+        """Fields of the form, without the recording."""
         given = {
             "name": self.name,
             "consent": self.consent,
@@ -169,7 +175,7 @@ class NewVoice:
         return {name: value for name, value in given.items() if value is not None}
 
     def files(self) -> FormFiles:
-        """The form as multipart, whether there is a recording or not."""
+        """The whole form, for multipart. It is multipart even without a recording."""
         parts: FormFiles = {name: (None, value.encode()) for name, value in self.fields().items()}
         return parts if self.audio is None else {**parts, "audio_sample": ("recording", self.audio)}
 

@@ -1,4 +1,4 @@
-"""`vivavoce say`, and what it shares with `vivavoce voices`: finding a server."""
+"""`vivavoce say`, and the search for a server, which `vivavoce voices` shares."""
 
 import argparse
 import codecs
@@ -48,21 +48,23 @@ def add_say_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     add_server_arguments(parser)
-    parser.add_argument("text", help="what to say; - reads standard input and speaks as it comes")
-    parser.add_argument("-o", "--output", help="file to write, - is standard output [plays]")
+    parser.add_argument("text", help="text to speak; - reads standard input and speaks while it arrives")
+    parser.add_argument("-o", "--output", help="file to write, or - for standard output [plays the speech]")
     parser.add_argument("--format", choices=SAID_FORMATS, help="audio format [by the file's name, else wav]")
     parser.add_argument("--voice", help="voice [the server's first]")
-    parser.add_argument("--instructions", help="how to say it")
-    parser.add_argument("--language", help="language of the text [found by the model]")
+    parser.add_argument("--instructions", help="way of speaking, in words")
+    parser.add_argument("--language", help="language of the text [detected by the model]")
     parser.add_argument("--speed", type=float, help="0.25 to 4 [1]")
     parser.add_argument("--seed", type=int, help="number that makes the speech repeatable")
     parser.add_argument(
-        "--lines", action="store_true", help="standard input: each line is said for itself [where it is a terminal]"
+        "--lines",
+        action="store_true",
+        help="speak each line of standard input as an utterance of its own [if it is a terminal]",
     )
 
 
-class Report:
-    """What one text took, and how much came of it."""
+class SpeechTimer:
+    """Timer of one text's speech. Counts the bytes received."""
 
     def __init__(self) -> None:
         self._started_s = time.monotonic()
@@ -83,10 +85,10 @@ class Report:
 
 
 def say(args: argparse.Namespace) -> int:
-    """Plays, or writes a file, while the speech is made; tells how long it took."""
+    """Plays or writes the speech while it is made, and prints the time that it took."""
     path = args.output or default_output()
     audio_format = args.format or FORMAT_OF_SUFFIX.get(Path(path or "").suffix.lower(), "wav")
-    # A WAV file is written from PCM, since only its end knows the sizes that belong into its header.
+    # A WAV file is written from PCM, because the sizes in its header are known only at the end.
     wire_format = PCM if path is None or audio_format == "wav" else audio_format
     with connect(args) as client:
         voice = args.voice or next((voice.id for voice in client.voices()), "alloy")
@@ -95,15 +97,15 @@ def say(args: argparse.Namespace) -> int:
             with open_output(path, audio_format) as output:
                 say_standard_input(client, voice, options, output, args.lines)
         else:
-            report = Report()
+            timer = SpeechTimer()
             with client.stream(args.text, voice, **options) as speech, open_output(path, audio_format) as output:
-                pass_on(speech, output, report)
-                print(report.line(output.name, speech.first_audio_s, wire_format == PCM), file=sys.stderr)
+                pass_on(speech, output, timer)
+                print(timer.line(output.name, speech.first_audio_s, wire_format == PCM), file=sys.stderr)
     return 0
 
 
 def default_output() -> str | None:
-    """Loudspeakers where there are some."""
+    """Returns None to play on loudspeakers, or the name of a file if there are none."""
     try:
         open_device().close()
     except NoLoudspeaker as error:
@@ -120,31 +122,31 @@ def speech_options(args: argparse.Namespace, wire_format: str) -> SpeechOptions:
     return cast(SpeechOptions, {"response_format": wire_format, **given})
 
 
-def pass_on(pieces: Iterable[bytes], output: Output, report: Report) -> None:
+def pass_on(pieces: Iterable[bytes], output: Output, timer: SpeechTimer) -> None:
     for piece in pieces:
-        report.add(piece)
+        timer.add(piece)
         output.write(piece)
 
 
 def say_standard_input(client: Client, voice: str, options: SpeechOptions, output: Output, lines: bool) -> None:
-    """Speaks while the text is being written: as one utterance, or line by line."""
+    """Speaks standard input while it arrives, as one utterance or line by line."""
     is_pcm = options["response_format"] == PCM
     texts: Iterable[Iterable[str]] = [fragments()]
     if lines or sys.stdin.isatty():
         texts = ([line] for line in sys.stdin if line.strip())
     with client.live(voice, **options) as live:
         for text in texts:
-            report = Report()
+            timer = SpeechTimer()
             with live.say(text) as speech:
-                pass_on(speech, output, report)
-            print(report.line(output.name, speech.first_audio_s, is_pcm), file=sys.stderr)
+                pass_on(speech, output, timer)
+            print(timer.line(output.name, speech.first_audio_s, is_pcm), file=sys.stderr)
 
 
 def fragments() -> Iterator[str]:
-    """Standard input as it comes: what a pipe holds, down to single tokens."""
+    """Yields standard input as it arrives, down to single tokens from a pipe."""
     try:
         descriptor = sys.stdin.fileno()
-    except OSError:  # not a real file: it has lines at least
+    except OSError:  # not a real file, but it can be read by lines
         yield from sys.stdin
         return
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -156,14 +158,14 @@ def fragments() -> Iterator[str]:
 
 @contextmanager
 def connect(args: argparse.Namespace) -> Iterator[Client]:
-    """A client of the server that the arguments name, or of one that lives as long as this block."""
+    """Yields a client of the server at --url, or of a local server that runs as long as this block."""
     with server_url(args) as url, Client(url, api_key=os.environ.get(KEY_VARIABLE)) as client:
         yield client
 
 
 @contextmanager
 def server_url(args: argparse.Namespace) -> Iterator[str]:
-    """Where the server is that the arguments name, or one that lives as long as this block."""
+    """Yields --url, or the URL of a local server that runs as long as this block."""
     if args.url is not None:
         yield args.url
     else:

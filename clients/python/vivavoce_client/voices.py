@@ -11,28 +11,30 @@ from vivavoce_client.say import add_server_arguments, connect
 
 
 class BadFile(VivavoceError):
-    """A file that the command line names cannot be read."""
+    """A file named on the command line cannot be read."""
 
 
 def add_voices_arguments(parser: argparse.ArgumentParser) -> None:
     add_server_arguments(parser)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", help="[list]")
-    # After the action, --url and --model mean the same; where they are absent, those before it stay.
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", help="action [list]")
+    # --url and --model may stand after the action too. If they are absent there, those before the action count.
     server = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     server.add_argument("--url", help="server to use")
     server.add_argument("--model", help="served model; without --url: checkpoint to start a server with")
 
     actions.add_parser("list", parents=[server], help="all voices, with OpenAI's names for each")
     add = actions.add_parser("add", parents=[server], help="store a voice from a recording or an embedding")
-    add.add_argument("name", help="name to speak with it")
+    add.add_argument("name", help="name of the voice in requests")
     add.add_argument("recording", nargs="?", help="audio file of 1 to 30 s")
     add.add_argument("--embedding", metavar="FILE", help="JSON list of numbers instead of a recording")
     add.add_argument("--consent", required=True, help="the speaker's permission, in words")
-    add.add_argument("--ref-text", help="what is said in the recording, to go on from it")
-    blend = actions.add_parser("blend", parents=[server], help="store a mix of voices that are there")
-    blend.add_argument("name", help="name to speak with it")
+    add.add_argument("--ref-text", help="transcript of the recording; the model then continues from it")
+    blend = actions.add_parser("blend", parents=[server], help="store a mix of the server's voices")
+    blend.add_argument("name", help="name of the voice in requests")
     blend.add_argument("mix", help="such as 'a(2)+b(1)'")
-    blend.add_argument("--consent", help="permission of the speakers, in words [that the voices were there already]")
+    blend.add_argument(
+        "--consent", help="permission of the speakers, in words [a note that the server had the voices already]"
+    )
     delete = actions.add_parser("delete", parents=[server], help="delete stored voices")
     delete.add_argument("names", nargs="+", metavar="name")
 
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def list_voices(args: argparse.Namespace) -> int:
-    """One a line: id, model, OpenAI's names for it."""
+    """Prints each voice on a line: id, model, OpenAI's names for it."""
     with connect(args) as client:
         for voice in client.voices():
             kind = "stored" if voice.created_at is not None else " ".join(voice.aliases)
@@ -84,7 +86,7 @@ def delete_voices(args: argparse.Namespace) -> int:
 
 
 def served_model(args: argparse.Namespace) -> str | None:
-    """Without --url, the model is what the server is started with: its only one."""
+    """Model for the request. None without --url, because the local server has only the model it was started with."""
     model: str | None = args.model
     return None if args.url is None else model
 

@@ -1,4 +1,4 @@
-"""Where the playground's files lie: a page that a browser takes as it is, without a build step."""
+"""Files of the playground, a web page that needs no build step."""
 
 from pathlib import Path
 

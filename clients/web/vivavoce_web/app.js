@@ -1,5 +1,5 @@
 // @ts-check
-/** The playground: what is in the controls → a live session → loudspeakers, picture and figures. */
+/** The playground. Passes the controls to a live session, and its audio to loudspeakers, picture and figures. */
 
 import { dataUrlOf, referenceOf, wavOf } from "./audio.js";
 import { LiveSession, VivavoceClient, VivavoceError } from "./client.js";
@@ -10,7 +10,7 @@ import { Waveform } from "./waveform.js";
 const SAMPLE_RATE = 24000;
 const MAX_REFERENCE_S = 30;
 const SEED_LIMIT = 2 ** 31;
-/** @type {Record<string, string>} A WAV file is made here, from PCM: a streamed one cannot know its length. */
+/** @type {Record<string, string>} WAV files are made here from PCM, because a streamed one cannot state its length. */
 const FORMAT_OF_FILE = { wav: "pcm" };
 /** @type {Record<number, string>} */
 const WORDS_OF_CLOSE = { 1013: "The server is full or about to stop. Try again in a moment." };
@@ -32,17 +32,17 @@ let player = null;
 let reference = null;
 /** @type {"curl" | "python"} */
 let codeLanguage = "curl";
-/** Options that the session has. */
+/** Current options of the session. */
 let configured = "";
-/** Drawn anew for every utterance, so that a download says what was heard. */
+/** Drawn for each utterance, so that a download repeats what was heard. */
 let drawnSeed = 0;
-/** What of the text field has been sent as typed. */
+/** The part of the text field that has been sent while typing. */
 let typed = "";
 
-/** The utterance that is heard now, from the first text to the last sample. */
+/** The current utterance, from its first text to its last sample. */
 const heard = { running: false, made: false, inText: false, askedMs: 0, firstMs: 0, samples: 0, lastMs: 0 };
 
-// ---- what the controls say ------------------------------------------------------------------------------------
+// ---- controls -------------------------------------------------------------------------------------------------
 
 function client() {
   return new VivavoceClient(baseUrl, { apiKey: page.key.value });
@@ -53,7 +53,7 @@ function model() {
   return models.find(({ id }) => id === page.model.value);
 }
 
-/** Options of the API: those alone that differ from its defaults. */
+/** Options of the API that differ from its defaults. */
 function options() {
   /** @type {import("./client.js").SpeechOptions} */
   const chosen = {};
@@ -104,7 +104,7 @@ async function load() {
   showModel();
 }
 
-/** Says a fault in words; null takes it back. @param {unknown} error */
+/** Shows an error in words, or removes it for null. @param {unknown} error */
 function tell(error) {
   page.error.hidden = error === null;
   page.error.textContent = error === null ? "" : wordsOf(error);
@@ -116,7 +116,7 @@ function tell(error) {
 
 // ---- speaking -------------------------------------------------------------------------------------------------
 
-/** Only a click or a key may call this first: browsers keep pages silent until then. */
+/** The first call must come from a click or a key, because browsers keep pages silent until then. */
 async function loudspeaker() {
   player ??= Player.open(SAMPLE_RATE).then((opened) => {
     opened.onreport = report;
@@ -127,7 +127,7 @@ async function loudspeaker() {
   return opened;
 }
 
-/** The session, with the options of the controls; opened if there is none. */
+/** Returns the session with the options of the controls. Opens one if there is none. */
 async function live() {
   const wanted = { ...options(), seed: options().seed ?? drawnSeed, response_format: "pcm", sample_rate: SAMPLE_RATE };
   const text = JSON.stringify(wanted);
@@ -155,14 +155,14 @@ async function live() {
   };
   session.onclose = (code, reason) => {
     session = null;
-    if (!heard.running || heard.made) return; // an idle connection is opened again when it is needed
+    if (!heard.running || heard.made) return; // an idle connection is reopened when it is needed
     tell(new VivavoceError({ message: WORDS_OF_CLOSE[code] ?? (reason || "The connection to the server broke.") }));
     silence();
   };
   return session;
 }
 
-/** A new utterance begins, and what is still heard of the one before ends. */
+/** Begins a new utterance and silences the one before. */
 async function begin() {
   tell(null);
   drawnSeed = Math.floor(Math.random() * SEED_LIMIT);
@@ -186,7 +186,7 @@ function receive(speaker, bytes) {
   waveform.add(samples);
   heard.samples += samples.length;
   const audioS = heard.samples / SAMPLE_RATE;
-  // While text is typed, the typist sets the pace: no figure of the server's.
+  // While text is typed, the typist sets the pace, so the time says nothing about the server.
   if (audioS && !page.typing.checked) {
     page.figures.rtf.textContent = ((heard.lastMs - heard.askedMs) / 1000 / audioS).toFixed(2);
   }
@@ -214,7 +214,7 @@ function interrupt(speaker) {
   speaker.clear();
 }
 
-/** Nothing of the utterance will come any more. */
+/** Ends the utterance: no more of it will arrive. */
 async function silence() {
   if (!heard.running) return;
   finished();
@@ -250,12 +250,12 @@ async function stop() {
 
 // ---- speaking while typing ------------------------------------------------------------------------------------
 
-/** Sends the words that a space has ended; the last one may still be corrected. */
+/** Sends the words that are followed by a space. The last word may still be corrected. */
 async function type() {
   if (!page.typing.checked) return;
   const value = page.text.value;
   if (!value.startsWith(typed)) {
-    // Somebody changed what has been spoken: only what is written after the end is new.
+    // Text that has been spoken was changed. Only text after its end is new.
     typed = value;
     return;
   }
@@ -278,7 +278,7 @@ async function endTyped() {
 
 // ---- files ----------------------------------------------------------------------------------------------------
 
-/** The utterance as a file, from a session of its own: with the same seed it is what was heard. */
+/** Downloads the utterance as a file, from a session of its own. The same seed repeats what was heard. */
 async function download() {
   const text = page.text.value;
   if (!text.trim()) throw new Error("There is no text to speak.");
@@ -350,7 +350,7 @@ async function record() {
 
 // ---- wiring ---------------------------------------------------------------------------------------------------
 
-/** Runs what a control asks for, and tells what goes wrong. @param {() => unknown} work */
+/** Runs the work of a control and shows its error. @param {() => unknown} work */
 async function attempt(work) {
   try {
     await work();
@@ -362,7 +362,7 @@ async function attempt(work) {
 
 let last = Promise.resolve();
 
-/** One after the other: keys come faster than a connection opens. @param {() => unknown} work */
+/** Runs work in order, because keys come faster than a connection opens. @param {() => unknown} work */
 function inTurn(work) {
   last = last.then(() => attempt(work));
 }

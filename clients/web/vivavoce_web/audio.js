@@ -5,9 +5,9 @@ const WAV_HEADER_BYTES = 44;
 const BASE64_CHUNK = 0x8000;
 
 /**
- * Little-endian 16-bit bytes → samples in [-1, 1]. Pieces may be cut within a sample.
+ * Converts little-endian 16-bit bytes to samples in [-1, 1]. A piece may end within a sample.
  * @param {ArrayBuffer} bytes
- * @param {number | null} half the byte that the piece before left over
+ * @param {number | null} half the byte left over from the piece before
  * @returns {{ samples: Float32Array, half: number | null }}
  */
 export function floatsOf(bytes, half) {
@@ -26,7 +26,7 @@ export function floatsOf(bytes, half) {
 }
 
 /**
- * A WAV file with true sizes.
+ * Builds a WAV file with its true sizes.
  * @param {ArrayBuffer[]} pcm 16-bit mono, in order
  * @param {number} sampleRate
  * @returns {Blob}
@@ -51,7 +51,7 @@ export function wavOf(pcm, sampleRate) {
   return new Blob([header, ...pcm], { type: "audio/wav" });
 }
 
-/** Samples in [-1, 1] → little-endian 16 bit. @param {Float32Array} samples @returns {ArrayBuffer} */
+/** Converts samples in [-1, 1] to little-endian 16 bit. @param {Float32Array} samples @returns {ArrayBuffer} */
 export function pcmOf(samples) {
   const data = new DataView(new ArrayBuffer(samples.length * 2));
   samples.forEach((sample, index) => data.setInt16(index * 2, Math.max(-1, Math.min(1, sample)) * 32767, true));
@@ -69,9 +69,9 @@ export async function dataUrlOf(blob) {
 }
 
 /**
- * Any audio file that the browser can read → 24 kHz mono WAV, which is small enough to send.
+ * Converts any audio file that the browser can read to 24 kHz mono WAV, which is small enough to send.
  * @param {Blob} file
- * @param {number} maxSeconds what is longer is cut
+ * @param {number} maxSeconds longer audio is cut
  * @returns {Promise<{ wav: Blob, seconds: number }>}
  */
 export async function referenceOf(file, maxSeconds) {

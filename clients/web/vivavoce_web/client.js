@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Vivavoce in a browser, or in any runtime with fetch and WebSocket: the wire protocol and nothing else.
+ * Client for browsers and any runtime with fetch and WebSocket. It implements the wire protocol and nothing else.
  *
  *     const client = new VivavoceClient("http://localhost:8000");
  *     const session = await client.live({ voice: "heart" });
@@ -31,7 +31,7 @@ const STREAM_PATH = "v1/audio/speech/stream";
  * @typedef {{ utterance_index: number, duration_ms: number, total_bytes: number, cancelled: boolean }} UtteranceEnd
  */
 
-/** A refusal of the server, with OpenAI's four keys, or a connection that failed. */
+/** A refusal by the server, with OpenAI's four keys, or a failed connection. */
 export class VivavoceError extends Error {
   /** @param {{ message: string, type?: string | null, param?: string | null, code?: string | null }} detail */
   constructor(detail) {
@@ -67,7 +67,7 @@ export class VivavoceClient {
   }
 
   /**
-   * A whole utterance, over HTTP.
+   * Speaks a whole utterance, over HTTP.
    * @param {string} text
    * @param {SpeechOptions} options
    * @param {AbortSignal} [signal]
@@ -79,7 +79,7 @@ export class VivavoceClient {
   }
 
   /**
-   * A live session: text goes in while speech comes out.
+   * Opens a live session, which takes text and returns speech at the same time.
    * @param {SpeechOptions} options
    * @returns {Promise<LiveSession>}
    */
@@ -113,13 +113,13 @@ export class VivavoceClient {
     try {
       detail = JSON.parse(text).error;
     } catch {
-      // Not Vivavoce's own answer: a proxy's page, which is the message as it is.
+      // Not Vivavoce's answer but, for example, a proxy's page: the body is the message.
     }
     throw new VivavoceError(detail);
   }
 }
 
-/** One connection. Set the `on…` properties to be told what comes; all are optional. */
+/** One connection. Set the `on…` properties to receive its events. All are optional. */
 export class LiveSession {
   /** @type {(start: UtteranceStart) => void} */
   onstart = () => {};
@@ -134,9 +134,9 @@ export class LiveSession {
 
   #socket;
   #apiKey;
-  /** After a cancel, what was under way is not to be heard: up to its audio.done, or the error it has instead. */
+  /** True after a cancel, until the audio.done or error of the cancelled utterance: its audio is dropped. */
   #deaf = false;
-  /** Between the first text and the end of an utterance. */
+  /** True between the first text and the end of an utterance. */
   #inUtterance = false;
   /** @type {((result: VivavoceError | null) => void) | null} */
   #opened = null;
@@ -168,36 +168,36 @@ export class LiveSession {
     return this.#socket.readyState === 1;
   }
 
-  /** Changes the options for the utterances from now on. @param {SpeechOptions} options */
+  /** Changes the options of later utterances. @param {SpeechOptions} options */
   configure(options) {
     this.#send("session.config", options);
   }
 
-  /** More text of the utterance, in fragments of any size. @param {string} text */
+  /** Adds text to the utterance, in fragments of any size. @param {string} text */
   say(text) {
     this.#inUtterance = true;
     this.#send("input.text", { text });
   }
 
-  /** No text follows in this utterance. */
+  /** Ends the text of the utterance. */
   end() {
     if (this.#inUtterance) this.#send("input.done");
     this.#inUtterance = false;
   }
 
-  /** Stops at once: nothing more is heard of the utterance. @param {boolean} speaking whether one is under way */
+  /** Stops at once. Nothing more of the utterance is heard. @param {boolean} speaking true if one is running */
   cancel(speaking) {
     this.#deaf = speaking;
     this.#inUtterance = false;
     this.#send("input.cancel");
   }
 
-  /** What has been sent is still spoken; then the connection is closed. */
+  /** Closes the connection after everything sent has been spoken. */
   close() {
     this.#send("session.close");
   }
 
-  /** Leaves at once. */
+  /** Closes the connection at once. */
   drop() {
     this.#socket.close();
   }

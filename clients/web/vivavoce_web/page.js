@@ -1,5 +1,5 @@
 // @ts-check
-/** The page's controls, by name, and the code that the current request would be. */
+/** The page's controls, by name, and the code for the current request. */
 
 /** @template {HTMLElement} T @param {string} id @param {new () => T} kind @returns {T} */
 function find(id, kind) {
@@ -65,7 +65,7 @@ export function fill(list, choices) {
   if (choices.some(({ value }) => value === chosen)) list.value = chosen;
 }
 
-/** Faults in words. @param {unknown} error */
+/** Describes an error in words. @param {unknown} error */
 export function wordsOf(error) {
   if (!(error instanceof Error)) return String(error);
   if (error instanceof DOMException && error.name === "NotAllowedError") {
@@ -100,7 +100,7 @@ function curlOf(baseUrl, text, options, file, withKey) {
 
 /** @param {string} baseUrl @param {string} text @param {Record<string, unknown>} options @param {string} file @param {boolean} withKey */
 function pythonOf(baseUrl, text, options, file, withKey) {
-  // JSON's strings and numbers are Python's too, and so are the two words that differ once they are replaced.
+  // JSON is Python too, once the two words that differ are replaced.
   const literal = (/** @type {unknown} */ value) =>
     typeof value === "boolean" ? (value ? "True" : "False") : JSON.stringify(value);
   const named = Object.entries(options).map(([name, value]) => `        ${name}=${literal(value)},\n`);

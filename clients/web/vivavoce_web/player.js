@@ -1,9 +1,9 @@
 // @ts-check
-/** Plays 16-bit mono PCM as it comes, through an AudioWorklet with a jitter buffer. */
+/** Plays 16-bit mono PCM as it arrives, through an AudioWorklet with a jitter buffer. */
 
 import { floatsOf } from "./audio.js";
 
-/** More than the first piece, which is one frame of 80 ms: playing it alone would often end in a gap. */
+/** Longer than the first piece, a frame of 80 ms: playback that starts with one frame alone often has a gap. */
 const TARGET_S = 0.1;
 const MAX_TARGET_S = 1.6;
 
@@ -50,7 +50,7 @@ export class Player {
     await this.#context.resume();
   }
 
-  /** @param {ArrayBuffer} bytes @returns {Float32Array} the samples that it made complete */
+  /** @param {ArrayBuffer} bytes @returns {Float32Array} the samples that these bytes complete */
   push(bytes) {
     const { samples, half } = floatsOf(bytes, this.#half);
     this.#half = half;
@@ -58,12 +58,12 @@ export class Player {
     return samples;
   }
 
-  /** No audio follows in this utterance: what is there is played to its end, however little. */
+  /** Ends the utterance: plays the buffered audio to its end, even if it is short. */
   end() {
     this.#node.port.postMessage({ type: "end" });
   }
 
-  /** Silence, at once. */
+  /** Silences the player at once. */
   clear() {
     this.#half = null;
     this.#node.port.postMessage({ type: "clear" });

@@ -1,11 +1,11 @@
 // @ts-check
-/** Draws speech as bars: what has been played, what waits in the buffer, and where the ear is. */
+/** Draws speech as bars: the played part, the buffered part, and the position of playback. */
 
 const BAR_S = 0.02;
 const BAR_PX = 3;
 const GAP_PX = 1;
 const EAR_AT = 0.7;
-/** The ear stands here in the picture once there is more than fits. */
+/** Position of playback, as a share of the width, once the speech is longer than the picture. */
 
 export class Waveform {
   #canvas;
@@ -44,7 +44,7 @@ export class Waveform {
     this.#ask();
   }
 
-  /** @param {number} samples how many have been played */
+  /** @param {number} samples number of samples played */
   played(samples) {
     this.#playedBars = samples / this.#barSamples;
     this.#ask();
@@ -74,7 +74,7 @@ export class Waveform {
     pen.fillStyle = wave;
     pen.fillRect(0, height / 2 - 0.5, width, 1);
     for (let index = first; index < Math.min(this.#bars.length, first + fits); index++) {
-      // The root shows quiet sounds too, which are most of speech.
+      // The square root makes quiet sounds visible, which are most of speech.
       const tall = Math.max(2, Math.sqrt(this.#bars[index]) * (height - 12));
       pen.fillStyle = index < this.#playedBars ? accent : wave;
       pen.beginPath();

@@ -1,7 +1,7 @@
 // @ts-nocheck (an AudioWorklet's globals are no part of the DOM's types)
 /**
- * Plays what is pushed. It waits until the jitter buffer holds `targetSamples`; each time it runs dry before the end
- * of the utterance it waits for twice as much, so that a slow line stutters once or twice instead of all the time.
+ * Plays pushed samples. It starts once the jitter buffer holds `targetSamples`. Each time it runs dry before the end
+ * of the utterance, it doubles the target, so that a slow line stutters once or twice instead of all the time.
  */
 
 const REPORT_EVERY_BLOCKS = 8;

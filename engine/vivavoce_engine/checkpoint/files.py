@@ -1,4 +1,4 @@
-"""A Qwen3-TTS checkpoint folder on disk: where it is, and its JSON files as typed values. Torch-free.
+"""A Qwen3-TTS checkpoint folder on disk: its location, and its JSON files as typed values. Torch-free.
 
 Layout (the same for every released model): config.json, generation_config.json, tokenizer files, model.safetensors,
 and speech_tokenizer/ with the codec. Field names are those of the files (reference: qwen-tts 0.1.1,
@@ -17,9 +17,9 @@ from vivavoce_engine.request import Sampling, SamplingParams, TaskType
 Json = Mapping[str, Any]
 T = TypeVar("T")
 REFERENCE_SAMPLE_RATE = 24000
-"""Of the audio that both encoders read; the speaker encoder's mel bins are defined for it."""
+"""Sample rate, in Hz, of the audio that both encoders read. The speaker encoder's mel bins are defined for it."""
 CODEBOOKS_MAX = 64
-"""Of a frame: a draw's random number is found by frame * CODEBOOKS_MAX + codebook (sampling.py)."""
+"""Most codebooks of a frame. sampling.py numbers each draw as frame * CODEBOOKS_MAX + codebook."""
 REQUIRED_FILES = (
     "config.json",
     "generation_config.json",
@@ -33,8 +33,11 @@ REQUIRED_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary position embedding. The three axes of the talker's multimodal RoPE carry equal positions in speech
-    synthesis, so `mrope_section` and `interleaved` change nothing; a linear scaling factor does and is kept."""
+    """Rotary position embedding.
+
+    The talker's multimodal RoPE has three axes, which carry equal positions in speech synthesis. `mrope_section` and
+    `interleaved` therefore change nothing and are not kept. A linear scaling factor does, and is kept.
+    """
 
     theta: float
     head_dim: int
@@ -82,7 +85,7 @@ class TalkerConfig:
 
     @property
     def has_projection(self) -> bool:
-        """small_to_mtp_projection exists where talker and predictor differ in width (1.7B), and is absent in 0.6B."""
+        """True if talker and predictor differ in width, so that small_to_mtp_projection exists (1.7B, not 0.6B)."""
         return self.transformer.hidden_size != self.predictor.hidden_size
 
 
@@ -106,7 +109,7 @@ class CodecDecoderConfig:
 
 @dataclass(frozen=True, slots=True)
 class SpeakerEncoderConfig:
-    """speaker_encoder_config of config.json. What the released files leave out are the reference class's defaults."""
+    """speaker_encoder_config of config.json. Values that released files omit have the reference class's defaults."""
 
     embedding_size: int
     mel_bins: int
@@ -120,7 +123,7 @@ class SpeakerEncoderConfig:
 
 @dataclass(frozen=True, slots=True)
 class CodecEncoderConfig:
-    """The encoding half of speech_tokenizer/config.json: `mimi` is its encoder_config, arguments of MimiConfig."""
+    """The encoding half of speech_tokenizer/config.json. `mimi` is its encoder_config, the arguments of MimiConfig."""
 
     mimi: Mapping[str, Any]
     num_quantizers: int
@@ -128,7 +131,7 @@ class CodecEncoderConfig:
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """What turns reference audio into a voice; Base checkpoints alone have it."""
+    """Configuration of the two encoders of reference audio, which only Base checkpoints have."""
 
     speaker: SpeakerEncoderConfig
     codec: CodecEncoderConfig
@@ -153,11 +156,11 @@ class Checkpoint:
     max_new_tokens: int
     encoder: EncoderConfig | None = None
     max_utterance_chars: int | None = None
-    """Our addition to generation_config.json: the longest text that the model says reliably in one go."""
+    """Longest text that the model speaks reliably as one utterance. Not in the reference's generation_config.json."""
 
     @property
     def takes_instructions(self) -> bool:
-        """The reference drops instructions on the 0.6B CustomVoice model, which was not trained with them."""
+        """False for a 0.6B CustomVoice model, which was not trained with instructions. The reference drops them."""
         return self.task == "voice_design" or (self.task == "custom_voice" and self.model_size != "0b6")
 
 
@@ -218,7 +221,7 @@ def _max_utterance_chars(generation: "_JsonFile") -> int | None:
 
 
 class _JsonFile:
-    """Typed reads that name file and key when they fail."""
+    """Reads typed values from a JSON file. Its errors name the file and the key."""
 
     def __init__(self, path: Path, section: str = "", content: Json | None = None) -> None:
         self._path = path
@@ -250,7 +253,7 @@ class _JsonFile:
         return tuple(value)
 
     def ids(self, key: str, below: int) -> dict[str, int]:
-        """A map from names to ids."""
+        """Reads a map from names to ids."""
         value = self.value(key, dict)
         for name, number in value.items():
             if type(number) is not int or not 0 <= number < below:
@@ -264,7 +267,7 @@ class _JsonFile:
         return self._content.get(key) is not None
 
     def must_be(self, key: str, expected: object) -> None:
-        """Refuses a variant of the architecture that no released checkpoint has and this code does not compute."""
+        """Refuses a variant of the architecture that this code does not compute. No released checkpoint has one."""
         if self._content.get(key, expected) != expected:
             raise CheckpointError(f"{self.where(key)} is {self._content[key]!r}; only {expected!r} is supported")
 
@@ -355,7 +358,7 @@ def _codec(file: _JsonFile) -> CodecDecoderConfig:
 
 
 def _encoder(main: _JsonFile, codec: _JsonFile, talker: TalkerConfig) -> EncoderConfig:
-    """Both encoders of reference audio, which must fit the talker that reads what they make."""
+    """Reads both encoders of reference audio. Their output must fit the talker, which reads it."""
     file = main.section("speaker_encoder_config")
     file.must_be("sample_rate", REFERENCE_SAMPLE_RATE)
     codec.must_be("input_sample_rate", REFERENCE_SAMPLE_RATE)
@@ -380,7 +383,7 @@ def _encoder(main: _JsonFile, codec: _JsonFile, talker: TalkerConfig) -> Encoder
 
 
 def _sampling(file: _JsonFile) -> Sampling:
-    """generation_config.json → default sampling; the code predictor's values are called subtalker_*."""
+    """Reads the default sampling from generation_config.json. The code predictor's keys begin with subtalker_."""
 
     def params(prefix: str, switch: str, penalty: float) -> SamplingParams:
         greedy = not file.value(switch, bool, True)
@@ -396,16 +399,19 @@ def _sampling(file: _JsonFile) -> Sampling:
 
 
 def locate_checkpoint(name: str) -> Path:
-    """A folder as it is; anything else as a model id of the Hugging Face hub, whose files are downloaded or reused.
+    """Returns the path of a checkpoint folder.
+
+    A name that is not a folder counts as a model id of the Hugging Face hub. Its files are downloaded unless they are
+    already in the cache.
 
     Raises:
-        CheckpointError: neither a folder nor a model that the hub gives.
+        CheckpointError: the name is neither a folder nor a model that the hub offers.
     """
     if Path(name).is_dir():
         return Path(name)
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise CheckpointError(f"{name} is neither a folder nor a hub id of the form owner/model")
-    from huggingface_hub import snapshot_download  # a second to import, and most starts are from a folder
+    from huggingface_hub import snapshot_download  # takes a second to import, and most starts do not need it
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:

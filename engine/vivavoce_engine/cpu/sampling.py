@@ -1,7 +1,8 @@
-"""Drawing codes: the reference's logits processors, row by row, with random numbers that do not know the batch.
+"""Draws codes from logits as the reference does, each row by its own parameters and its own random numbers.
 
-A draw's random number is a function of (the request's seed, frame, codebook) alone, so an utterance sounds the same
-alone, in a batch of 64, and at any row. Order of operations as in transformers 4.57.3's `generate`.
+The random number of a draw depends only on the request's seed, the frame and the codebook. An utterance therefore
+sounds the same alone, in a batch of 64, and in any row. Operations are in the order of `generate` in transformers
+4.57.3.
 """
 
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ MIX_2 = -7723592293110705685  # 0x94D049BB133111EB
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
-    """Unsigned shift of int64."""
+    """Shifts int64 right as if it were unsigned."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
@@ -30,14 +31,14 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def uniform(seed: Tensor, frame: Tensor, codebook: int | Tensor) -> Tensor:
-    """seed, frame, codebook below CODEBOOKS_MAX, int64 → float32 in [0, 1), of their common shape."""
+    """Random numbers, float32 in [0, 1), from int64 seed, frame and codebook (below CODEBOOKS_MAX) of one shape."""
     counter = frame * CODEBOOKS_MAX + codebook + 1
     bits = _shift_right(_mix(_mix(seed) + counter * GOLDEN), 64 - RANDOM_BITS)
     return bits.float() / (1 << RANDOM_BITS)
 
 
 class SamplingTable:
-    """SamplingParams of every row, as tensors [rows]."""
+    """The SamplingParams of all rows, as tensors [rows]."""
 
     def __init__(self, rows: int, device: torch.device) -> None:
         self._temperature = torch.ones(rows, device=device)
@@ -54,7 +55,7 @@ class SamplingTable:
         self._penalty[row] = params.repetition_penalty
 
     def select(self, rows: list[int], index: Tensor) -> "BatchSampling":
-        """The parameters of a batch: `index` is `rows` as a tensor."""
+        """Selects the parameters of a batch. `index` [B] holds `rows` as a tensor."""
         return BatchSampling(
             [self._host[row] for row in rows],
             self._temperature[index],
@@ -65,7 +66,7 @@ class SamplingTable:
 
 
 class BatchSampling:
-    """How each row of one batch draws. Steps that no row of the batch needs are left out; they would change nothing."""
+    """Draws for the rows of one batch. Skips operations that would change no row of it."""
 
     def __init__(
         self, host: Iterable[SamplingParams], temperature: Tensor, top_k: Tensor, top_p: Tensor, penalty: Tensor
@@ -84,21 +85,21 @@ class BatchSampling:
         self._penalty = penalty[:, None]
 
     def penalise(self, logits: Tensor, seen: Tensor) -> Tensor:
-        """Makes codes that a row has drawn before less likely. logits [B, V] float32, seen [B, V] bool."""
+        """Applies the repetition penalty: logits [B, V] float32, seen [B, V] bool (codes drawn before) → [B, V]."""
         if not self._any_penalty:
             return logits
         penalised = torch.where(logits < 0, logits * self._penalty, logits / self._penalty)
         return torch.where(seen, penalised, logits)
 
     def draw(self, logits: Tensor, noise: Tensor) -> Tensor:
-        """logits [B, V] float32, noise [B] uniform in [0, 1) → codes [B] int64."""
+        """Draws a code for each row: logits [B, V] float32, noise [B] uniform in [0, 1) → codes [B] int64."""
         if self._all_greedy:
             return logits.argmax(-1)
         codes = _inverse_cdf(self.probabilities(logits), noise)
         return torch.where(self._greedy, logits.argmax(-1), codes) if self._any_greedy else codes
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """logits [B, V] float32 → what a draw chooses by, [B, V]; a greedy row's values mean nothing."""
+        """Probabilities of the codes of each draw: logits [B, V] float32 → [B, V]. Meaningless for greedy rows."""
         logits = logits / self._divisor
         if self._max_k:
             logits = self._keep_top_k(logits)
@@ -107,7 +108,7 @@ class BatchSampling:
         return logits.softmax(-1)
 
     def _keep_top_k(self, logits: Tensor) -> Tensor:
-        """Codes that tie with the k-th stay."""
+        """Drops all but the k most likely codes. Codes equal to the k-th stay."""
         count = min(self._max_k, logits.shape[-1])
         highest = logits.topk(count, dim=-1).values
         threshold = highest.gather(-1, (self._top_k - 1).clamp(0, count - 1))
@@ -116,7 +117,7 @@ class BatchSampling:
         return logits.masked_fill(logits < threshold, -torch.inf)
 
     def _keep_top_p(self, logits: Tensor) -> Tensor:
-        """Drops the least likely codes whose probabilities sum to at most 1 - top_p; the likeliest always stays."""
+        """Drops the least likely codes whose probabilities sum to at most 1 - top_p. The most likely always stays."""
         ascending, order = logits.sort(dim=-1)
         drop = ascending.softmax(-1).cumsum(-1) <= 1 - self._top_p
         drop[..., -1] = False
@@ -124,8 +125,11 @@ class BatchSampling:
 
 
 def _inverse_cdf(probabilities: Tensor, noise: Tensor) -> Tensor:
-    """The first code whose cumulative probability exceeds the noise: one random number a draw, never an impossible
-    code. float64, so that neither the sum's rounding nor its order matters."""
+    """Returns the first code whose cumulative probability exceeds the noise.
+
+    Uses one random number a draw and never picks a code of probability 0. Sums in float64, in which neither rounding
+    nor order matters.
+    """
     cumulative = probabilities.double().cumsum(-1)
     target = noise.double()[:, None] * cumulative[:, -1:]
     return (cumulative <= target).sum(-1)

@@ -1,9 +1,10 @@
-"""Text and voice → the talker's prompt, as token ids. Torch-free: the runner turns ids into embeddings.
+"""Builds the talker's prompt, as token ids, from text and voice. Torch-free: the runner looks up the embeddings.
 
-Every prefill position is a text id plus a codec id (either may be absent); every frame after that adds one trailing
-text id, then tts_pad for ever. Layouts from the reference package (qwen-tts 0.1.1, core/models/modeling_qwen3_tts.py,
-`generate`). The reference builds chat strings and slices their ids by fixed counts, so a text that begins with a
-newline shifts its slices; here the text is tokenised on its own, where the role's newline cannot merge with it.
+Each prefill position has a text id, a codec id, or both. Each frame after that adds one trailing text id; when those
+are used up, it adds tts_pad. The layout is that of the reference package (qwen-tts 0.1.1,
+core/models/modeling_qwen3_tts.py, `generate`). The reference builds a chat string and slices its ids by fixed counts,
+so a text that begins with a newline shifts the slices. Here the text is tokenised on its own, and its newline cannot
+merge with the role's.
 """
 
 from collections.abc import Sequence
@@ -28,16 +29,16 @@ NO_ID = -1
 PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""How Qwen2's tokenizer divides text before it merges bytes."""
+"""Pattern by which Qwen2's tokenizer splits text into pieces before it merges bytes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conditioning:
-    """The codec side of the prefill positions that no id names.
+    """Inputs of the prefill's codec side that are not ids.
 
-    `embedding` [hidden] float32 stands at position `embedding_at`. The frames of `codes` [frames, code groups], the
-    sums of their code embeddings, stand from `codes_at` on; they are also what the utterance's audio goes on from. The
-    last `own_frames` of them are the model's own speech: their codes count for the repetition penalty.
+    `embedding` [hidden] float32 is the input at position `embedding_at`. From `codes_at` on, the inputs are the frames
+    of `codes` [frames, code groups], each the sum of its code embeddings. The utterance's audio continues from these
+    frames. The last `own_frames` of them are the model's own speech, whose codes count for the repetition penalty.
     """
 
     embedding: NDArray[np.float32] | None = None
@@ -52,7 +53,8 @@ class Prompt:
     """The talker's input as ids.
 
     `text_ids` and `codec_ids` have one entry for each prefill position. `trailing_ids[k]` is the text id added to
-    the input that follows frame k; after the last one comes tts_pad. `text_tokens` counts the spoken text alone.
+    the input after frame k. After the last one, tts_pad is added. `text_tokens` counts the tokens of the spoken text
+    alone.
     """
 
     text_ids: tuple[int, ...]
@@ -70,15 +72,16 @@ class Prompt:
 
 
 class Tokenizer:
-    """The checkpoint's byte-level BPE, as transformers' Qwen2Tokenizer.
+    """The checkpoint's byte-level BPE, equal to transformers' Qwen2Tokenizer.
 
-    Its pre-tokenizer is Qwen2's. The reference, loaded from a local folder with transformers 4.57.3, swaps in
-    Mistral's, which splits some camel-case words ("iPhone") otherwise; loaded from the hub it does not.
+    Its pre-tokenizer is Qwen2's. The reference does the same when it loads from the hub. When it loads from a local
+    folder with transformers 4.57.3, it uses Mistral's pre-tokenizer, which splits some camel-case words ("iPhone")
+    differently.
     """
 
     def __init__(self, path: Path) -> None:
-        # Built by hand: transformers would import torch, which a process that runs no model has no use for. Without
-        # the added tokens: a control token's name inside a text is text as any other.
+        # Built by hand, because transformers would import torch, which a process without a model does not need. The
+        # added tokens are left out, so that the name of a control token inside a text is ordinary text.
         try:
             model = BPE.from_file(str(path / "vocab.json"), str(path / "merges.txt"))
         except Exception as error:  # the tokenizers package raises no narrower type
@@ -93,23 +96,23 @@ class Tokenizer:
         )
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text; control tokens never come out."""
+        """Ids of a text, never those of control tokens."""
         ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
         return ids
 
     def normalize(self, text: str) -> str:
-        """The text as `encode` sees it (Unicode NFC)."""
+        """Normalised text (Unicode NFC), as `encode` splits it."""
         normalized: str = self._encoder.normalizer.normalize_str(text)
         return normalized
 
     def pieces(self, normalized: str) -> list[str]:
-        """The pieces of normalised text; merges happen inside them only."""
+        """Splits normalised text into pieces. Bytes merge only within a piece."""
         spans = self._encoder.pre_tokenizer.pre_tokenize_str(normalized)
         return [normalized[start:end] for _, (start, end) in spans]
 
 
 class TextFrontend:
-    """Builds prompts for one checkpoint. Thread-safe: it holds nothing that changes."""
+    """Builds prompts for one checkpoint. Thread-safe, because it never changes."""
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         self._checkpoint = checkpoint
@@ -126,12 +129,12 @@ class TextFrontend:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Names that a request may give; a dialect is reached through its speaker, as in the reference."""
+        """Languages that a request may name. A dialect is chosen by its speaker, as in the reference."""
         names = (name for name in self._checkpoint.talker.codec_language_id if "dialect" not in name)
         return (AUTO_LANGUAGE, *names)
 
     def prompt(self, request: SynthesisRequest) -> Prompt:
-        """Raises Rejected, naming the request's field, if this checkpoint cannot speak it."""
+        """Builds the prompt of a complete request. Raises Rejected, which names the field that is at fault."""
         if not request.text.strip():
             raise Rejected("text", "the text is blank")
         check_characters("text", request.text)
@@ -140,7 +143,7 @@ class TextFrontend:
             return self.build(request, self._tokenizer.encode(request.text), complete=True)
         check_characters("context", context.text)
         check_codes("context", context.codes, self._checkpoint)
-        # As one text: words and signs at the seam get the tokens that they have inside a text.
+        # Tokenised as one text, so that words and punctuation at the seam get the tokens that they have inside a text.
         whole = self.build(request, self._tokenizer.encode(context.text + request.text), complete=True)
         return replace(whole, text_tokens=max(1, whole.text_tokens - len(self._tokenizer.encode(context.text))))
 
@@ -149,18 +152,20 @@ class TextFrontend:
         return self._checkpoint.tts_eos_token_id
 
     def live_text(self) -> StableText:
-        """For a text that arrives in fragments."""
+        """Creates a tokenizer for one text that arrives in fragments."""
         return StableText(self._tokenizer)
 
     def tokens_to_start(self, options: UtteranceOptions) -> int:
-        """Text tokens that `build` needs of a text that is not complete."""
+        """Number of text tokens that `build` needs while a text is incomplete."""
         reference = options.reference
         frames = 0 if reference is None or reference.codes is None else len(reference.codes)
         return max(1, 1 + frames - len(self._reference_text(reference)))
 
     def build(self, options: UtteranceOptions, text: Sequence[int], complete: bool) -> Prompt:
-        """The prompt for text ids, those of the options' context before them, of which more will follow unless
-        `complete`: they then go on as trailing ids. The context's frames stand where they would have been made.
+        """Builds the prompt for the ids of a text, which begin with those of the options' context.
+
+        Unless `complete`, more ids follow later, as trailing ids. The frames of the context stand where the model
+        would have made them.
 
         Raises:
             Rejected: as `prompt`.
@@ -173,13 +178,13 @@ class TextFrontend:
         head = [*language, *speaker, talker.codec_pad_id]
         positions = [(text_id, NO_ID) for text_id in role]
         positions += zip([pad] * (len(head) - 1) + [bos], head, strict=True)
-        # Two tracks: the text, after the reference's own; and the start of speech, then the frames that are known.
+        # Two tracks. Text: the reference's, then the request's. Speech: its start token, then the known frames.
         reference, context = options.reference, options.context
         known = [given.codes for given in (reference, context) if given is not None and given.codes is not None]
         codes = np.concatenate(known) if known else None
         text_track = [*self._reference_text(reference), *text, *([eos] if complete else [])]
         speech_track = [talker.codec_bos_id] + [NO_ID] * (0 if codes is None else len(codes))
-        if not options.streaming_text:  # one track after the other; both side by side otherwise
+        if not options.streaming_text:  # one track after the other, otherwise side by side
             positions += [(text_id, talker.codec_pad_id) for text_id in text_track]
             text_track = []
         spoken_at = len(positions)
@@ -246,14 +251,17 @@ class TextFrontend:
 
 
 def check_characters(field: str, text: str) -> None:
-    """Raises Rejected for half a surrogate pair, which JSON can spell and no tokenizer can read."""
+    """Raises Rejected for half of a surrogate pair, which JSON can spell but no tokenizer can read."""
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise Rejected(field, "half of a surrogate pair is no character")
 
 
 def check_reference(reference: VoiceReference, checkpoint: Checkpoint) -> None:
-    """Raises Rejected unless the checkpoint can speak with the voice. Embeddings are as good as preset speakers, which
-    are embeddings too; only a Base model goes on from a recording."""
+    """Raises Rejected unless the checkpoint can speak with the voice.
+
+    Preset speakers are embeddings too, so every checkpoint with speakers takes an embedding. Only a Base model can
+    continue from a recording.
+    """
     if checkpoint.task == "voice_design":
         raise Rejected("reference", "this model designs voices from `instructions`; a Base model clones them")
     check_embedding(reference.embedding, checkpoint.talker.transformer.hidden_size)
@@ -265,7 +273,7 @@ def check_reference(reference: VoiceReference, checkpoint: Checkpoint) -> None:
 
 
 def check_codes(field: str, codes: NDArray[np.int16], checkpoint: Checkpoint) -> None:
-    """Raises Rejected unless these are frames of the checkpoint's codec, at least one."""
+    """Raises Rejected unless `codes` holds at least one frame and fits the checkpoint's codec."""
     groups, size = checkpoint.talker.num_code_groups, checkpoint.talker.predictor_vocab_size
     if codes.ndim != 2 or codes.shape[1] != groups or not len(codes):
         raise Rejected(field, f"this model's frames have {groups} codes; the size of these is {codes.shape}")

@@ -1,11 +1,11 @@
-"""Text that arrives in fragments → token ids that later text cannot change."""
+"""Tokenises text that arrives in fragments. Emits only ids that later text cannot change."""
 
 import unicodedata
 from typing import Protocol
 
 
 class PieceTokenizer(Protocol):
-    """What StableText needs of a byte-pair tokenizer."""
+    """The part of a byte-pair tokenizer that StableText uses."""
 
     def encode(self, text: str) -> list[int]: ...
     def normalize(self, text: str) -> str: ...
@@ -13,14 +13,14 @@ class PieceTokenizer(Protocol):
 
 
 class StableText:
-    """Commits a piece once no later text can change it, so the ids of any fragmentation are those of the whole text.
+    """Emits the ids of a piece once no later text can change it. Any fragmentation gives the ids of the whole text.
 
     The tokenizer normalises (NFC), splits text into pieces by a regular expression without look-behind, and merges
-    bytes inside a piece. So what is behind a piece that cannot grow any more is final. What can still grow:
+    bytes only within a piece. Pieces are therefore final up to the first one that may still change:
 
-    - the last piece;
-    - white space at the end, however many pieces it is now: a newline or a letter yet to come re-divides it;
-    - a piece whose successor begins with a combining mark: a further mark may combine with the letter before it.
+    - the last piece, which may grow;
+    - white space at the end, even if it is several pieces: a later newline or letter splits it differently;
+    - a piece followed by one that begins with a combining mark: a further mark may combine with the letter before.
     """
 
     def __init__(self, tokenizer: PieceTokenizer) -> None:
@@ -28,7 +28,7 @@ class StableText:
         self._held = ""
 
     def append(self, text: str) -> list[int]:
-        """The ids that this fragment makes final, often none."""
+        """Takes the next fragment. Returns the ids that it makes final, often none."""
         self._held = self._tokenizer.normalize(self._held + text)
         pieces = self._tokenizer.pieces(self._held)
         stable = "".join(pieces[: self._first_unstable(pieces)])
@@ -36,7 +36,7 @@ class StableText:
         return self._tokenizer.encode(stable) if stable else []
 
     def close(self) -> list[int]:
-        """The ids of all that is held: no text will follow."""
+        """Ends the text. Returns the ids of all text still held back."""
         held, self._held = self._held, ""
         return self._tokenizer.encode(held) if held else []
 

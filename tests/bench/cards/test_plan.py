@@ -1,4 +1,4 @@
-"""What vivavoce_bench/cards/plan.py does between the commands that it runs."""
+"""The steps of vivavoce_bench/cards/plan.py between the commands that it runs."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One document of what several benchmarks measured."""
+"""The document that joins the figures of several benchmarks."""
 
 import json
 import sys

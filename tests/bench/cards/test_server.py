@@ -1,4 +1,4 @@
-"""The bookkeeping of vivavoce_bench/cards/server.py, and the whole of it with the fake engine."""
+"""The bookkeeping of vivavoce_bench/cards/server.py, and a whole run of it with the fake engine."""
 
 import json
 import sys
@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vivavoce_bench.cards.server import Generated, Load, card_flags, checkable, common, ended_s, main, pooled, scaling
+from vivavoce_bench.cards.server import (
+    Generated,
+    SharedLoad,
+    card_flags,
+    checkable,
+    common,
+    ended_s,
+    main,
+    pooled,
+    scaling,
+)
 
 
 def request(**facts: Any) -> dict[str, Any]:
@@ -27,10 +37,10 @@ def generated(
 
 
 def test_shares_make_up_the_whole() -> None:
-    assert [Load("rate", 10.0).share(number, 4) for number in range(4)] == [["--rate", "2.5"]] * 4
-    shares = [Load("listeners", 6).share(number, 4) for number in range(4)]
+    assert [SharedLoad("rate", 10.0).share(number, 4) for number in range(4)] == [["--rate", "2.5"]] * 4
+    shares = [SharedLoad("listeners", 6).share(number, 4) for number in range(4)]
     assert shares == [["--concurrency", count] for count in ("2", "2", "1", "1")]
-    assert [Load("listeners", 1).share(number, 2) for number in range(2)] == [["--concurrency", "1"], None]
+    assert [SharedLoad("listeners", 1).share(number, 2) for number in range(2)] == [["--concurrency", "1"], None]
 
 
 def test_each_server_has_a_card_of_its_own() -> None:
@@ -71,7 +81,7 @@ def test_requests_come_back_by_one_clock_in_the_order_in_which_they_were_due() -
     second = generated(
         [request(due_s=2.5, sent_s=None), request(due_s=0.5, warmup=True)], 0.0, 0.0, True, started_s=100.0
     )
-    facts, requests = checkable(Load("rate", 3.0), [first, second], [(101.0, 101.02)], 0.5)
+    facts, requests = checkable(SharedLoad("rate", 3.0), [first, second], [(101.0, 101.02)], 0.5)
     assert facts == {
         "load": {"poisson_rate": 3.0},
         "requests": 2,
@@ -79,7 +89,7 @@ def test_requests_come_back_by_one_clock_in_the_order_in_which_they_were_due() -
         "stalls": [[1.0, 0.02]],
     }
     assert [(each["due_s"], each["sent_s"]) for each in requests] == [(0.5, 1.25), (2.25, 2.5), (2.5, None)]
-    assert checkable(Load("listeners", 3), [first], [], 0.0)[0]["load"] == {"listeners": 3}
+    assert checkable(SharedLoad("listeners", 3), [first], [], 0.0)[0]["load"] == {"listeners": 3}
 
 
 def test_when_an_answer_had_ended() -> None:

@@ -1,20 +1,20 @@
-"""A frame's kernels by component."""
+"""The assignment of a frame's kernels to components."""
 
-from vivavoce_bench.engine.profile import Component, Launch, split_frame
+from vivavoce_bench.engine.profile import Component, DeviceActivity, split_frame
 
 
 def test_a_frame_is_split_where_its_codes_are_drawn() -> None:
     frame = [
-        Launch("Memcpy HtoD (Pinned -> Device)", 1.0),
-        Launch("frame_start_kernel", 2.0),
-        Launch("matvec_kernel", 3.0),
-        Launch("draw_code_kernel", 4.0),
-        Launch("matvec_kernel", 5.0),
-        Launch("draw_code_kernel", 6.0),
-        Launch("matvec_kernel", 7.0),
-        Launch("attend_kernel", 8.0),
-        Launch("draw_code_0_kernel", 9.0),
-        Launch("Memcpy DtoH (Device -> Pinned)", 10.0),
+        DeviceActivity("Memcpy HtoD (Pinned -> Device)", 1.0),
+        DeviceActivity("frame_start_kernel", 2.0),
+        DeviceActivity("matvec_kernel", 3.0),
+        DeviceActivity("draw_code_kernel", 4.0),
+        DeviceActivity("matvec_kernel", 5.0),
+        DeviceActivity("draw_code_kernel", 6.0),
+        DeviceActivity("matvec_kernel", 7.0),
+        DeviceActivity("attend_kernel", 8.0),
+        DeviceActivity("draw_code_0_kernel", 9.0),
+        DeviceActivity("Memcpy DtoH (Device -> Pinned)", 10.0),
     ]
     assert split_frame(frame, code_groups=3) == {
         "code predictor": Component(10.0, 3),

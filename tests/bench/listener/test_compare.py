@@ -1,4 +1,4 @@
-"""A planted difference is found, and none where there is none."""
+"""The comparison finds a planted difference, and finds none if there is none."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Runs against servers with known delays and gaps, in virtual time: the figures are exactly these."""
+"""Runs against servers with known delays and gaps, in virtual time, which makes the figures exact."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The virtual player, and where sound begins."""
+"""The virtual player, and the search for the beginning of sound."""
 
 import pytest
 from vivavoce_bench.listener.player import Gap, audible_from, play

@@ -1,4 +1,4 @@
-"""What each server is asked, and the bundled texts."""
+"""The requests to each kind of server, and the bundled texts."""
 
 import json
 import subprocess

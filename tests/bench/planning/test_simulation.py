@@ -1,9 +1,9 @@
-"""The simulated engine does what the engine does, at times that can be worked out by hand."""
+"""The simulated engine acts as the engine does, at times that can be computed by hand."""
 
 from dataclasses import replace
 
 import pytest
-from vivavoce_bench.planning.simulation import Arrival, Heard, Simulation, Stall
+from vivavoce_bench.planning.simulation import Arrival, SimulatedListener, Simulation, Stall
 from vivavoce_bench.planning.step_times import Curve, FrontTimes, StepTimes
 from vivavoce_engine import EngineConfig
 
@@ -18,7 +18,9 @@ def times(frame: Curve = FREE, prefill: Curve = FREE, code2wav: Curve = FREE) ->
     return StepTimes("by hand", "by hand", frame, prefill, code2wav, FREE)
 
 
-def simulate(step_times: StepTimes, *arrivals: Arrival, serving_s: float = 0.0, **settings: int) -> list[Heard]:
+def simulate(
+    step_times: StepTimes, *arrivals: Arrival, serving_s: float = 0.0, **settings: int
+) -> list[SimulatedListener]:
     return Simulation(step_times, EngineConfig(**settings), serving_s).run(arrivals)  # type: ignore[arg-type]
 
 

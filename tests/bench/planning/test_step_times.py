@@ -1,4 +1,4 @@
-"""Recorded step times: what lies between the points, and what is wrong with a file."""
+"""Recorded step times: values between the points, and errors in files."""
 
 import json
 from pathlib import Path

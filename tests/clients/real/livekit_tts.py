@@ -1,4 +1,4 @@
-"""LiveKit's OpenAI plugin, as an agent uses it: prints what audio it made of the server's answer.
+"""Uses LiveKit's OpenAI plugin as an agent does, and prints the audio that it made of the server's answer.
 
 usage: livekit_tts.py BASE_URL MODEL TEXT
 """

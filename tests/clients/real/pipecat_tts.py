@@ -1,4 +1,4 @@
-"""Pipecat's OpenAI TTS service: prints what audio it made of the server's answer.
+"""Uses Pipecat's OpenAI TTS service, and prints the audio that it made of the server's answer.
 
 usage: pipecat_tts.py BASE_URL MODEL TEXT
 """

@@ -47,7 +47,7 @@ def frame_mels(audio: Tensor) -> Tensor:
 
 @dataclass
 class Speech:
-    """Shards of teacher speech on one device, N frames and U utterances in all."""
+    """Shards of teacher speech on one device. They hold N frames and U utterances in total."""
 
     audio: Tensor | None  # [N, 1920] int16, on the device
     mels: Tensor  # [N, 8, 80] float16
@@ -80,7 +80,7 @@ class Speech:
 
 
 def wait_for(path: Path, seconds: float) -> None:
-    """Block until another stage has written a file."""
+    """Wait until another stage has written a file."""
     deadline = time.time() + seconds
     while not path.exists():
         if time.time() > deadline:
@@ -90,7 +90,9 @@ def wait_for(path: Path, seconds: float) -> None:
 
 def random_windows(total: int, length: int, batch: int, device: str) -> Tensor:
     """Frame numbers [batch, length] of random runs of consecutive frames."""
-    start = torch.randint(0, total - length, (batch, 1))  # on the host: no generator that a CUDA graph could hold
+    start = torch.randint(
+        0, total - length, (batch, 1)
+    )  # on the host, because a CUDA graph would fix the state of a generator on the device
     return start.to(device, non_blocking=True) + torch.arange(length, device=device)
 
 

@@ -1,7 +1,7 @@
 """The codec's decoder: codebook vectors at 12.5 Hz -> 24 kHz audio, strictly causal.
 
-Tensors are [B, T, C] throughout and every convolution is a matrix product over shifted copies, which compiles to few
-and wide kernels; a channels-first 1-D convolution of 32..256 channels leaves a GPU mostly idle.
+All tensors are [B, T, C], and every convolution is a matrix product over shifted copies, which compiles to few and wide
+kernels. A channels-first 1-D convolution of 32..256 channels would leave a GPU mostly idle.
 """
 
 # Parts that exist only for the published parameter names hang on bare modules, whose attributes have no types.
@@ -21,7 +21,7 @@ from voice_recipe.layers import GatedMLP, LayerScale, RMSNorm, rope_tables, rota
 
 
 class CausalConv(nn.Module):
-    """Dilated convolution that looks back only."""
+    """Dilated convolution that only looks back."""
 
     def __init__(self, c_in: int, c_out: int, kernel: int, dilation: int = 1) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class CausalConv(nn.Module):
 
 
 class CausalUpsample(nn.Module):
-    """Transposed convolution with stride r and kernel r or 2 r; what would reach past the last frame is cut."""
+    """Transposed convolution with stride r and kernel r or 2 r. Output past the last frame is cut."""
 
     def __init__(self, c_in: int, c_out: int, kernel: int, stride: int) -> None:
         super().__init__()
@@ -89,8 +89,10 @@ class ConvNeXtBlock(nn.Module):
 
 
 def sine_squared(x: Tensor) -> Tensor:
-    """sin(x)^2; in compiled code by a polynomial on [-pi/2, pi/2] (error below 1e-5), because the exact sine of a GPU
-    reduces its argument so carefully that the longest tensors wait for it."""
+    """sin(x)^2. Compiled code uses a polynomial on [-pi/2, pi/2] with an error below 1e-5.
+
+    A GPU's exact sine spends so much time on reducing its argument that it would dominate the longest tensors.
+    """
     if not torch.compiler.is_compiling():
         return torch.sin(x).square()
     r = x - math.pi * torch.round(x * (1 / math.pi))
@@ -229,7 +231,7 @@ class CodecDecoder(nn.Module):
         self.decoder = nn.ModuleList([*blocks, SnakeBeta(last), CausalConv(last, 1, 7)])
 
     def forward(self, codes: Tensor, keep_frames: int | None = None) -> Tensor:
-        """codes [B, T, 8] -> audio [B, 1920 T]; with keep_frames only the last frames pass the convolutions."""
+        """codes [B, T, 8] -> audio [B, 1920 T]. With keep_frames, only that many last frames pass the convolutions."""
         x = self.rvq_first(codes[..., :1]) + self.rvq_rest(codes[..., 1:])
         x = self.pre_transformer(self.pre_conv(x))
         if keep_frames is not None:

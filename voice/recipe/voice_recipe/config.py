@@ -15,7 +15,7 @@ MEL_BINS = 80
 TEACHER_HOP_SAMPLES = 600  # one duration unit of the teacher, 25 ms
 PHONEME_SYMBOLS = 178  # size of the teacher's symbol table
 
-# Voices of the teacher and the names under which this voice offers them.
+# Voices of the teacher → their names in this voice.
 SPEAKERS: dict[str, str] = {
     "heart": "af_heart",
     "bella": "af_bella",
@@ -25,7 +25,7 @@ SPEAKERS: dict[str, str] = {
     "george": "bm_george",
 }
 
-# Text ids: the byte-level BPE comes first, the 33 special tokens follow it directly.
+# Text ids: first those of the byte-level BPE, then directly the 33 special tokens.
 TEXT_BPE_SIZE = 1119
 TEXT_VOCAB_SIZE = 1152  # = TEXT_BPE_SIZE + 33
 SPECIAL_IM_START, SPECIAL_IM_END = 1, 2
@@ -87,5 +87,5 @@ TALKER = TalkerSizes()
 
 
 def speaker_codec_id(speaker_index: int) -> int:
-    """Row of the talker's codec embedding that stands for a speaker (order of SPEAKERS)."""
+    """Row of the talker's codec embedding for a speaker, in the order of SPEAKERS."""
     return CODEC_FIRST_SPEAKER + speaker_index

@@ -1,6 +1,6 @@
-"""Critics of the codec decoder: four look at complex spectrograms, five at the waveform folded by a period.
+"""Critics of the codec decoder: four see complex spectrograms, five see the waveform folded by a period.
 
-The longest window resolves the harmonics of a low voice: a decoder whose harmonics blur is found out by it.
+The longest window resolves the harmonics of a low voice, so it detects a decoder that blurs them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from voice_recipe.audio_features import hann
 
 FFT_SIZES = (2048, 1024, 512, 256)
 PERIODS = (2, 3, 5, 7, 11)
-QUIET_POWER = 1e-4  # below it a spectrum is compressed no further, or silence would rule the gradients
+QUIET_POWER = 1e-4  # no compression below it, where silence would dominate the gradients
 Judgement = tuple[Tensor, list[Tensor]]  # score map, feature maps
 
 
@@ -37,7 +37,7 @@ def folded(audio: Tensor, period: int) -> Tensor:
 
 
 class ConvCritic(nn.Module):
-    """A stack of 2-D convolutions with leaky ReLU; the last one gives the score."""
+    """A stack of 2-D convolutions with leaky ReLU. The last one gives the score."""
 
     def __init__(self, convs: list[nn.Conv2d], score: nn.Conv2d) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Discriminators(nn.Module):
         return len(FFT_SIZES) + len(PERIODS)
 
     def judge(self, number: int, audio: Tensor) -> Judgement:
-        """audio [B, S] -> what one critic makes of it."""
+        """audio [B, S] -> score and feature maps of one critic."""
         judgement: Judgement
         if number < len(FFT_SIZES):
             judgement = self.spectral[number](compressed_spectrogram(audio, FFT_SIZES[number]))
@@ -98,7 +98,7 @@ def critic_loss(real: Tensor, fake: Tensor) -> Tensor:
 
 
 def generator_losses(real_maps: list[Tensor], fake: Judgement) -> tuple[Tensor, Tensor]:
-    """Adversarial and feature-matching loss before one critic, the latter relative to the size of the real features."""
+    """Adversarial and feature-matching loss of one critic. The latter is relative to the size of the real features."""
     score, fake_maps = fake
     adversarial = (1 - score.float()).pow(2).mean()
     matching = torch.zeros_like(adversarial)

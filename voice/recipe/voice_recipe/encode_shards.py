@@ -1,4 +1,4 @@
-"""Stage 3: the codes of every shard, written beside its audio.
+"""Stage 3: computes the codes of every shard and writes them next to its audio.
 
 python -m voice_recipe.encode_shards --shards DIR.. --codes codes.pt
 """
@@ -24,7 +24,7 @@ PIECE_FRAMES, MARGIN_FRAMES = 512, 16
 
 @torch.no_grad()
 def encode(model: SpeechCodes, speech: Speech) -> torch.Tensor:
-    """-> int16 codes [N, 8], in windows that overlap by a margin on both sides."""
+    """Encode speech in windows that overlap by a margin on both sides -> int16 codes [N, 8]."""
     count, device = len(speech.phones), speech.phones.device
     starts = torch.arange(0, count, PIECE_FRAMES, device=device)
     offsets = torch.arange(-MARGIN_FRAMES, PIECE_FRAMES + MARGIN_FRAMES, device=device)

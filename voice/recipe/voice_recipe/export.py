@@ -1,8 +1,8 @@
-"""Stage 5: the checkpoint folder, in the layout of Qwen3-TTS CustomVoice.
+"""Stage 5: writes the checkpoint folder, in the layout of Qwen3-TTS CustomVoice.
 
 python -m voice_recipe.export --run DIR --out CHECKPOINT      (reads codes.pt, decoder.pt, talker.pt, tokenizer/)
-python -m voice_recipe.export --decoder decoder.pt --out CHECKPOINT      (a finished checkpoint gets another decoder)
-python -m voice_recipe.export --apart bella heart 0.15 --out CHECKPOINT      (bella's embedding moves away from heart's)
+python -m voice_recipe.export --decoder decoder.pt --out CHECKPOINT      (replaces the decoder of a finished checkpoint)
+python -m voice_recipe.export --apart bella heart 0.15 --out CHECKPOINT      (moves bella's embedding away from heart's)
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from voice_recipe.mimi_encoder import ENCODER, MimiEncoder
 from voice_recipe.text_tokenizer import TextTokenizer
 
 LAYOUT_DIR = Path(__file__).resolve().parent.parent / "layout"
-# Code 0 is a phoneme and its place in time: it must repeat, and its likely values are right (README.md, trials).
+# Code 0 is a phoneme at its place in time. It has to repeat, so there is no repetition penalty, and its most likely
+# value is right, so the temperature is low (README.md, trials).
 GENERATION = {
     "do_sample": True,
     "repetition_penalty": 1.0,
@@ -37,7 +38,7 @@ GENERATION = {
     "max_utterance_chars": 180,
 }
 DTYPE = torch.bfloat16
-METADATA = {"format": "pt"}  # transformers refuses a model.safetensors without it
+METADATA = {"format": "pt"}  # without it, transformers refuses a model.safetensors
 
 
 def read_json(name: str) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def main_config(tokenizer: TextTokenizer) -> dict[str, Any]:
-    """config.json: the released keys with the sizes of this recipe."""
+    """config.json, with the released keys and the sizes of this recipe."""
     config, t = read_json("config.json"), c.TALKER
     config.update(
         assistant_token_id=tokenizer.assistant,
@@ -143,7 +144,7 @@ def codec_config() -> dict[str, Any]:
 def codec_state(decoder: dict[str, Tensor], encoder: dict[str, Tensor]) -> dict[str, Tensor]:
     """Tensors of speech_tokenizer/model.safetensors.
 
-    Codebooks are stored as sums with a usage of one.  Encoder and decoder keep their own copies, as released files do.
+    Codebooks are stored as sums with a usage of one. Encoder and decoder have their own copies, as in released files.
     """
     state: dict[str, Tensor] = {}
     for name, value in decoder.items():
@@ -195,7 +196,7 @@ def export(run: Path, out: Path) -> None:
     )
     encoder_file = run / "encoder.pt"
     torch.manual_seed(0)
-    encoder = MimiEncoder(ENCODER).state_dict()  # untrained where a run has made none
+    encoder = MimiEncoder(ENCODER).state_dict()  # untrained if the run has not trained one
     if encoder_file.exists():
         encoder = torch.load(encoder_file, map_location="cpu")
     save_file(codec_state(torch.load(run / "decoder.pt", map_location="cpu"), encoder), codec_dir / "model.safetensors")
@@ -204,7 +205,7 @@ def export(run: Path, out: Path) -> None:
 
 
 def replace_decoder(decoder: dict[str, Tensor], checkpoint: Path) -> None:
-    """Another decoder of the same codes into a finished checkpoint; nothing else of it changes."""
+    """Replaces the decoder of a finished checkpoint by another one for the same codes. Nothing else changes."""
     file = checkpoint / "speech_tokenizer" / "model.safetensors"
     stored = load_file(file)
     encoder = {name.removeprefix("encoder."): value for name, value in stored.items() if name.startswith("encoder.")}
@@ -216,7 +217,7 @@ def replace_decoder(decoder: dict[str, Tensor], checkpoint: Path) -> None:
 
 
 def move_apart(speaker: str, other: str, share: float, checkpoint: Path) -> None:
-    """Moves a speaker's embedding away from another's by a share of their distance; nothing else changes."""
+    """Moves a speaker's embedding away from another's by a share of their distance. Nothing else changes."""
     speakers = json.loads((checkpoint / "config.json").read_text())["talker_config"]["spk_id"]
     file = checkpoint / "model.safetensors"
     state = load_file(file)

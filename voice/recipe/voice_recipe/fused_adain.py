@@ -1,6 +1,6 @@
 """One Triton kernel for the teacher's adaptive instance norm and the activation behind it.
 
-In eager PyTorch this pair is about fifteen passes over the longest tensors of the teacher; here each row of
+In eager PyTorch the pair makes about fifteen passes over the longest tensors of the teacher. Here each row of
 [batch, channel] is read twice and written once.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 try:
     import triton
     import triton.language as tl
-except ImportError:  # a machine without a GPU needs no Triton
+except ImportError:  # a machine without a GPU does not need Triton
     triton = None
 
 ACTIVATION_SNAKE, ACTIVATION_LEAKY = 0, 1
@@ -70,7 +70,7 @@ if triton is not None:
 def adain_activation(
     x: Tensor, scale: Tensor, shift: Tensor, lengths: Tensor, alpha: Tensor | None, out_dtype: torch.dtype
 ) -> Tensor:
-    """act(adain(x)) over the first `lengths[b]` times of x [B, C, T]; zero behind them.
+    """act(adain(x)) over the first `lengths[b]` times of x [B, C, T], and zero after them.
 
     scale, shift: [B, C]; alpha: [C] for the snake activation, None for leaky ReLU (0.2).
     """

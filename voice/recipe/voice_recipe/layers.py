@@ -1,4 +1,4 @@
-"""Building blocks shared by the talker and the codec; parameter names equal those of the published checkpoints."""
+"""Building blocks shared by the talker and the codec. Parameter names equal those of the published checkpoints."""
 
 from __future__ import annotations
 

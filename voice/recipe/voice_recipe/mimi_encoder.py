@@ -1,6 +1,6 @@
 """The checkpoint's audio encoder (Mimi layout): audio -> the latents that the quantisers read.
 
-CustomVoice never encodes audio; the encoder is there because the layout has one.
+CustomVoice never encodes audio. The encoder exists because the layout has one.
 """
 
 # Parts that exist only for the published parameter names hang on bare modules, whose attributes have no types.

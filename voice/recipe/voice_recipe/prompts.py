@@ -1,7 +1,7 @@
 """Prompt layout of the CustomVoice models, expanded on the device for packed rows of many sentences.
 
-A document is: role (3 positions), language head (3 or 4), speaker, tts_bos; then either the whole text and frames after
-it (mode A, "non-streaming"), or one text token beside every frame (mode B, "streaming").
+A document begins with role (3 positions), language head (3 or 4), speaker, tts_bos. Then come either the whole text and
+after it the frames (mode A, "non-streaming"), or one text token beside every frame (mode B, "streaming").
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass
 class Documents:
-    """What can be said: U documents with V tokenisations each, on one device."""
+    """U documents with V tokenisations each, on one device."""
 
     text: Tensor  # [all tokens of all variants] int32
     text_start: Tensor  # [V, U]
@@ -34,7 +34,7 @@ class Documents:
 
 @dataclass
 class Packing:
-    """Which documents lie where in a batch; arrays of a fixed length D, unused entries start at NO_DOCUMENT."""
+    """Places of the documents in a batch: arrays of a fixed length D. Unused entries start at NO_DOCUMENT."""
 
     start: Tensor  # [D] flat position = row * row_length + column, ascending
     document: Tensor  # [D]
@@ -50,7 +50,7 @@ class Packing:
 class Expanded:
     """One batch, P = rows * row_length positions."""
 
-    text_id: Tensor  # [P], tts_pad where nothing
+    text_id: Tensor  # [P], tts_pad if there is no text
     codec_id: Tensor  # [P], -1 where none
     frame: Tensor  # [P] row of Documents.codes summed into the input here, -1 where none
     target_frame: Tensor  # [P] row of Documents.codes predicted here, -1 where none
@@ -74,7 +74,7 @@ class TextIds:
 def document_length(
     text: IntArray, frames: IntArray, streaming: npt.NDArray[np.bool_], english: npt.NDArray[np.bool_]
 ) -> IntArray:
-    """Positions a document takes."""
+    """Number of positions of each document."""
     return np.asarray(3 + np.where(english, 4, 3) + 2 + np.where(streaming, 1, text + 2) + frames)
 
 
@@ -88,7 +88,7 @@ def expand(docs: Documents, pack: Packing, ids: TextIds, positions: int) -> Expa
     within = at - pack.start[held]
     text_start, text_length = docs.text_start[variant, doc], docs.text_length[variant, doc]
     frames, head = docs.frames[doc], 3 + english.long()
-    body = within - (head + 5)  # index behind role, head, speaker and tts_bos
+    body = within - (head + 5)  # index after role, head, speaker and tts_bos
     frame = body - torch.where(streaming, 1, text_length + 2)  # -1 is the codec_bos position
     inside = (slot >= 0) & (frame < frames)
     # Text side: which token, or the special ones around it.

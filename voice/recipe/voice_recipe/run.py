@@ -1,4 +1,4 @@
-"""The whole chain on one GPU machine, resumable, with gates that stop it early and say why.
+"""The whole chain on one GPU machine. It can be resumed, and gates stop it early with a reason.
 
     python -m voice_recipe.run --teacher DIR --corpus corpus.xz --work DIR --minutes 22
 
@@ -6,8 +6,8 @@ Stages:
     0 text tokenizer      1 teacher speech      2 codes      3 codes of every shard
     4 waveform decoder beside talker, compiled while stages 1 and 2 run      5 export
 
-With --decoder-only, a finished voice gets a better decoder: speech, its codes by the encoder of --start, and a trial of
-longer training on every card. Talker and codes stay as they are.
+With --decoder-only, a finished voice gets a better decoder: the chain makes speech, encodes it with the encoder of
+--start, and runs a trial of longer training on every card. Talker and codes stay unchanged.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ import torch
 
 from voice_recipe.export import export
 
-MIN_PROBE_SHARE = 0.80  # decoded mels must keep this much of what the probe hears in the true ones
+MIN_PROBE_SHARE = 0.80  # share of the phonemes heard in true mels that decoded mels must keep
 MIN_PERPLEXITY = 100.0
-MIN_HEARD_SHARE = 0.55  # phonemes the probe must hear in decoded audio, as a share of the true mels
-# Two trials of each training, side by side on four cards; the better one is exported.
+MIN_HEARD_SHARE = 0.55  # the same share for decoded audio
+# Two trials of each training, side by side on four cards. The better one is exported.
 TALKER_TRIALS = {
     "a": ["--dropout", "0.05", "--rate", "1.2e-3"],
     "b": ["--dropout", "0.05", "--rate", "2e-3", "--seed", "1"],
@@ -39,7 +39,7 @@ DECODER_TRIALS = {
     "a": ["--mel-weight", "60", "--critics-from", "0.3"],
     "b": ["--mel-weight", "100", "--critics-from", "0.6", "--seed", "1"],
 }
-# Trials that go on from a trained decoder, a card each; the surest first.
+# Trials that continue from a trained decoder, one on each card. The most reliable comes first.
 LONG_DECODER_TRIALS = {
     "a": ["--mel-weight", "60", "--matching-weight", "2"],
     "b": ["--mel-weight", "60", "--seed", "1"],
@@ -47,11 +47,11 @@ LONG_DECODER_TRIALS = {
     "d": ["--mel-weight", "60", "--batch", "32", "--critic-batch", "32", "--seed", "3"],
 }
 LONG_DECODER_OPTIONS = ["--critics-from", "0", "--batch", "16", "--critic-batch", "12"]
-LEAST_SECONDS_AGAIN = 90.0  # a trial that fails is not started again with less than this left
+LEAST_SECONDS_AGAIN = 90.0  # a failed trial is not restarted with less time left
 
 
 class GateError(RuntimeError):
-    """A stage ended below its bar; the message says which and by how much."""
+    """A stage ended below its limit. The message names the stage and the shortfall."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Chain:
     decoder_options: tuple[str, ...] = ()
 
     def launch(self, stage: str, module: str, arguments: list[str], card: int) -> subprocess.Popen[bytes]:
-        """Launch a stage on a card; its output goes to work/<stage>.log."""
+        """Launch a stage on a card. Its output goes to work/<stage>.log."""
         command = [sys.executable, "-m", f"voice_recipe.{module}", *arguments]
         environment = {
             **os.environ,
@@ -88,7 +88,7 @@ class Chain:
         print(line, flush=True)
 
     def finish(self, stage: str, *processes: subprocess.Popen[bytes]) -> None:
-        """Wait; a failed stage stops the chain with the end of its log."""
+        """Wait for processes. A failed stage stops the chain with the end of its log."""
         for process in processes:
             if process.wait() != 0:
                 tail = (self.work / f"{stage}.log").read_text(errors="replace")[-1500:]
@@ -97,13 +97,13 @@ class Chain:
 
     @property
     def shards(self) -> list[Path]:
-        """First shards of all cards, then the second ones; card 0 leaves off early, for the codes."""
+        """First shards of all cards, then the second ones. Card 0 stops after its first, to train the codes."""
         data, second = self.work / "data", range(min(1, self.cards - 1), self.cards)
         return [data / f"shard{card}_0" for card in range(self.cards)] + [data / f"shard{card}_1" for card in second]
 
 
 def code_gate(path: Path) -> str:
-    """Codes must keep the phonemes and use their codebooks."""
+    """Gate: the codes must keep the phonemes and use their codebooks."""
     report = torch.load(path, map_location="cpu")["report"]
     kept = report["probe_decoded"] / max(report["probe_true"], 1e-6)
     text = ", ".join(f"{name} {value:.3f}" for name, value in report.items())
@@ -113,13 +113,13 @@ def code_gate(path: Path) -> str:
 
 
 def result_of(path: Path) -> dict[str, float]:
-    """What a training stage left beside its weights."""
+    """Figures that a training stage wrote next to its weights."""
     loaded: dict[str, float] = json.loads(path.with_suffix(".json").read_text())
     return loaded
 
 
 def choose(chain: Chain, stage: str, trials: Iterable[str], loss: Callable[[dict[str, float]], float]) -> str:
-    """Copy the weights of the best trial to <stage>.pt; -> a line about all of them."""
+    """Copy the weights of the best trial to <stage>.pt -> a line about all trials."""
     found = {name: result_of(chain.work / f"{stage}_{name}.pt") for name in trials}
     best = min(found, key=lambda name: loss(found[name]))
     shutil.copy(chain.work / f"{stage}_{best}.pt", chain.work / f"{stage}.pt")
@@ -127,7 +127,7 @@ def choose(chain: Chain, stage: str, trials: Iterable[str], loss: Callable[[dict
 
 
 def heard_gate(decoder: dict[str, float], probe_true: float) -> str:
-    """Decoded audio must keep the phonemes."""
+    """Gate: decoded audio must keep the phonemes."""
     share = decoder.get("heard", 0.0) / max(probe_true, 1e-6)
     if share < MIN_HEARD_SHARE:
         raise GateError(f"decoder keeps {share:.2f} of the phonemes, {MIN_HEARD_SHARE} are needed")
@@ -135,14 +135,14 @@ def heard_gate(decoder: dict[str, float], probe_true: float) -> str:
 
 
 def keep_decoder(chain: Chain, trials: Sequence[str]) -> None:
-    """The trial that is heard best becomes decoder.pt, if it is heard well enough."""
+    """Make decoder.pt from the trial with the largest heard share, if that passes the gate."""
     chain.note(choose(chain, "decoder", trials, lambda r: -r["heard"]))
     best = max((result_of(chain.work / f"decoder_{name}.pt") for name in trials), key=lambda r: r["heard"])
     chain.note(heard_gate(best, torch.load(chain.work / "codes.pt", map_location="cpu")["report"]["probe_true"]))
 
 
 def synthesise(chain: Chain, first_only: bool = False) -> list[subprocess.Popen[bytes]]:
-    """The teacher on every card; card 0 only for the first shards, where there are others."""
+    """Start the teacher on every card. Card 0 makes only its first shard if there are other cards."""
     running = []
     for card in range(chain.cards):
         deadlines = [str(chain.speech_seconds[0])]
@@ -179,21 +179,21 @@ def start_option(chain: Chain, file: str) -> list[str]:
 def start_trial(
     chain: Chain, stage: str, name: str, shards: Iterable[Path], options: list[str], card: int
 ) -> subprocess.Popen[bytes]:
-    """A trial of a training, from the weights of an earlier run if there are any."""
+    """Start a trial of a training, from the weights of an earlier run if there are any."""
     arguments = ["--shards", *(str(shard) for shard in shards), "--out", str(chain.work / f"{stage}_{name}.pt")]
     arguments += ["--end-time", str(chain.end_time), *start_option(chain, f"{stage}.pt"), *options]
     return chain.launch(f"{stage}_{name}", f"train_{stage}", arguments, card)
 
 
 def start_decoder(chain: Chain, name: str, options: list[str], card: int) -> subprocess.Popen[bytes]:
-    """A trial of the decoder on the first shard of every card, which has audio."""
+    """Start a trial of the decoder on the first shard of every card, which has audio."""
     codes = ["--codes", str(chain.work / "codes.pt")]
     shards = chain.shards[: chain.cards]
     return start_trial(chain, "decoder", name, shards, [*codes, *options, *chain.decoder_options], card)
 
 
 def start_trainings(chain: Chain) -> dict[str, subprocess.Popen[bytes]]:
-    """Decoders on the first half of the cards, talkers on the second; they compile while the speech is made."""
+    """Start decoders on the first half of the cards, talkers on the second. They compile while the speech is made."""
     half = max(chain.cards // 2, 1)
     running = {}
     for number, (name, options) in enumerate(DECODER_TRIALS.items()):
@@ -206,7 +206,7 @@ def start_trainings(chain: Chain) -> dict[str, subprocess.Popen[bytes]]:
 
 
 def encode(chain: Chain, shards: list[Path]) -> None:
-    """Codes of the shards that lack them, spread over the cards."""
+    """Encode the shards that lack codes, spread over the cards."""
     missing = [str(shard) for shard in shards if not (shard / "codes.npy").exists()]
     running = {
         card: chain.launch(
@@ -254,7 +254,7 @@ def run(chain: Chain) -> None:
 
 
 def speak_for_decoders(chain: Chain) -> None:
-    """The first shards of all cards; one that fails is replaced by another card's."""
+    """Make the first shards of all cards. Another card's shard replaces one that fails."""
     shards = chain.shards[: chain.cards]
     if not all((shard / "done").exists() for shard in shards):
         for process in synthesise(chain, first_only=True):
@@ -271,7 +271,7 @@ def speak_for_decoders(chain: Chain) -> None:
 
 
 def finish_trials(chain: Chain, running: dict[str, subprocess.Popen[bytes]], cards: dict[str, int]) -> None:
-    """Wait for all decoders; one that fails early starts once more, from what it had saved."""
+    """Wait for all decoders. One that fails early restarts once, from its saved weights."""
     waiting, again = dict(running), set[str]()
     while waiting:
         time.sleep(0.5)
@@ -291,7 +291,7 @@ def finish_trials(chain: Chain, running: dict[str, subprocess.Popen[bytes]], car
 
 
 def run_decoder(chain: Chain) -> None:
-    """A better decoder for a finished voice: decoder.pt and all the trials' decoder_*.pt."""
+    """Train a better decoder for a finished voice. Writes decoder.pt and decoder_*.pt of all trials."""
     work, codes = chain.work, chain.work / "codes.pt"
     if chain.start is None:
         raise GateError("--decoder-only needs --start, with codes.pt and decoder.pt of the voice")
@@ -324,13 +324,20 @@ def main() -> None:
     parser.add_argument("--teacher", type=Path, required=True, help="folder with kokoro_int8.npz, voices_en_fp16.npz")
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, required=True, help="for the whole chain, export excluded")
+    parser.add_argument("--minutes", type=float, required=True, help="time for the whole chain without export")
     parser.add_argument("--speech-seconds", type=float, nargs=2, default=(55.0, 190.0), metavar=("FIRST", "ALL"))
     parser.add_argument("--codes-seconds", type=float, default=105.0)
-    parser.add_argument("--start", type=Path, help="folder with talker.pt and decoder.pt to go on from")
-    parser.add_argument("--decoder-only", action="store_true", help="only a better decoder; --start has codes.pt too")
+    parser.add_argument("--start", type=Path, help="folder with talker.pt and decoder.pt to continue from")
+    parser.add_argument(
+        "--decoder-only", action="store_true", help="train only a better decoder; --start needs codes.pt too"
+    )
     parser.add_argument("--decoder-options", default="", help="more options of train_decoder, in one string")
-    parser.add_argument("--cards", type=int, default=torch.cuda.device_count(), help="GPUs [all]; 1 without any: slow")
+    parser.add_argument(
+        "--cards",
+        type=int,
+        default=torch.cuda.device_count(),
+        help="number of GPUs [all]; without a GPU 1, which is slow",
+    )
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     cards = args.cards

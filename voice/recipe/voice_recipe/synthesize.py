@@ -1,4 +1,4 @@
-"""Teacher speech on one GPU: audio, phoneme alignment and pitch of as many sentences as the time allows.
+"""Stage 1: makes teacher speech on one GPU: audio, phoneme alignment and pitch, for as many sentences as time allows.
 
     python -m voice_recipe.synthesize --teacher DIR --corpus corpus.xz --out DIR --rank 0 --world 4 --seconds 60 150
 
@@ -24,7 +24,7 @@ from voice_recipe.corpus import Corpus
 from voice_recipe.teacher import Kokoro, TeacherSpeech, align, load_teacher
 
 UNITS_PER_SECOND = 40  # of 25 ms
-LEAD_UNITS, TAIL_UNITS = 4, 6  # silence kept before and behind the speech: 100 and 150 ms
+LEAD_UNITS, TAIL_UNITS = 4, 6  # silence kept before and after the speech: 100 and 150 ms
 FADE_SAMPLES = 480
 TARGET_RMS, PEAK_LIMIT = 0.08, 0.89
 SPEED_RANGE = (0.92, 1.15)
@@ -34,7 +34,7 @@ ARRAYS = ("audio", "mels", "phones", "log_f0", "utterance", "speaker", "frames")
 
 @dataclass
 class Shard:
-    """Arrays of one shard; N frames in all, U utterances."""
+    """Arrays of one shard, with N frames and U utterances in total."""
 
     audio: list[npt.NDArray[np.int16]] = field(default_factory=list)  # [N, 1920], only where keeps_audio
     mels: list[npt.NDArray[np.float16]] = field(default_factory=list)  # [N, 8, 80]
@@ -46,7 +46,7 @@ class Shard:
     keeps_audio: bool = True
 
     def save(self, folder: Path) -> float:
-        """Write the arrays, then an empty file `done`; -> hours."""
+        """Write the arrays, then an empty file `done` -> hours of speech."""
         folder.mkdir(parents=True, exist_ok=True)
         for name in ARRAYS:
             if getattr(self, name):
@@ -56,7 +56,7 @@ class Shard:
 
 
 def sounding_ids(ids: Tensor) -> Tensor:
-    """[B, T]: stress marks take the next symbol, length marks the one before, so that every frame has a sound."""
+    """[B, T]. Replace stress marks by the next symbol and length marks by the one before: every frame has a sound."""
     following = torch.cat([ids[:, 1:], ids[:, -1:]], 1)
     before = torch.cat([ids[:, :1], ids[:, :-1]], 1)
     stress = torch.isin(ids, torch.tensor(STRESS_IDS, device=ids.device))
@@ -98,7 +98,7 @@ def cut_to_frames(speech: TeacherSpeech, ids: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def batches(corpus: Corpus, order: npt.NDArray[np.int64], phonemes_per_batch: int) -> Iterator[list[int]]:
-    """Sentences of like length together; the pools keep the order random in the large."""
+    """Batch sentences of similar length. Sorting happens within pools, so that the order stays random overall."""
     pool = 1536
     for begin in range(0, len(order), pool):
         inside = sorted(order[begin : begin + pool], key=lambda i: int(corpus.offsets[i + 1] - corpus.offsets[i]))
@@ -123,7 +123,7 @@ class Synthesizer:
         self.styles = torch.from_numpy(styles).to(device)  # [speakers, 256 lengths, 256]
 
     def speak(self, corpus: Corpus, batch: list[int], speakers: Tensor, speed: Tensor, shard: Shard) -> int:
-        """Synthesise one batch into the shard; -> frames made."""
+        """Synthesise one batch into the shard -> number of frames."""
         rows = [corpus.phonemes_of(i) for i in batch]
         lengths = torch.tensor([len(row) + 2 for row in rows])
         ids = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)
@@ -159,12 +159,12 @@ def main() -> None:
     started = time.time()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    if device == "cuda":  # batches differ in shape; without a bound the allocator keeps the whole card
+    if device == "cuda":  # batches differ in shape, so without a bound the allocator would keep the whole card
         torch.cuda.set_per_process_memory_fraction(0.4)
     torch.manual_seed(args.rank)
     corpus, voice = Corpus.load(args.corpus), Synthesizer(args.teacher, device)
     rng = np.random.default_rng(11)
-    # Later passes over the corpus give every sentence another speaker and another rate.
+    # Later passes over the corpus give each sentence another speaker and rate.
     order = np.concatenate([rng.permutation(len(corpus.texts)) for _ in range(4)])[args.rank :: args.world]
     deadlines, shard, frames, part = list(args.seconds), Shard(), 0, 0
     for number, batch in enumerate(batches(corpus, order, args.batch_phonemes)):
@@ -172,7 +172,7 @@ def main() -> None:
         if elapsed > deadlines[0] and shard.frames:
             hours = shard.save(args.out / f"shard{args.rank}_{part}")
             print(f"shard {args.rank}_{part}: {hours:.1f} h after {time.time() - started:.0f} s", flush=True)
-            shard, part = Shard(keeps_audio=False), part + 1  # audio is for the decoder, and one shard is plenty
+            shard, part = Shard(keeps_audio=False), part + 1  # only the decoder needs audio, and one shard is enough
             deadlines.pop(0)
             if not deadlines:
                 return

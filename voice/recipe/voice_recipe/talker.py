@@ -1,4 +1,4 @@
-"""The talker and its code predictor; parameter names equal those of the checkpoint without the prefix "talker."."""
+"""The talker and its code predictor. Parameter names equal those of the checkpoint without the prefix "talker."."""
 
 # Parts that exist only for the published parameter names hang on bare modules, whose attributes have no types.
 # mypy: disable-error-code="union-attr,operator,index,arg-type,attr-defined"
@@ -43,7 +43,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor | None, past: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """x [B, T, H]; mask None means causal; past: keys and values before x."""
+        """x [B, T, H]. Mask None means causal. `past` holds the keys and values before x."""
         (batch, times, _), s = x.shape, self.sizes
         q = self.q_norm(self.q_proj(x).view(batch, times, s.heads, s.head_dim)).transpose(1, 2)
         k = self.k_norm(self.k_proj(x).view(batch, times, s.kv_heads, s.head_dim)).transpose(1, 2)
@@ -133,7 +133,7 @@ class PredictorModel(nn.Module):
 
 
 class CodePredictor(nn.Module):
-    """Codes 1.. of a frame, one after the other, from the talker's hidden state and code 0."""
+    """Predicts codes 1.. of a frame, one after the other, from the talker's hidden state and code 0."""
 
     def __init__(self, sizes: TalkerSizes, dropout: float) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ def ranges(starts: IntArray, lengths: IntArray) -> IntArray:
 
 
 def joined_documents(speaker: IntArray, frames: IntArray, rng: np.random.Generator) -> list[list[int]]:
-    """Runs of two or three utterances of one speaker, so that the talker meets longer texts."""
+    """Join runs of two or three utterances of one speaker, so that the talker sees longer texts."""
     runs = []
     for s in range(len(SPEAKERS)):
         order = rng.permutation(np.flatnonzero(speaker == s)).tolist()
@@ -52,7 +52,7 @@ def joined_documents(speaker: IntArray, frames: IntArray, rng: np.random.Generat
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokenisations of every sentence; the last variant is that of " text", for sentences that follow another one."""
+    """Tokenisations of every sentence. The last variant is that of " text", for sentences after another one."""
 
     flat: IntArray
     starts: list[IntArray]
@@ -73,7 +73,7 @@ class Tokens:
 
 
 def load_documents(shards: list[Path], tokens: Tokens, device: str) -> Documents:
-    """The codes of all shards with their texts."""
+    """Load the codes of all shards with their texts."""
 
     def join(name: str) -> IntArray:
         parts: list[IntArray] = [np.load(shard / f"{name}.npy") for shard in shards]
@@ -121,7 +121,7 @@ def load_documents(shards: list[Path], tokens: Tokens, device: str) -> Documents
 
 
 class Packer:
-    """Packs documents into batches of rows, forever, in a thread of its own."""
+    """Packs documents into batches of rows, endlessly, on a thread of its own."""
 
     def __init__(self, docs: Documents, chosen: IntArray, rows: int, row_length: int, seed: int) -> None:
         self.text_length, self.frames = docs.text_length.cpu().numpy(), docs.frames.cpu().numpy()
@@ -139,7 +139,7 @@ class Packer:
                 self.queue.put(packing)
 
     def epoch(self) -> Iterator[Packing]:
-        """All chosen documents once, in random order, modes and tokenisations."""
+        """Pack all chosen documents once, in random order, with random modes and tokenisations."""
         order = self.rng.permutation(self.chosen)
         count = len(order)
         variant = np.where(self.rng.random(count) < TRUE_TOKENS_SHARE, 0, self.rng.integers(1, VARIANTS, count))

@@ -28,7 +28,7 @@ STYLE_HALF = 128  # a style vector is [timbre | prosody]
 
 @dataclass
 class TeacherSpeech:
-    """What the teacher made of a batch of sentences."""
+    """The teacher's speech for a batch of sentences."""
 
     audio: Tensor  # [B, 600 F] float32, 24 kHz, zero padded
     frames: Tensor  # [B] int64, frames of 25 ms
@@ -42,7 +42,7 @@ def length_mask(lengths: Tensor, times: int) -> Tensor:
 
 
 class AdaptiveNorm(nn.Module):
-    """Instance norm over time whose gain and shift come from the style; followed by its activation."""
+    """Instance norm over time, with gain and shift from the style, and the activation after it."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class ReceptiveFieldBlock(nn.Module):
 
 
 class Generator(nn.Module):
-    """Harmonic source plus upsampling network, inverse STFT at the end."""
+    """Harmonic source and upsampling network, with an inverse STFT at the end."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The text tokenizer: a small byte-level BPE in the layout of Qwen2's, with 33 special tokens behind it.
+"""The text tokenizer: a small byte-level BPE in the layout of Qwen2's, followed by 33 special tokens.
 
 python -m voice_recipe.text_tokenizer --corpus corpus.xz --out DIR
 """
@@ -33,7 +33,7 @@ def tokenizer(model: models.Model) -> Tokenizer:
 
 
 def train(texts: list[str], folder: Path) -> None:
-    """Write vocab.json and merges.txt; "assistant", which frames every prompt, becomes one token."""
+    """Write vocab.json and merges.txt. "assistant", which every prompt contains, becomes one token."""
     bpe = tokenizer(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=TEXT_BPE_SIZE,
@@ -52,7 +52,7 @@ def train(texts: list[str], folder: Path) -> None:
 
 
 class TextTokenizer:
-    """The trained tokenizer; `dropout` gives random splits for training."""
+    """The trained tokenizer. `dropout` gives random splits for training."""
 
     def __init__(self, folder: Path, dropout: float | None = None) -> None:
         self.vocab: dict[str, int] = json.loads((folder / "vocab.json").read_text())
@@ -73,7 +73,7 @@ class TextTokenizer:
         return len(self.vocab) + offset
 
     def encode(self, texts: list[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-        """-> ids of all texts in a row, offsets [len + 1]."""
+        """Encode texts -> ids of all texts in a row, offsets [len + 1]."""
         rows = [encoding.ids for encoding in self.bpe.encode_batch(texts)]
         offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
         return np.fromiter((i for row in rows for i in row), np.int32, int(offsets[-1])), offsets

@@ -1,4 +1,4 @@
-"""Stage 2: learn the codes from the first shards, in about a minute and a half on one GPU.
+"""Stage 2: learns the codes from the first shards, in about a minute and a half on one GPU.
 
 python -m voice_recipe.train_codes --shards DIR.. --out codes.pt --seconds 90
 """
@@ -20,19 +20,19 @@ from voice_recipe.audio_features import Speech, cosine_rate, random_windows, wai
 from voice_recipe.config import CODEC, MEL_BINS
 from voice_recipe.speech_codes import PhoneProbe, Quantized, SpeechCodes, features
 
-CONTINUOUS_SHARE = 0.25  # of the time without quantiser
+CONTINUOUS_SHARE = 0.25  # share of the time that trains without the quantiser
 LAST_REVIVAL = 0.8
 WINDOW_FRAMES = 48
 PEAK_RATE = 1e-3
 
 
 def phone_loss(logits: Tensor, phones: Tensor) -> Tensor:
-    """logits [..., symbols] against phones of the same leading shape in flat order."""
+    """Loss of logits [..., symbols] against phones of the same leading shape, in flat order."""
     return F.cross_entropy(logits.flatten(0, -2).float(), phones.flatten().long())
 
 
 def reconstruction(output: Tensor, target: Tensor) -> dict[str, Tensor]:
-    """L1 of mels (in natural log), of pitch where voiced, and the voicing decision."""
+    """Losses: L1 of mels (natural log), L1 of pitch in voiced parts, and the voicing decision."""
     mel = (output[..., :MEL_BINS] - target[..., :MEL_BINS]).abs().mean()
     voiced = target[..., MEL_BINS + 1]
     pitch = ((output[..., MEL_BINS] - target[..., MEL_BINS]).abs() * voiced).sum() / voiced.sum().clamp(min=1)
@@ -56,7 +56,7 @@ class CodesTrainer:
         return self.speech.phones[index], features(self.speech.mels[index], self.speech.log_f0[index])
 
     def step(self, progress: float, revive: bool) -> dict[str, Tensor]:
-        """One update; -> detached losses."""
+        """Make one update -> detached losses."""
         phones, target = self.draw()
         with torch.autocast(self.device.split(":")[0], torch.bfloat16):
             semantic, acoustic = self.model.latents(phones, target)
@@ -92,7 +92,7 @@ class CodesTrainer:
 
     @staticmethod
     def _noisy(latents: Tensor) -> Quantized:
-        """Before the quantiser exists: a little noise, and a pull towards unit size."""
+        """Stand-in for the quantiser: adds a little noise, and a pull towards unit size."""
         noisy = latents + 0.1 * torch.randn_like(latents)
         return Quantized(noisy, latents.new_zeros(*latents.shape[:2], 0), 0.1 * (latents.pow(2).mean() - 1).relu())
 
@@ -106,7 +106,7 @@ class CodesTrainer:
 
     @torch.no_grad()
     def report(self) -> dict[str, float]:
-        """Share of 10 ms whose phoneme the probe hears, from the true and from the decoded mels; code use."""
+        """Share of 10 ms whose phoneme the probe recognises, in true and in decoded mels, and the use of the codes."""
         phones, target = self.draw()
         semantic, acoustic = self.model.latents(phones, target)
         first, rest = self.model.semantic(semantic), self.model.acoustic(acoustic)

@@ -1,10 +1,10 @@
-"""Stage 4a: the codec's waveform decoder learns to speak the finished codes.
+"""Stage 4a: trains the codec's waveform decoder on the finished codes.
 
     python -m voice_recipe.train_decoder --shards DIR.. --codes codes.pt --out decoder.pt --end-time T
 
-It compiles and captures its steps on random inputs while the codes are still being made.  First spectra only, then also
-critics.  A whole step - decoder, losses, critics, both optimisers - is one CUDA graph: with about two thousand small
-kernels, launching them one by one costs more than running them.
+It compiles and captures its steps on random inputs while the codes are still being made. It trains on spectra first and
+adds the critics later. A whole step (decoder, losses, critics, both optimisers) is one CUDA graph, because a step has
+about two thousand small kernels, and launching them one by one costs more than running them.
 """
 
 # Some of torch's own methods carry no types.
@@ -32,14 +32,18 @@ from voice_recipe.speech_codes import MEL_MEAN, MEL_STD, PhoneProbe
 from voice_recipe.training import Average, Clock, save_state, training_device
 
 MEL_RESOLUTIONS = ((2048, 128), (1024, 80), (512, 48), (256, 24), (128, 12))
-CONTEXT_FRAMES, DECODED_FRAMES, WARMUP_FRAMES = 24, 14, 2  # context includes the decoded frames; warm-up is not judged
+CONTEXT_FRAMES, DECODED_FRAMES, WARMUP_FRAMES = (
+    24,
+    14,
+    2,
+)  # context includes the decoded frames; warm-up frames have no loss
 JUDGED_SAMPLES = (DECODED_FRAMES - WARMUP_FRAMES) * SAMPLES_PER_FRAME
 CRITIC_RATE_SHARE = 0.4
-ADVERSARIAL_RATE_SHARE = 0.5  # of the rate without critics
+ADVERSARIAL_RATE_SHARE = 0.5  # share of the learning rate without critics
 AVERAGE_EVERY_STEPS = 8
 SAVE_EVERY_SECONDS, LOG_EVERY_SECONDS = 60.0, 30.0
 STATISTICS = ("mel", "critic", "adversarial", "matching", "norm")
-BFLOAT16_STEP = 2.0**-7  # weights of an earlier run were kept in bfloat16
+BFLOAT16_STEP = 2.0**-7  # relative step of the weights of an earlier run, which are stored in bfloat16
 
 
 def mel_distance(real_parts: Tensor, fake_parts: Tensor, filters: Tensor) -> Tensor:
@@ -58,17 +62,17 @@ def spectrum(audio: Tensor, fft_size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Settings:
-    """What distinguishes one trial from another."""
+    """Settings that differ between trials."""
 
     batch: int = 32
-    critic_batch: int = 16  # so many of them pass the critics
+    critic_batch: int = 16  # samples of a batch that pass the critics
     rate: float = 8e-4
     mel_weight: float = 100.0
     matching_weight: float = 1.0
 
 
 class DecoderTrainer:
-    """Decoder, critics, optimisers; inputs and statistics in fixed buffers, so that a step can be a CUDA graph."""
+    """Decoder, critics and optimisers. Inputs and statistics are in fixed buffers, so a step can be a CUDA graph."""
 
     def __init__(self, settings: Settings, eager: bool = False) -> None:
         self.device, self.settings = training_device(), settings
@@ -82,8 +86,10 @@ class DecoderTrainer:
         self.critic_parameters = list(self.critics.parameters())
         self.optimizer = torch.optim.AdamW(self.decoder_parameters, self.rate, **options)
         self.critic_optimizer = torch.optim.AdamW(self.critic_parameters, self.critic_rate, **options)
-        torch._inductor.config.max_pointwise_cat_inputs = 2  # else every tap of a convolution computes all its inputs
-        # Only the decoder is compiled: critics and spectra gain little from it inside a graph and take minutes.
+        torch._inductor.config.max_pointwise_cat_inputs = (
+            2  # otherwise each tap of a convolution recomputes all of its inputs
+        )
+        # Only the decoder is compiled. Critics and spectra gain little from it inside a graph and take minutes.
         self.decode: Callable[..., Tensor] = self.decoder if eager else torch.compile(self.decoder, dynamic=False)
         self.codes = torch.zeros(settings.batch, CONTEXT_FRAMES, CODEC.codebooks, dtype=torch.long, device=self.device)
         self.audio = torch.zeros(settings.batch, JUDGED_SAMPLES, device=self.device)
@@ -103,7 +109,7 @@ class DecoderTrainer:
             return self.critics.judge(number, audio)
 
     def critic_step(self, real: Tensor, fake: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
-        """Update the critics; -> loss, and the features of the real audio that each of them saw."""
+        """Update the critics -> loss, and each critic's features of the real audio."""
         for p in self.critic_parameters:
             p.requires_grad_(True)
         both, count = torch.cat([real, fake]), len(real)
@@ -123,7 +129,7 @@ class DecoderTrainer:
         return loss.detach(), [maps for _, maps in found]
 
     def update(self, adversarial: bool) -> None:
-        """One step on the codes [B, 24, 8] and the audio of their last 12 frames in the buffers."""
+        """Make one step on the buffers: codes [B, 24, 8] and the audio of their last 12 frames."""
         with torch.autocast(self.device, torch.bfloat16):
             decoded = self.decode(self.codes, DECODED_FRAMES)
         fake = decoded.float()[:, WARMUP_FRAMES * SAMPLES_PER_FRAME :].contiguous()
@@ -156,7 +162,7 @@ class DecoderTrainer:
     # Preparation ----------------------------------------------------------------------------------------------------
 
     def reset(self, states: list[dict[str, Tensor]]) -> None:
-        """Weights back to `states`, optimisers to their start, all in place: graphs hold the addresses."""
+        """Reset weights to `states` and optimisers to their start, in place, because graphs hold the addresses."""
         for module, state in zip((self.decoder, self.critics), states, strict=True):
             module.load_state_dict(state)
         for optimizer in (self.optimizer, self.critic_optimizer):
@@ -177,7 +183,7 @@ class DecoderTrainer:
         self.average = Average(self.decoder, 0.99)
 
     def _warm_up(self, kinds: tuple[bool, ...]) -> None:
-        """Plain steps, in a stream beside the main one as a capture wants it."""
+        """Run plain steps in a side stream, which a capture requires."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -186,7 +192,7 @@ class DecoderTrainer:
         torch.cuda.current_stream().wait_stream(side)
 
     def _capture(self, states: list[dict[str, Tensor]], expected: list[float]) -> None:
-        """Graphs of both steps; kept only if they repeat the plain steps."""
+        """Capture graphs of both steps. Keep them only if they repeat the plain steps."""
         home = torch.cuda.current_stream()
         try:
             self._warm_up((True, True))
@@ -196,7 +202,7 @@ class DecoderTrainer:
                     self.update(adversarial)
                 self.graphs[adversarial] = graph
             found = self._trial(states)
-        except Exception as error:  # whatever stops a capture, plain steps still work
+        except Exception as error:  # plain steps work even if a capture fails
             torch.cuda.set_stream(home)
             print(f"no graphs: {error}", flush=True)
             self.graphs = {}
@@ -210,7 +216,7 @@ class DecoderTrainer:
             self.graphs = {}
 
     def _trial(self, states: list[dict[str, Tensor]]) -> list[float]:
-        """Losses after three steps of each kind from the given state."""
+        """Losses after three steps of each kind, from the given state."""
         self.reset(states)
         losses = []
         for adversarial in (False, True):
@@ -220,7 +226,7 @@ class DecoderTrainer:
         return losses
 
     def _step_ms(self) -> float:
-        """Time of a step with critics; the best of some, for other stages may share the card."""
+        """Time of a step with critics in ms, the best of several, because other stages may share the card."""
         best = float("inf")
         for _ in range(3):
             torch.cuda.synchronize()
@@ -232,7 +238,7 @@ class DecoderTrainer:
         return best
 
     def load_codebooks(self, state: dict[str, Tensor]) -> None:
-        """Codebooks of the finished SpeechCodes; with new ones, also its projections behind them."""
+        """Load the codebooks of the finished SpeechCodes. If they are new, load its projections too."""
         for side, target in (("semantic", self.decoder.rvq_first), ("acoustic", self.decoder.rvq_rest)):
             books = torch.stack([state[f"{side}.books.{i}.vectors"] for i in range(len(target.codebooks))])
             if not torch.allclose(books, target.codebooks, rtol=BFLOAT16_STEP, atol=1e-6):
@@ -243,7 +249,7 @@ class DecoderTrainer:
 
 @torch.no_grad()
 def heard_share(trainer: DecoderTrainer, probe: PhoneProbe, speech: Speech, codes: Tensor, count: int = 16) -> float:
-    """Share of 10 ms whose phoneme the probe hears in decoded speech (see PhoneProbe)."""
+    """Share of 10 ms whose phoneme the probe recognises in decoded speech (see PhoneProbe)."""
     index = random_windows(len(codes), 48, count, trainer.device)
     audio = trainer.decoder(codes[index].long()).float()
     mels = (frame_mels(audio) - MEL_MEAN) / MEL_STD
@@ -287,9 +293,9 @@ def main() -> None:
         name, kind = setting.name.replace("_", "-"), type(setting.default)
         parser.add_argument(f"--{name}", type=kind, default=setting.default)
     parser.add_argument("--critics-from", type=float, default=0.3, help="share of the time without critics")
-    parser.add_argument("--start", type=Path, help="weights of an earlier run to go on from, where the file exists")
+    parser.add_argument("--start", type=Path, help="weights of an earlier run to continue from, if the file exists")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--eager", action="store_true", help="nothing compiled, no graphs")
+    parser.add_argument("--eager", action="store_true", help="do not compile or capture graphs")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     settings = Settings(**{setting.name: getattr(args, setting.name) for setting in fields(Settings)})

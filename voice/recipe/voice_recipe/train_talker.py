@@ -1,4 +1,4 @@
-"""Stage 4b: the talker and its code predictor.
+"""Stage 4b: trains the talker and its code predictor.
 
 python -m voice_recipe.train_talker --shards DIR.. --corpus corpus.xz --tokenizer DIR --out talker.pt --end-time T
 """
@@ -27,22 +27,22 @@ from voice_recipe.text_tokenizer import TextTokenizer
 from voice_recipe.training import Average, Clock, save_state, training_device
 
 ROW_LENGTH = 512
-TRAINED_CODEC_ROWS = 1152  # code 0 and EOS lie below; the ids above are never sampled
-NOISY_SHARE, MOST_NOISE = 0.6, 0.10  # of documents whose history codes are disturbed, and how many of their codes
+TRAINED_CODEC_ROWS = 1152  # code 0 and EOS lie below; higher ids are never sampled
+NOISY_SHARE, MOST_NOISE = 0.6, 0.10  # share of documents with disturbed history codes, and largest share of their codes
 HELD_OUT_DOCUMENTS = 480
 SAVE_EVERY_SECONDS, LOG_EVERY_SECONDS = 60.0, 20.0
 PREDICTOR_WEIGHT = 0.7
 
 
 class TalkerLoss(torch.nn.Module):
-    """Talker with everything between a packed batch and its losses, so that it compiles as one piece."""
+    """The talker and everything between a packed batch and its losses, so that it compiles as one piece."""
 
     def __init__(self, talker: Talker, predictor_frames: int, rows: int) -> None:
         super().__init__()
         self.talker, self.predictor_frames, self.rows = talker, predictor_frames, rows
 
     def disturbed(self, codes: Tensor, owner: Tensor) -> Tensor:
-        """History codes [P, 8] with random ones mixed in; the rate differs from document to document."""
+        """History codes [P, 8] with random ones mixed in. The rate differs between documents."""
         slots = torch.rand(4096, 2, device=codes.device)[owner.clamp(min=0) % 4096]
         rate = slots[:, :1] * MOST_NOISE * (slots[:, 1:] < NOISY_SHARE)
         other = torch.randint_like(codes, TALKER.codebook_size)
@@ -196,7 +196,7 @@ def main() -> None:
     parser.add_argument("--predictor-frames", type=int, default=6144)
     parser.add_argument("--rate", type=float, default=1.5e-3)
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--start", type=Path, help="weights of an earlier run to go on from, where the file exists")
+    parser.add_argument("--start", type=Path, help="weights of an earlier run to continue from, if the file exists")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--eager", action="store_true")
     args = parser.parse_args()

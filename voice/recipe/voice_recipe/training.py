@@ -1,4 +1,4 @@
-"""What the training stages share: a clock for a fixed end time and averaged weights."""
+"""Shared parts of the training stages: a clock for a fixed end time, and averaged weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def training_device() -> str:
-    """The one GPU of a stage, or the CPU for tests; TF32 where float32 remains."""
+    """The one GPU of a stage, or the CPU for tests. Uses TF32 for float32 products."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     return "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -55,7 +55,7 @@ class Average:
 
 
 def save_state(average: Average, out: Path, result: dict[str, Any]) -> None:
-    """Averaged weights in bfloat16 and, beside them, what they reach; replaced atomically."""
+    """Write averaged weights in bfloat16, and their result next to them. Replaces files atomically."""
     state = {name: value.bfloat16() for name, value in average.state_dict().items()}
     torch.save(state, out.with_suffix(".tmp"))
     os.replace(out.with_suffix(".tmp"), out)

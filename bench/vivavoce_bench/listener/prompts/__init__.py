@@ -1,7 +1,7 @@
 """Texts to be spoken: bundled English and Chinese sentences, or a file with one text a line.
 
-en.txt and zh.txt were composed for this project and are given to the public domain (CC0). Each is a sentence of a few
-seconds, as in the sets that are usual for this (Seed-TTS evaluation: Common Voice, DiDiSpeech).
+en.txt and zh.txt were written for this project and are in the public domain (CC0). Each text is a sentence of a few
+seconds, as in the usual test sets (Seed-TTS evaluation: Common Voice, DiDiSpeech).
 """
 
 import random
@@ -13,7 +13,7 @@ BUNDLED = ("en", "zh")
 
 
 def load_prompts(name: str) -> list[str]:
-    """`en`, `zh`, or the path of a file. Raises ValueError if there is no text in it."""
+    """Reads the texts of `en`, `zh`, or a file at this path. Raises ValueError if there are none."""
     path = files(__name__) / f"{name}.txt" if name in BUNDLED else Path(name)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -26,7 +26,7 @@ def load_prompts(name: str) -> list[str]:
 
 
 class PromptOrder:
-    """An endless order of texts in which each comes once before any comes again; the same for the same seed."""
+    """Endless order of texts. Each comes once before any comes again. The same seed gives the same order."""
 
     def __init__(self, texts: Sequence[str], seed: str) -> None:
         self._texts = list(texts)
