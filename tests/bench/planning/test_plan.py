@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from vivavoce_bench.engine import steps as bench_steps
 from vivavoce_bench.engine.steps import Recorder, decoding_slows, host_ms
+from vivavoce_bench.listener.metrics import percentile
 from vivavoce_bench.planning import plan as bench_plan
-from vivavoce_bench.planning.plan import SimulatedEngine, Workload, fewest_replicas, percentile, simulate
+from vivavoce_bench.planning.plan import SimulatedEngine, Workload, fewest_replicas, simulate
 from vivavoce_bench.planning.simulation import Arrival, Stall
 from vivavoce_bench.planning.step_times import Curve, StepTimes, read_step_times
 from vivavoce_engine import EngineConfig
