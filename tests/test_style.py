@@ -7,6 +7,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 SOURCES = ("engine", "server", "clients", "bench", "eval", "voice", "deploy", "examples")
 MAX_FUNCTION_LINES = 60
@@ -121,6 +123,35 @@ def test_functions_take_few_parameters() -> None:
         if parameters(function) > MAX_PARAMETERS and not is_kernel(function)
     ]
     assert set(wide) - WIDE == set()
+
+
+def test_docstrings_of_public_names_are_found() -> None:
+    source = '''
+"""Module."""
+LIMIT = 1
+"""Attribute."""
+_HIDDEN = 2
+"""Hidden attribute."""
+
+class Public:
+    """Class."""
+    def method(self) -> None:
+        """Method."""
+        self.field = 0
+        """Field."""
+    def _private(self) -> None:
+        """Private method."""
+'''
+    found = [text for _, text in docstrings(ast.parse(source))]
+    assert found == ["Module.", "Attribute.", "Class.", "Method.", "Field."]
+
+
+@pytest.mark.parametrize(
+    ("opening", "headless"),
+    [("What it does.", True), ("By how much it grows.", True), ("Offers audio.", False), ("Whole seconds.", False)],
+)
+def test_headless_openings_are_told_from_others(opening: str, headless: bool) -> None:
+    assert bool(HEADLESS.match(opening)) == headless
 
 
 def test_docstrings_begin_with_a_noun_or_a_verb() -> None:
