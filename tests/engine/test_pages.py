@@ -199,9 +199,7 @@ class Ahead:
             for sequence in plan.step:
                 assert pages_of(sequence.position + 1) == len(sequence.pages)
                 begun.append((sequence, sequence.frames_made + 1 >= self.lengths[sequence.utterance_id]))
-                sequence.add_frame()
-            for sequence, frames in plan.vocode:
-                sequence.add_vocoded(frames)
+            plan.count_begun()
             if plan:
                 self.underway.append(begun)
             if self.underway and (len(self.underway) > 1 or not plan):

@@ -143,3 +143,13 @@ def test_the_last_allowed_frame_is_complete_when_it_is_known() -> None:
     assert sequence.send(piece(1)) is not None
     assert sequence.complete
     assert sequence.finished().reason == "length"
+
+
+def test_waiting_frames_can_be_given_up() -> None:
+    sequence = Sequence(pending(1), row=0)
+    for _ in range(5):
+        make(sequence)
+    sequence.drop_waiting(keep=2)
+    assert (sequence.frames_made, sequence.frames_vocoded, sequence.frames_waiting) == (5, 3, 2)
+    with pytest.raises(AssertionError):
+        sequence.drop_waiting(keep=3)

@@ -53,10 +53,7 @@ def piece(frames: int) -> AudioChunk:
 
 def commit(scheduler: Scheduler, plan: Plan, ending: frozenset[int] = frozenset()) -> dict[int, Finished]:
     """Commits a plan as the engine does after it ran. The utterances `ending` end in it. Returns the finished ones."""
-    for sequence in plan.step:
-        sequence.add_frame()
-    for sequence, frames in plan.vocode:
-        sequence.add_vocoded(frames)
+    plan.count_begun()
     for sequence in plan.step:
         sequence.confirm_frame(sequence.utterance_id in ending)
     for sequence, frames in plan.vocode:

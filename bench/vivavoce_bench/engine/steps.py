@@ -190,7 +190,7 @@ class Recorder:
                 utterances = self._new_utterances(rows, [TEXT], streaming_text=True)
                 yield Plan(utterances, (), ())
             for utterance in utterances:
-                utterance.frames_vocoded = utterance.frames_made + 1 - length
+                utterance.drop_waiting(keep=length - 1)
             yield from _step(Plan((), utterances, tuple((utterance, length) for utterance in utterances)))
 
     def _frames_until_end(self, utterances: tuple[Sequence, ...], frames: int) -> Generator[Plan, None, bool]:
@@ -270,10 +270,7 @@ class Recorder:
 def _step(plan: Plan) -> Iterator[Plan]:
     """Yields the plan, and counts its frames once it has begun."""
     yield plan
-    for utterance in plan.step:
-        utterance.add_frame()
-    for utterance, frames in plan.vocode:
-        utterance.add_vocoded(frames)
+    plan.count_begun()
 
 
 def _frames(utterances: tuple[Sequence, ...], count: int) -> Iterator[Plan]:

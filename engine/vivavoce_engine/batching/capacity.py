@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What the loop and the scheduler must know of the machine behind a runner. Each runner states one of these."""
+    """The limits of the machine behind a runner, for the loop and the scheduler. Each runner states one."""
 
     steps_ahead: int
     """Steps that may begin before the loop waits for the oldest. 0: `launch` does all the work itself. 1: a device
@@ -20,7 +20,7 @@ class Capacity:
     piece_frames: int | None = None
     """Largest piece of audio of each row, in frames; None leaves the limit to the configuration."""
     few_rows: int = 0
-    """Where more rows than this run, a piece of audio has one frame. Read only if `piece_frames` is set."""
+    """Most rows with pieces of `piece_frames`; with more rows, a piece has one frame."""
 
     def __post_init__(self) -> None:
         assert self.steps_ahead >= 0

@@ -156,12 +156,7 @@ class EngineLoop:
         step = self._runner.launch(plan)
         self._underway.append(Underway(step, now_s))
         failed = step.outcome.failed
-        for sequence in plan.step:
-            if sequence.utterance_id not in failed:
-                sequence.add_frame()
-        for sequence, frames in plan.vocode:
-            if sequence.utterance_id not in failed:
-                sequence.add_vocoded(frames)
+        plan.count_begun(failed)
         if failed:
             broken = [sequence for sequence in self._scheduler.running_sequences() if sequence.utterance_id in failed]
             for sequence in broken:

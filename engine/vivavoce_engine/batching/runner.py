@@ -82,7 +82,7 @@ class Runner(Protocol):
 
     @property
     def capacity(self) -> Capacity:
-        """How much it takes at once. Constant."""
+        """Limits of the machine that it runs on. Constant."""
         ...
 
     def launch(self, plan: Plan) -> Step:

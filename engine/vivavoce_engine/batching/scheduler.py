@@ -5,6 +5,7 @@ Pure Python: no tensors, no threads, no clock.
 
 import math
 from collections import Counter
+from collections.abc import Container
 from dataclasses import dataclass
 
 from vivavoce_engine.batching.capacity import Capacity
@@ -30,6 +31,15 @@ class Plan:
 
     def __bool__(self) -> bool:
         return bool(self.start or self.step or self.vocode)
+
+    def count_begun(self, failed: Container[int] = ()) -> None:
+        """Counts the plan's frames in its sequences once its step has begun, except for `failed` utterances."""
+        for sequence in self.step:
+            if sequence.utterance_id not in failed:
+                sequence.add_frame()
+        for sequence, frames in self.vocode:
+            if sequence.utterance_id not in failed:
+                sequence.add_vocoded(frames)
 
 
 class Scheduler:

@@ -113,6 +113,11 @@ class Sequence:
         assert 0 < frames <= self.frames_waiting
         self.frames_vocoded += frames
 
+    def drop_waiting(self, keep: int) -> None:
+        """Gives up waiting frames until `keep` are left, for measurements of calls of a certain length."""
+        assert 0 <= keep <= self.frames_waiting
+        self.frames_vocoded = self.frames_made - keep
+
     def send(self, chunk: AudioChunk) -> AudioChunk | None:
         """The part of a decoded piece that is speech, without void frames; None if nothing is left."""
         frames = min(chunk.frames, self.frames_known - self.frames_sent)

@@ -16,7 +16,7 @@ from vivavoce_engine.text.prompt import Prompt, check_characters
 
 
 class LiveQueue(Protocol):
-    """What an open utterance needs of the engine that speaks it (EngineFront has it)."""
+    """The part of an engine that an open utterance uses (EngineFront has it)."""
 
     @property
     def config(self) -> EngineConfig: ...
