@@ -3,6 +3,7 @@
 import argparse
 import io
 import sys
+import tomllib
 import types
 import wave
 from collections.abc import Iterator
@@ -112,3 +113,14 @@ def test_a_command_that_is_not_installed_names_its_extra(
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
+
+
+def test_every_command_of_the_project_has_a_line_of_help(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert command_line.HELP.keys() == groups["vivavoce.commands"].keys() | groups["vivavoce.bench"].keys()
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    shown = capsys.readouterr().out
+    for kind in groups["vivavoce.bench"]:
+        assert f"{kind} " in shown
+        assert command_line.HELP[kind] in " ".join(shown.split())

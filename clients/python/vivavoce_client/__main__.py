@@ -17,6 +17,16 @@ COMMAND_GROUP = "vivavoce.commands"
 BENCH_GROUP = "vivavoce.bench"
 EXTRAS = {"serve": "server", "engine": "engine", "plan": "engine", "steps": "engine"}
 """Command → the extra of vivavoce-speech that installs its imports. By default the extra has the command's name."""
+HELP = {
+    "compare": "measure two servers under the same load",
+    "engine": "measure the engine on this machine",
+    "eval": "judge the speech of a voice",
+    "load": "measure a server under load, as its listeners hear it",
+    "plan": "compute how many replicas a rate of requests needs",
+    "serve": "serve speech over HTTP and WebSocket",
+    "steps": "record step times on this machine, for `bench plan`",
+}
+"""Command → its line in the list of commands, which shows it without importing the command."""
 USAGE_ERROR, FAILURE = 2, 1
 
 
@@ -79,7 +89,7 @@ def add_installed(
     for entry in entry_points(group=group):
         if entry.name in commands.choices:
             continue  # a package cannot replace a built-in command
-        command_parser = commands.add_parser(entry.name, help="see its own --help")
+        command_parser = commands.add_parser(entry.name, help=HELP.get(entry.name, "see its own --help"))
         if asked == [entry.name]:
             command = load_command(entry)
             command.add_arguments(command_parser)
