@@ -1,6 +1,7 @@
 """The layers of the house: an ordered list of rooms, in which imports go downwards only, and no modules in a circle."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -133,6 +134,20 @@ def test_every_module_lies_in_a_room() -> None:
 def test_every_room_holds_code() -> None:
     rooms = {room_of(name) for name in modules()} | {"tests"}
     assert [room for layer in LAYERS for room in layer if room not in rooms] == []
+
+
+def test_the_architecture_names_every_room_of_the_engine_with_its_level() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    told = {}
+    for names, level in re.findall(r"^\| (\S[^|]*?) \| (\d) \|", page, re.MULTILINE):
+        told |= {name.strip("`/"): int(level) for name in names.split()}
+    rooms = [[room for room in layer if within(room, "vivavoce_engine")] for layer in LAYERS]
+    expected = {
+        room.removeprefix("vivavoce_engine."): level
+        for level, layer in enumerate(filter(None, rooms), 1)
+        for room in layer
+    }
+    assert told == expected
 
 
 def test_imports_go_down() -> None:
