@@ -1,4 +1,4 @@
-"""Vivavoce's HTTP server. It knows FastAPI and audio containers; it knows no torch, no tokens, no models' insides.
+"""Vivavoce's HTTP server. It knows FastAPI and audio containers, but neither torch nor tokens nor a model's internals.
 
 app = create_app(engine, ServerConfig())    # any ASGI server runs it; `vivavoce serve` uses uvicorn
 """

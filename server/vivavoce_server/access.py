@@ -1,13 +1,13 @@
-"""Who may call, and how much: Bearer keys, each with a limit on speech at once and on requests a minute.
+"""Access control: Bearer keys, each with a limit on concurrent speech and on requests per minute.
 
-Keys come from settings (a name is made up for each) or from a TOML file:
+Keys come from the settings (each gets a generated name) or from a TOML file:
 
     [alice]
     key = "sk-..."
     max_concurrent = 4
     requests_per_minute = 120
 
-The file may change while the server runs: `Keyring.replace` takes the new keys, and what a key has used stays counted.
+The file may change while the server runs. `Keyring.replace` takes the new keys and keeps each key's counted use.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ SECONDS_A_MINUTE = 60.0
 
 
 class KeyEntry(BaseModel):
-    """One key and its limits; None is no limit."""
+    """One key and its limits. None means no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,9 +42,9 @@ class KeyEntry(BaseModel):
 
 
 class Caller:
-    """Somebody who may speak, and what they have used of their limits. Used on the event loop alone.
+    """The holder of a key, and the use so far of the key's limits. Only the event loop's thread uses it.
 
-    `name` is empty where the server wants no keys: then nobody can be told apart.
+    `name` is empty if the server has no keys, because callers then cannot be told apart.
     """
 
     def __init__(self, name: str, entry: KeyEntry | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,26 +57,26 @@ class Caller:
         self.limit(name, entry)
 
     def limit(self, name: str, entry: KeyEntry | None) -> None:
-        """Takes over a name and limits; a limit that does not change keeps what has been used of it."""
+        """Sets the name and the limits. A limit that does not change keeps its counted use."""
         self.name = name
         self._max_concurrent = entry.max_concurrent if entry else None
         per_minute = entry.requests_per_minute if entry else None
         if per_minute != self._per_minute:
-            # A bucket that holds one minute's requests and refills steadily.
+            # A token bucket: it holds one minute's requests and refills at a constant rate.
             self._per_minute = per_minute
             self._tokens = float(per_minute or 0)
             self._filled_s = self._clock()
 
     def revoke(self) -> None:
-        """Takes the key back: what runs goes on, nothing new begins, on no connection that is still open either."""
+        """Revokes the key. Running speech continues. New speech is refused, on open connections too."""
         self._revoked = True
 
     @contextmanager
     def speaking(self, requests: int = 1) -> Iterator[None]:
-        """Counts speech while it runs.
+        """Counts one running speech request until the block ends. `requests` is its cost in requests per minute.
 
         Raises:
-            ApiError: 429, a limit is reached; says when to come back. 401, the key has been revoked.
+            ApiError: 429 if a limit is reached, with the time to retry after; 401 if the key has been revoked.
         """
         if self._revoked:
             raise _unknown_key()
@@ -96,7 +96,7 @@ class Caller:
         per_s = self._per_minute / SECONDS_A_MINUTE
         self._tokens = min(float(self._per_minute), self._tokens + (now_s - self._filled_s) * per_s)
         self._filled_s = now_s
-        # A batch larger than the bucket is let through when the bucket is full; it then owes the rest.
+        # A full bucket lets a batch through that is larger than the bucket. The batch then owes the rest.
         needed = min(requests, self._per_minute)
         if self._tokens < needed:
             message = f"this key may make {self._per_minute} requests a minute"
@@ -110,7 +110,7 @@ def _too_many(limit: str, retry_after_s: float) -> ApiError:
 
 
 class Keyring:
-    """All keys of a server. Without any, everybody is the same unlimited caller."""
+    """All keys of a server. A server without keys treats everybody as one unlimited caller."""
 
     def __init__(self, entries: Sequence[tuple[str, KeyEntry]]) -> None:
         self._callers: dict[bytes, Caller] = {}
@@ -118,7 +118,7 @@ class Keyring:
         self.replace(entries)
 
     def replace(self, entries: Sequence[tuple[str, KeyEntry]]) -> None:
-        """Takes other keys. One that stays keeps what it has used of its limits; one that is gone is revoked."""
+        """Replaces the keys. A key that stays keeps its counted use. A key that is gone is revoked."""
         before = self._callers
         self._callers = {}
         for name, entry in entries:
@@ -134,14 +134,14 @@ class Keyring:
 
     @property
     def wanted(self) -> bool:
-        """Whether a caller needs a key."""
+        """True if callers need a key."""
         return bool(self._callers)
 
     def find(self, key: str | None) -> Caller:
         """The caller with this key.
 
         Raises:
-            ApiError: 401, the key is missing or unknown.
+            ApiError: 401 if the key is missing or unknown.
         """
         if not self.wanted:
             return self._anybody
@@ -149,7 +149,7 @@ class Keyring:
             raise _unauthorized("This server wants an API key: send `Authorization: Bearer KEY`")
         found: Caller | None = None
         digest = _digest(key)
-        # Every key is compared, in constant time, so that the time taken tells nothing about any of them.
+        # Every key is compared, in constant time, so the time taken reveals nothing about any of them.
         for known, caller in self._callers.items():
             if hmac.compare_digest(known, digest):
                 found = caller
@@ -171,15 +171,15 @@ def _unknown_key() -> ApiError:
 
 
 def load_keyring(config: ServerConfig) -> Keyring:
-    """The keys that the settings name. Raises as `read_keys`."""
+    """The keys that the settings name. Raises the errors of `read_keys`."""
     return Keyring(read_keys(config))
 
 
 def read_keys(config: ServerConfig) -> list[tuple[str, KeyEntry]]:
-    """The names and keys of the settings and of the file that they name.
+    """Names and keys from the settings, and from the file that the settings name.
 
     Raises:
-        ValueError: the file of keys is wrong; says where, and nothing of what is in it.
+        ValueError: the file of keys is invalid. The message tells where, and repeats nothing of the file's content.
     """
     limits = {"max_concurrent": config.key_max_concurrent, "requests_per_minute": config.key_requests_per_minute}
     entries = [(f"key {n}", KeyEntry(key=key, **limits)) for n, key in enumerate(config.api_keys, start=1)]
@@ -196,7 +196,7 @@ def _read_file(path: Path, limits: dict[str, int | None]) -> list[tuple[str, Key
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
         entries = [(name, KeyEntry.model_validate({**limits, **table})) for name, table in tables.items()]
     except ValidationError as error:
-        # pydantic's own words repeat the value, which may be a key.
+        # pydantic's own message repeats the value, which may be a key.
         first = error.errors(include_input=False, include_url=False)[0]
         raise ValueError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
@@ -207,18 +207,18 @@ def _read_file(path: Path, limits: dict[str, int | None]) -> list[tuple[str, Key
 
 
 BEARER = HTTPBearer(auto_error=False)
-"""Tells the OpenAPI page that keys are wanted; `identify` checks them."""
+"""Declares in the OpenAPI document that requests need a key. `identify` checks the key."""
 
 
 async def identify(request: Request) -> Caller:
-    """The caller of a request, as a FastAPI dependency (async: others would each run on a thread)."""
+    """The caller of a request, as a FastAPI dependency. It is async because FastAPI runs a sync one on a thread."""
     keyring = request.app.state.keyring
     assert isinstance(keyring, Keyring)
     return keyring.find(bearer_key(request))
 
 
 def bearer_key(connection: HTTPConnection) -> str | None:
-    """The key of an Authorization header."""
+    """The key in the Authorization header; None without one."""
     scheme, _, key = connection.headers.get("Authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" and key.strip() else None
 

@@ -1,8 +1,8 @@
-"""Which hosts a server may fetch from, and which addresses it may connect to for them. No I/O here.
+"""Rules for outgoing requests: the hosts that a server may fetch from, and the addresses it may connect to. No I/O.
 
 An operator lists names (`files.example.com`, `*.example.com`, `*` for any public host) and addresses or networks
-(`10.1.2.3`, `10.0.0.0/8`, `[::1]`), each with `:port` if it is not the scheme's own. A listed name leads to public
-addresses alone, unless a listed network holds the address that it resolves to.
+(`10.1.2.3`, `10.0.0.0/8`, `[::1]`). `:port` follows where it differs from the scheme's default port. A listed name
+may resolve only to public addresses, unless a listed network contains the address.
 """
 
 from collections.abc import Iterable
@@ -15,18 +15,18 @@ Network = IPv4Network | IPv6Network
 ANY = "*"
 PORTS = {"http": 80, "https": 443}
 GLOBAL_UNICAST = IPv6Network("2000::/3")
-"""All IPv6 that is given out for public use; what lies outside is local, multicast, or IPv4 in disguise."""
+"""The IPv6 addresses assigned for public use. Addresses outside are local, multicast, or embedded IPv4."""
 SPECIAL: tuple[Network, ...] = (
-    IPv6Network("2002::/16"),  # 6to4, IPv4 in disguise
-    IPv4Network("192.88.99.0/24"),  # its relays
+    IPv6Network("2002::/16"),  # 6to4: embedded IPv4
+    IPv4Network("192.88.99.0/24"),  # relays of 6to4
     IPv4Network("192.0.0.0/24"),  # protocol assignments
 )
-"""What `is_global` of older Pythons lets through."""
+"""Networks that are not public, but pass `is_global` in older versions of Python."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A name or a network; None is a scheme's own port."""
+    """A name or a network. `port` None means the scheme's default port."""
 
     name: str
     network: Network | None
@@ -42,10 +42,10 @@ class _Entry:
 
 
 def _parse(entry: str) -> _Entry:
-    """Raises ValueError if it is neither a name nor a network."""
+    """Parses one entry. Raises ValueError if it is neither a name nor a network."""
     text, port = entry.strip().lower(), None
     host, colon, digits = text.rpartition(":")
-    # Colons are also what IPv6 is made of: there a port needs brackets around the address.
+    # IPv6 addresses contain colons too. A port after one therefore needs brackets around the address.
     if colon and digits.isdecimal() and (":" not in host or host.endswith("]")):
         text, port = host, int(digits)
         if not 0 < port < 65536:
@@ -63,13 +63,13 @@ def _parse(entry: str) -> _Entry:
 
 
 def checked_hosts(entries: tuple[str, ...]) -> tuple[str, ...]:
-    """The same entries. Raises ValueError if one cannot be understood."""
+    """Returns the entries unchanged. Raises ValueError if one is invalid."""
     AllowedHosts(entries)
     return entries
 
 
 class AllowedHosts:
-    """An operator's list."""
+    """An operator's list of allowed hosts."""
 
     def __init__(self, entries: Iterable[str]) -> None:
         self._entries = [_parse(entry) for entry in entries]
@@ -78,7 +78,7 @@ class AllowedHosts:
         return bool(self._entries)
 
     def admits(self, scheme: str, host: str, port: int) -> bool:
-        """Whether a URL may name this host, a name in ASCII or an address. Where it leads is another question."""
+        """True if a URL may name this host, an ASCII name or an address. `may_connect` checks a name's addresses."""
         host = host.lower().rstrip(".")
         entries = [entry for entry in self._entries if entry.takes_port(scheme, port)]
         try:
@@ -89,14 +89,17 @@ class AllowedHosts:
         return listed or (is_public(address) and any(entry.name == ANY for entry in entries))
 
     def may_connect(self, address: Address) -> bool:
-        """Whether a name that is admitted may lead here."""
+        """True if an admitted name may resolve to this address."""
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             return False
         return is_public(address) or any(entry.network and address in entry.network for entry in self._entries)
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is out in the internet: not private, loopback, link-local, multicast, reserved, or IPv4 in IPv6."""
+    """True for an address of the public internet.
+
+    False for private, loopback, link-local, multicast and reserved addresses, and for IPv4 embedded in IPv6.
+    """
     if address.is_multicast or address.is_reserved or not address.is_global:
         return False
     if any(address in network for network in SPECIAL):

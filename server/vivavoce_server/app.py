@@ -1,4 +1,4 @@
-"""create_app: the server as an ASGI app over engines that somebody else made, warmed and will stop."""
+"""create_app: the server as an ASGI app. The caller creates, warms up and stops the engines."""
 
 from collections.abc import Mapping
 
@@ -18,9 +18,10 @@ from vivavoce_server.service import Service
 def create_app(
     engines: SpeechEngine | Mapping[str, SpeechEngine], config: ServerConfig, keyring: Keyring | None = None
 ) -> FastAPI:
-    """An app that serves one engine, or several by model id; the first is also served under OpenAI's model names.
+    """Builds an app that serves one engine, or several by model id.
 
-    `keyring` None reads the keys that the settings name.
+    The first engine is also served under OpenAI's model names. With `keyring` None, the app reads the keys that the
+    settings name.
     """
     if isinstance(engines, SpeechEngine):
         engines = {config.model_name or engines.info.name: engines}
@@ -41,7 +42,7 @@ def create_app(
     app.include_router(playground.router)
     app.include_router(health.router)
     errors.install(app)
-    # The last one is the outermost: even what the others refuse has a request id.
+    # The middleware added last is the outermost. Responses of the inner ones therefore have a request id too.
     app.add_middleware(BodyLimitMiddleware, max_body_bytes=config.max_body_bytes)
     if config.cors_origins:
         app.add_middleware(

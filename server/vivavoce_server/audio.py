@@ -1,4 +1,4 @@
-"""The engine's float32 audio → bytes of a file, as they are made: the only translation out."""
+"""Encodes the engine's float32 samples into the bytes of a file while they are made. No other module does this."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +11,7 @@ from vivavoce_server.effects import Effect, Resampler, Samples, TimeStretch
 
 @dataclass(frozen=True, slots=True)
 class AudioOptions:
-    """What a listener wants to receive. `sample_rate` None takes the format's own."""
+    """The audio that a listener asked for. `sample_rate` None means the format's own."""
 
     format: FormatName = "mp3"
     speed: float = 1.0
@@ -22,20 +22,20 @@ class AudioOptions:
         return FORMATS[self.format].media_type
 
     def rate_for(self, model_rate: int) -> int:
-        """Sample rate of the file."""
+        """Sample rate of the file in Hz. `model_rate` is the model's, in Hz."""
         return self.sample_rate or FORMATS[self.format].sample_rate or model_rate
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes of a file, and how many seconds of it they complete: an encoder may hold samples back for later pieces."""
+    """Bytes of a file, and the seconds of audio that they complete. An encoder may hold samples back."""
 
     content: bytes
     audio_s: float
 
 
 class SpeechEncoder:
-    """samples → tempo → sample rate → container; what changes nothing is left out."""
+    """A pipeline: samples → tempo → sample rate → container. A stage that would change nothing is left out."""
 
     def __init__(self, options: AudioOptions, model_rate: int) -> None:
         rate = options.rate_for(model_rate)
@@ -46,13 +46,13 @@ class SpeechEncoder:
             self._effects.append(Resampler(model_rate, rate))
         self._encoder = FORMATS[options.format].encoder(rate)
         self._samples_per_s = model_rate * options.speed
-        """Samples of the model in a second of the file."""
+        """Samples of the model per second of the file."""
         self._takes_long = bool(self._effects) or options.format in ("mp3", "opus", "aac")
 
     async def pieces(self, samples: AsyncIterator[Samples]) -> AsyncIterator[Piece]:
-        """The file, each piece as soon as the samples in it are there; none is empty.
+        """Yields the file's bytes. Each piece leaves as soon as its samples are there, and is never empty.
 
-        An encoder that takes long works on a thread: 9 ms for a second of mp3, in which the event loop serves others.
+        A slow encoder runs on a thread, so that the event loop can serve others: a second of mp3 takes it 9 ms.
         """
         held_s = 0.0
         async for pcm in samples:
@@ -70,12 +70,12 @@ class SpeechEncoder:
         return self._feed(pcm, 0)
 
     def flush(self) -> bytes:
-        """What every stage still holds, through the stages after it."""
+        """Flushes every stage through the stages after it, and returns the remaining bytes."""
         tails = [self._feed(effect.flush(), after) for after, effect in enumerate(self._effects, start=1)]
         return b"".join(tails) + self._encoder.flush()
 
     def complete(self, body: bytes) -> bytes:
-        """The join of all pieces as a file that knows its length, where its format has a place for it."""
+        """Takes all pieces joined. Fills in the file's length where the format has a field for it."""
         return self._encoder.complete(body)
 
     def _feed(self, pcm: Samples, first_effect: int) -> bytes:

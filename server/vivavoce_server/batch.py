@@ -1,4 +1,4 @@
-"""POST /v1/audio/speech/batch: several texts in one request, spoken side by side, answered together as JSON."""
+"""POST /v1/audio/speech/batch: several texts in one request, spoken concurrently, with one JSON answer."""
 
 import asyncio
 import base64
@@ -25,13 +25,13 @@ router = APIRouter(prefix="/v1", route_class=SpeechRoute)
 
 
 class BatchItem(SpeechOptions):
-    """One text; its options come before the batch's."""
+    """One text. Its options override the batch's."""
 
     input: InputText
 
 
 class BatchRequest(SpeechOptions):
-    """Items, and the options of those that give none of their own."""
+    """Items, and the default options for all of them."""
 
     items: list[BatchItem] = Field(min_length=1)
 
@@ -47,7 +47,7 @@ class UsageObject(BaseModel):
 
 
 class BatchResult(BaseModel):
-    """What became of one item: base64 of its file, or why there is none."""
+    """The result of one item: its file in base64, or the error."""
 
     index: int
     status: Literal["success", "error"]
@@ -70,7 +70,7 @@ class BatchResults(BaseModel):
 
 
 class BatchResponse(SpokenResponse):
-    """Speaks the items side by side, as many as the engine has rows, so that a batch is not refused for its length."""
+    """Speaks the items concurrently, at most one for each of the engine's rows, so that a long batch is not refused."""
 
     def __init__(self, service: Service, caller: Caller, requests: list[SpeechRequest], max_wait_s: float) -> None:
         super().__init__(service, caller, "application/json", cost=len(requests))
@@ -112,7 +112,7 @@ class BatchResponse(SpokenResponse):
         return BatchResult(index=index, status="success", audio_data=audio_data, media_type=media_type, usage=usage)
 
     async def _spoken(self, request: SpeechRequest, model: str) -> tuple[bytes, str, Usage]:
-        """An item's file, what it is, and what it cost."""
+        """An item's file, its media type, and its usage."""
         meter = SpeechMeter(self.service.metrics, model)
         outcome: RequestOutcome = "disconnected"
         admitted = False
@@ -139,7 +139,7 @@ class BatchResponse(SpokenResponse):
 async def speak_batch(
     body: BatchRequest, service: ServiceDep, caller: CallerDep, max_wait_s: MaxWaitDep
 ) -> BatchResponse:
-    """Speaks several texts. One that fails leaves the others alone; its result says why."""
+    """Speaks several texts. If one fails, the others continue, and its result contains the error."""
     if len(body.items) > service.config.max_batch_items:
         message = f"There are {len(body.items)} items; the most is {service.config.max_batch_items}"
         raise invalid("items", message, "array_above_max_length")

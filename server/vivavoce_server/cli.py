@@ -1,4 +1,4 @@
-"""Serve a speech model over HTTP. Every flag is also an environment variable: --max-streams is VIVAVOCE_MAX_STREAMS."""
+"""Serve a speech model over HTTP. Each flag is also an environment variable: --max-streams is VIVAVOCE_MAX_STREAMS."""
 
 import argparse
 import logging
@@ -36,12 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Loads, warms up, serves until SIGTERM or SIGINT, drains. Returns the exit status."""
+    """Loads and warms up the models, serves until SIGTERM or SIGINT, then drains. Returns the exit status."""
     sighup = SighupHandler()
     flags = {name: getattr(args, name) for name in setting_help() if getattr(args, name) is not None}
     try:
         config, engine_config = load_settings(flags)
-        keyring = load_keyring(config)  # for its complaints, before the model loads
+        keyring = load_keyring(config)  # reports invalid keys before the model loads
     except ValueError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
         return USAGE_ERROR
@@ -69,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Takes the port before the model loads, so that a taken port is told at once."""
-    # A socket that does not name its protocol is one for which asyncio leaves Nagle's algorithm on: 40 ms a response.
+    """Binds the port before the model loads, so that an occupied port is reported at once."""
+    # asyncio turns Nagle's algorithm off only on a socket that names its protocol. Nagle costs 40 ms per response.
     family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, proto)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,7 +79,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def serve(app: FastAPI, config: ServerConfig, listener: socket.socket, sighup: SighupHandler) -> None:
-    """Runs the app on a bound socket until a signal, and says where it is once it answers."""
+    """Runs the app on a bound socket until a signal. Prints the address as soon as the server answers."""
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "localhost"
@@ -96,7 +96,7 @@ def serve(app: FastAPI, config: ServerConfig, listener: socket.socket, sighup: S
 def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:
     voice = engine.info.speakers[0] if engine.info.speakers else "alloy"
     print(f"Vivavoce speaks at {url} (docs: {url}/docs). Try:", flush=True)
-    if engine.info.task == "base" and not engine.info.speakers:  # it has no voice but those that it is given
+    if engine.info.task == "base" and not engine.info.speakers:  # the model speaks only with voices that it is given
         voice = "me"
         print(f"vivavoce voices add me RECORDING.wav --consent 'This is my voice.' --url {url}", flush=True)
     print(
@@ -105,7 +105,7 @@ def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:
         flush=True,
     )
     if config.address_file is not None:
-        # Renaming is atomic: whoever waits for the file never reads half a URL.
+        # Renaming is atomic: a process that waits for the file never reads half a URL.
         partial = config.address_file.with_name(config.address_file.name + ".partial")
         partial.write_text(url, encoding="utf-8")
         os.replace(partial, config.address_file)
@@ -113,7 +113,7 @@ def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:
 
 @contextmanager
 def progress(what: str) -> Iterator[None]:
-    """Says what goes on, and again every few seconds, so that a long start is no riddle."""
+    """Prints the current activity at once and every few seconds, so that the user sees why a start takes long."""
     started_s = time.monotonic()
     done = threading.Event()
 

@@ -1,6 +1,6 @@
-"""Settings of the server: each default is written once, here, with its unit. The engine's own are EngineConfig's.
+"""Settings of the server, each with its default and unit. The engine's settings are in EngineConfig.
 
-`Settings` is both together, flat, read from VIVAVOCE_* variables; flags given on the command line come first.
+`Settings` combines both in one flat namespace. It reads VIVAVOCE_* variables; command-line flags override them.
 """
 
 import ast
@@ -28,9 +28,9 @@ from vivavoce_server.allowed_hosts import checked_hosts
 
 ENV_PREFIX = "VIVAVOCE_"
 MAX_WAIT_S = 86_400.0
-"""Longest wait for a turn that anybody may ask for."""
+"""Upper limit of `max_wait_s` and of the x-request-timeout header, in seconds."""
 CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
-"""Read by the client, which may share the server's environment."""
+"""Variables that the client reads. Client and server may share an environment."""
 
 
 def _split_commas(value: object) -> object:
@@ -44,78 +44,80 @@ SecretList = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_c
 
 
 class ServerConfig(BaseModel):
-    """How one server process listens and what it lets through."""
+    """Settings of one server process: addresses, limits, voices, keys and logs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 is every interface."""
+    """Address to listen on. 0.0.0.0 means every interface."""
     port: int = Field(default=8000, ge=0, le=65535)
-    """Port to listen on; 0 takes a free one."""
+    """Port to listen on. 0 selects a free one."""
     model: CommaList = ()
-    """Checkpoint folder or hub id, or NAME=CHECKPOINT; repeated (in a variable: separated by commas), the server has
-    several. The voice that ships with Vivavoce by default; `fake` plays tones without torch."""
+    """Checkpoint folder or hub id, or NAME=CHECKPOINT. Repeat the flag (in a variable: separate by commas) to serve
+    several. The default is the voice that ships with Vivavoce. `fake` plays tones and needs no torch."""
     model_name: str | None = None
-    """Name under which a single model is served; the checkpoint's own name by default."""
+    """Name of the model in requests, if there is only one. The default is the checkpoint's own name."""
     load: Literal["start", "on-demand"] = "start"
-    """When models are loaded: all before the server is ready, or each at its first request."""
+    """Time of loading: `start` loads all models before the server is ready, `on-demand` each at its first request."""
     model_ttl_s: float = Field(default=600.0, gt=0)
     """Seconds without use after which a model that was loaded on demand is unloaded."""
     workers: int = Field(default=1, gt=0)
-    """Processes for each model, which share its requests: for a CPU with more cores than one process uses."""
+    """Processes per model. They share its requests. Useful on a CPU with more cores than one process can use."""
     max_input_chars: int = Field(default=4096, gt=0)
-    """Longest `input` of a request, in characters."""
+    """Maximum length of a request's `input`, in characters."""
     max_part_chars: int = Field(default=1000, gt=0)
-    """Longest text spoken in one go; a longer one is split between sentences."""
+    """Maximum length of a text spoken as one utterance, in characters. A longer text is split between sentences."""
     max_batch_items: int = Field(default=32, gt=0)
-    """Most texts of one batch request."""
+    """Maximum number of texts in one batch request."""
     max_wait_s: float = Field(default=120.0, gt=0, le=MAX_WAIT_S)
-    """Seconds that a request may wait for its turn, where it does not say so itself (`x-request-timeout`); one that
-    would wait longer is refused at once, as far as can be told."""
+    """Seconds that a request may wait for its turn; the header `x-request-timeout` overrides this. A request that is
+    expected to wait longer is refused at once."""
     max_body_bytes: int = Field(default=16 * 2**20, gt=0)
-    """Largest request body: 10 MiB of reference audio in base64 fit."""
+    """Maximum size of a request body, in bytes. The default has room for 10 MiB of reference audio in base64."""
     stall_s: float = Field(default=30.0, gt=0)
-    """Seconds that a client may read nothing of a response, once the buffers are full, before it is disconnected."""
+    """Seconds after which a client that reads nothing of its response is disconnected. They count from the moment that
+    the buffers are full."""
     live_max_sessions: int = Field(default=256, gt=0)
-    """Live (WebSocket) connections at the same time; the next one is told to try again later."""
+    """Maximum number of live (WebSocket) connections. Further ones are told to try again later."""
     live_max_chars: int = Field(default=65536, gt=0)
-    """Longest text of a live utterance, in characters."""
+    """Maximum length of a live utterance's text, in characters."""
     live_idle_s: float = Field(default=30.0, gt=0)
-    """Seconds that a live utterance which has said all its text waits for more before it gives up its row."""
+    """Seconds that a live utterance waits for more text, once all its text is spoken, before it gives up its row."""
     live_max_unsent_bytes: int = Field(default=4 * 2**20, gt=0)
-    """Audio that waits for a live listener; until it is read, the utterance rests."""
+    """Maximum size of audio that waits for a live listener, in bytes. The utterance pauses until the listener reads."""
     live_stall_s: float = Field(default=10.0, gt=0)
-    """Seconds that a live listener with so much waiting may take nothing before it is disconnected."""
+    """Seconds after which a live listener that reads nothing is disconnected. They count while live_max_unsent_bytes of
+    audio wait."""
     ref_audio_hosts: HostList = ()
     """Hosts that `ref_audio` may be fetched from, separated by commas: a name, *.name, * for any public host, an
-    address or a network, :port after it. None by default."""
+    address or a network; :port may follow. The default is none."""
     voices_dir: Path | None = None
-    """Folder of stored voices, which servers may share; vivavoce/voices in $XDG_DATA_HOME or ~/.local/share by
-    default."""
+    """Folder of stored voices. Several servers may share it. The default is vivavoce/voices in $XDG_DATA_HOME or
+    ~/.local/share."""
     max_voices: int = Field(default=1000, ge=0)
-    """Most voices that are stored; 0 stores none."""
+    """Maximum number of stored voices. 0 turns storing off."""
     cors_origins: CommaList = ()
-    """Web origins whose pages may call the server, separated by commas; * is any."""
+    """Web origins whose pages may call the server, separated by commas. * means any."""
     api_keys: SecretList = ()
-    """Keys that callers must send as Bearer tokens, separated by commas; without any, everybody may call."""
+    """Keys that callers must send as Bearer tokens, separated by commas. Without keys, everybody may call."""
     api_keys_file: Path | None = None
-    """TOML file of keys, with a limit for each: [name] key, max_concurrent, requests_per_minute."""
+    """TOML file of keys, each with its limits: [name] key, max_concurrent, requests_per_minute."""
     key_max_concurrent: int | None = Field(default=None, gt=0)
-    """Speech that one key may have running at once, where the file says nothing else."""
+    """Maximum number of speech requests that one key may have running at once, unless the file sets another."""
     key_requests_per_minute: int | None = Field(default=None, gt=0)
-    """Requests for speech that one key may make in a minute, where the file says nothing else."""
+    """Maximum number of speech requests per minute and key, unless the file sets another."""
     grace_s: float = Field(default=30.0, ge=0)
-    """Seconds that running speech may go on after SIGTERM."""
+    """Seconds that running speech may continue after SIGTERM."""
     address_file: Path | None = None
-    """File that receives the server's URL once it is ready; for whoever started it on port 0."""
+    """File that receives the server's URL once the server is ready. Useful with port 0."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe messages that are logged."""
+    """Lowest severity that is logged."""
     log_format: Literal["text", "json"] = "text"
-    """Lines for people or for machines."""
+    """Format of log lines: `text` for people, `json` for machines."""
 
 
 class UnknownVariable(ValueError):
-    """The environment holds a VIVAVOCE_* name that nothing reads: most likely a typing error."""
+    """The environment contains a VIVAVOCE_* variable that is not a setting, most likely a typing error."""
 
 
 class _EnvironmentSettings(BaseSettings):
@@ -134,10 +136,10 @@ Settings = _settings_type()
 
 
 def load_settings(flags: Mapping[str, Any]) -> tuple[ServerConfig, EngineConfig]:
-    """Flags, then environment, then defaults.
+    """Reads the settings: flags override environment variables, which override defaults.
 
     Raises:
-        ValueError: a value is wrong (pydantic's ValidationError) or a variable is unknown.
+        ValueError: a value is invalid (pydantic's ValidationError), or a variable is unknown.
     """
     for name in os.environ:
         known = name in CLIENT_VARIABLES or name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
@@ -149,13 +151,13 @@ def load_settings(flags: Mapping[str, Any]) -> tuple[ServerConfig, EngineConfig]
 
 
 def setting_help() -> dict[str, str]:
-    """Setting → its docstring and default, for the command line's help."""
+    """Maps each setting to its docstring and default, for the command line's help."""
     docs = {**_attribute_docs(ServerConfig), **_attribute_docs(EngineConfig)}
     return {name: f"{docs[name]} [{field.default}]" for name, field in Settings.model_fields.items()}
 
 
 def _attribute_docs(cls: type) -> dict[str, str]:
-    """The string below each attribute of a class: Python keeps these in the source alone."""
+    """Maps each attribute of a class to the string below it. Python keeps these strings in the source only."""
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(tree, ast.ClassDef)
     docs: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Samples → the bytes of a file, as they come: each format, its media type, and its incremental encoder.
+"""Audio formats: the media type and the incremental encoder of each.
 
 Every encoder writes one header at the beginning, can leave the length open, and holds nothing back after `flush`.
 """
@@ -23,19 +23,19 @@ FULL_SCALE = 32767
 
 
 class Encoder(Protocol):
-    """Turns one utterance into one file, piece by piece. `feed` and `flush` may return nothing."""
+    """Encodes one utterance into one file, piece by piece. `feed` and `flush` may return nothing."""
 
     def feed(self, pcm: Samples) -> bytes: ...
 
     def flush(self) -> bytes: ...
 
     def complete(self, body: bytes) -> bytes:
-        """The join of all pieces, with its length filled in where the format has a place for it."""
+        """Takes all pieces joined. Fills in the file's length where the format has a field for it."""
         ...
 
 
 def to_int16(pcm: Samples) -> NDArray[np.int16]:
-    """Float samples → little-endian 16 bit. Raises SynthesisFailed for what is not a number."""
+    """Converts float32 samples to little-endian 16-bit integers. Raises SynthesisFailed if one is NaN or infinite."""
     scaled = _checked(pcm)
     scaled *= FULL_SCALE
     samples: NDArray[np.int16] = np.rint(scaled, out=scaled).astype("<i2")
@@ -43,14 +43,14 @@ def to_int16(pcm: Samples) -> NDArray[np.int16]:
 
 
 def _checked(pcm: Samples) -> Samples:
-    """A copy within [-1, 1]. Audio that is not a number is a fault, not silence."""
+    """A copy clipped to [-1, 1]. NaN or infinity is a fault of the model and must not pass as silence."""
     if not np.isfinite(pcm).all():
         raise SynthesisFailed("the model made audio that is not a number")
     return np.clip(pcm, -1.0, 1.0)
 
 
 def wav_header(sample_rate: int, data_bytes: int | None) -> bytes:
-    """The 44 bytes before 16-bit mono samples; `data_bytes` None is a stream whose length is not known yet."""
+    """The 44 bytes before 16-bit mono samples. `data_bytes` None marks a stream whose length is not known yet."""
     riff_bytes = UNKNOWN_SIZE if data_bytes is None else data_bytes + WAV_HEADER_BYTES - 8
     return struct.pack(
         "<4sI4s4sIHHIIHH4sI",
@@ -61,7 +61,7 @@ def wav_header(sample_rate: int, data_bytes: int | None) -> bytes:
 
 
 class PcmEncoder:
-    """16-bit little-endian mono samples and nothing else."""
+    """Encoder for raw 16-bit little-endian mono samples."""
 
     def __init__(self, sample_rate: int) -> None:
         self._sample_rate = sample_rate
@@ -82,7 +82,7 @@ class PcmEncoder:
 
 
 class WavEncoder(PcmEncoder):
-    """The same behind one header that leaves the length open."""
+    """Encoder for 16-bit mono samples behind one header that leaves the length open."""
 
     def __init__(self, sample_rate: int) -> None:
         super().__init__(sample_rate)
@@ -93,7 +93,7 @@ class WavEncoder(PcmEncoder):
 
 
 class _Written:
-    """What FFmpeg writes; it cannot seek, so that a muxer never counts on going back to its header."""
+    """The sink of FFmpeg's output. It cannot seek, so a muxer does not rely on going back to its header."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -109,7 +109,7 @@ class _Written:
 
 
 class FfmpegEncoder:
-    """A codec and a container of FFmpeg. Each packet leaves the muxer at once."""
+    """Encoder with a codec and a container of FFmpeg. Each packet leaves the muxer at once."""
 
     muxer: ClassVar[str]
     codec: ClassVar[str]
@@ -147,19 +147,19 @@ class FfmpegEncoder:
 
 
 class Mp3Encoder(FfmpegEncoder):
-    """MPEG frames alone: no ID3 tag, no Xing frame, which would have to tell a length that nobody knows yet."""
+    """Encoder for bare MPEG frames, without ID3 tag or Xing frame. A Xing frame would need the file's length."""
 
     muxer, codec = "mp3", "libmp3lame"
     muxer_options: ClassVar[dict[str, str]] = {"write_xing": "0", "id3v2_version": "0"}
 
     def codec_options(self) -> dict[str, str]:
-        # Frames that borrow no bits from others can leave as soon as they are full.
+        # Without a bit reservoir, a frame can leave as soon as it is full.
         rate = "64k" if self._sample_rate < 16000 else "128k"
         return {"b": rate, "compression_level": "7", "reservoir": "0"}
 
 
 class OpusEncoder(FfmpegEncoder):
-    """Ogg Opus, one page for each packet of 20 ms."""
+    """Encoder for Ogg Opus, with one page per packet of 20 ms."""
 
     muxer, codec, sample_format = "ogg", "libopus", "flt"
     muxer_options: ClassVar[dict[str, str]] = {"page_duration": "20000"}
@@ -169,7 +169,7 @@ class OpusEncoder(FfmpegEncoder):
 
 
 class AacEncoder(FfmpegEncoder):
-    """AAC-LC in ADTS frames, which need no header of the file."""
+    """Encoder for AAC-LC in ADTS frames, which need no file header."""
 
     muxer, codec = "adts", "aac"
 
@@ -178,7 +178,7 @@ class AacEncoder(FfmpegEncoder):
 
 
 class FlacEncoder(FfmpegEncoder):
-    """FLAC in short blocks: the usual 4096 samples would hold speech back for 170 ms."""
+    """Encoder for FLAC in short blocks. The usual 4096 samples would delay speech by 170 ms."""
 
     muxer, codec, sample_format = "flac", "flac", "s16"
     blocks_per_s: ClassVar[int] = 25
@@ -187,8 +187,8 @@ class FlacEncoder(FfmpegEncoder):
         return {"frame_size": str(self._sample_rate // self.blocks_per_s)}
 
     def complete(self, body: bytes) -> bytes:
-        # STREAMINFO follows "fLaC" and a block header; the number of samples is its 36 bits that end at byte 18.
-        # A streamed header holds 0 there: unknown.
+        # STREAMINFO follows "fLaC" and a block header. The number of samples is its 36-bit field that ends at byte 18.
+        # A streamed header has 0 there, which means unknown.
         end = 4 + 4 + 18
         field = int.from_bytes(body[end - 5 : end]) | self._samples
         return body[: end - 5] + field.to_bytes(5) + body[end:]
@@ -196,8 +196,10 @@ class FlacEncoder(FfmpegEncoder):
 
 @dataclass(frozen=True, slots=True)
 class AudioFormat:
-    """`sample_rate` None keeps the model's. Frames of mp3 and AAC are a fixed number of samples, of which an encoder
-    adds one or two at the beginning: at 48 kHz these are 24 to 47 ms of silence, at 24 kHz up to 85 ms.
+    """A format of files. `sample_rate` None keeps the model's rate.
+
+    Frames of mp3 and AAC have a fixed number of samples, and an encoder adds one or two frames of silence at the
+    beginning. At 48 kHz these last 24 to 47 ms, at 24 kHz up to 85 ms.
     """
 
     media_type: str

@@ -1,4 +1,7 @@
-"""One request's name: taken from or given to the client, on every log line. Also the last line of defence for bugs."""
+"""Request ids, on every log line. The middleware is also the last place that catches unexpected exceptions.
+
+The client sends the id of its request, or receives one.
+"""
 
 import json
 import logging
@@ -17,13 +20,13 @@ log = logging.getLogger(__name__)
 
 REQUEST_ID_HEADER = "X-Request-ID"
 POLLED_PATHS = frozenset({"/health", "/ready", "/metrics"})
-"""Asked for every few seconds by machines: not worth a line each."""
+"""Paths that machines request every few seconds. Their log lines have level DEBUG."""
 WELL_FORMED = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 request_id: ContextVar[str] = ContextVar("request_id", default="-")
 
 
 class RequestContextMiddleware:
-    """Names each request, logs one line at its end, and turns an unforeseen exception into a logged 500."""
+    """Gives each request an id, logs one line at its end, and turns an unexpected exception into a logged 500."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -33,7 +36,7 @@ class RequestContextMiddleware:
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-        # What does not look like an id is not repeated: it would let a client write into logs and headers.
+        # A malformed id is replaced. Repeating it would let a client write into logs and headers.
         name = given if WELL_FORMED.fullmatch(given) else uuid.uuid4().hex
         token = request_id.set(name)
         started_s = time.monotonic()
@@ -50,7 +53,7 @@ class RequestContextMiddleware:
             await self._app(scope, receive, send_named)
         except Exception:
             log.exception("a bug")
-            # A response that has begun is left without its end, so that the ASGI server cuts it off.
+            # A response that has begun stays unfinished, so that the ASGI server cuts the connection.
             if status is None:
                 await bug_response()(scope, receive, send_named)
         finally:
@@ -66,7 +69,7 @@ class RequestContextMiddleware:
 
 
 class RequestIdFilter(logging.Filter):
-    """Gives every record the id of the request that it was logged in."""
+    """Adds the current request's id to every log record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.request_id = request_id.get()
@@ -74,7 +77,7 @@ class RequestIdFilter(logging.Filter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """Formats each record as one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -94,12 +97,12 @@ TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s [%(request_id)s] %(message)s"
 
 
 def log_to_stderr(level: str, as_json: bool) -> None:
-    """All of the process's logging, as lines of text or of JSON."""
+    """Sends the process's logs to stderr, as lines of text or of JSON."""
     handler = logging.StreamHandler()
     handler.addFilter(RequestIdFilter())
     handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(TEXT_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # Its news ("started server process") are told better elsewhere; its warnings are not.
+    # uvicorn's information ("started server process") duplicates our own. Its warnings are useful.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    # It would log each address that a client sent, with whatever secret is in it.
+    # httpx would log each URL that a client sent, with any secret in it.
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""How long a request may wait for its turn: as the client says in a header, else as the operator does."""
+"""Limit on a request's wait for its turn. A header from the client overrides the operator's setting."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from vivavoce_server.service import Service, get_service
 HEADER = "x-request-timeout"
 Seconds = Annotated[float, Field(gt=0, le=MAX_WAIT_S, allow_inf_nan=False)]
 SECONDS: TypeAdapter[float] = TypeAdapter(Seconds)
-DESCRIPTION = "Seconds within which the speech must have begun; where that cannot be, the answer is a 429"
+DESCRIPTION = "Seconds within which the speech must begin. If it cannot, the answer is a 429"
 
 
 async def _of_request(
@@ -24,11 +24,15 @@ async def _of_request(
 
 
 MaxWaitDep = Annotated[float, Depends(_of_request)]
-"""Seconds, as a FastAPI dependency; a wrong header is a 400 that names it."""
+"""The limit in seconds, as a FastAPI dependency. An invalid header is answered with a 400 that names it."""
 
 
 def max_wait_of(connection: HTTPConnection, config: ServerConfig) -> float:
-    """The same for a WebSocket, whose faults are told in its own words. Raises a 400 that names the header."""
+    """The limit in seconds for a WebSocket, whose protocol sends errors in its own messages.
+
+    Raises:
+        ApiError: 400, the header is invalid; names it.
+    """
     given = connection.headers.get(HEADER)
     if given is None:
         return config.max_wait_s

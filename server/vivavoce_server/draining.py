@@ -1,6 +1,6 @@
-"""uvicorn with a gentle stop: on a signal the server refuses new speech, finishes what runs, and then leaves.
+"""A uvicorn server that drains: after a signal it refuses new speech, finishes running speech, and exits.
 
-SIGHUP reads the API keys anew. Stored voices need none of that: they are looked for on the disk every time.
+SIGHUP reloads the API keys. Stored voices need no reload, because every look-up reads the disk.
 """
 
 import asyncio
@@ -22,18 +22,21 @@ from vivavoce_server.uvicorn_sockets import connection_options
 log = logging.getLogger(__name__)
 
 CLOSE_CONNECTIONS_S = 1
-"""Seconds for responses without speech after everything that spoke is over, and for telling those that are cut off."""
+"""Seconds for the remaining responses once all speech has ended, and for telling the clients that are cut off."""
 
 
 class DrainingServer(uvicorn.Server):
-    """First SIGTERM or SIGINT: drain within `grace_s`, still listening, so that a load balancer reads "not ready"
-    instead of a refused connection. Second: leave at once. SIGHUP: reload, or drain if the terminal has been closed.
+    """The server process's reaction to signals.
+
+    The first SIGTERM or SIGINT drains the server within `grace_s`. It keeps listening, so that a load balancer reads
+    "not ready" instead of a refused connection. The second one exits at once. SIGHUP reloads the keys, or drains if the
+    terminal has been closed.
     """
 
     def __init__(
         self, app: FastAPI, config: ServerConfig, on_started: Callable[[], None], sighup: SighupHandler | None = None
     ) -> None:
-        """`sighup` None leaves SIGHUP alone."""
+        """`sighup` None leaves SIGHUP unhandled."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -64,7 +67,8 @@ class DrainingServer(uvicorn.Server):
         self._on_started()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # Not recorded by uvicorn, which would raise it again after a clean stop and so end with a signal's status.
+        # uvicorn must not record the signal: it would raise it again after a clean stop, and the exit status would be a
+        # signal's.
         if self._loop is None or self._draining is not None:
             self.should_exit = self.force_exit = True
             return
@@ -95,7 +99,7 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     async def _cut_off(self) -> None:
-        """Fails what still runs, so that its listeners are told before their connections are closed."""
+        """Fails running speech, so that its listeners get an error before their connections are closed."""
         stopping = [asyncio.to_thread(engine.stop) for engine in self._service.engines.values()]
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_CONNECTIONS_S):

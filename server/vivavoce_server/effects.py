@@ -1,6 +1,6 @@
-"""What is done to samples between the engine and the container: tempo and sample rate. Stateful: no seams.
+"""Changes of tempo and sample rate between the engine and the container.
 
-However a signal is cut into pieces, the join of the results is the same.
+They keep state between pieces, so the joined result does not depend on how the signal is cut.
 """
 
 import ctypes
@@ -14,18 +14,18 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-# FFmpeg makes a thread a core for each codec and filter, also for the one that PyAV puts before every encoder, and each
-# listener has some. A listener's audio is little work, and the listeners are many: one core is all that it is to see.
-with suppress(AttributeError, OSError):  # where the library's symbols are hidden, its threads stay
+# FFmpeg starts one thread per core for each codec and filter, and PyAV puts a filter before every encoder. Listeners
+# are many, and the audio of each is little work. FFmpeg is therefore told that there is one core.
+with suppress(AttributeError, OSError):  # if the library hides its symbols, its threads remain
     ctypes.CDLL(av._core.__file__).av_cpu_force_count(1)
 
 Samples = NDArray[np.float32]
 SLOWEST_STEP, FASTEST_STEP = 0.5, 2.0
-"""atempo blends within this range; beyond it, it would skip samples, so wider changes are made of several steps."""
+"""Limits of one atempo step. Beyond them atempo would skip samples, so a wider change takes several steps."""
 
 
 class Effect(Protocol):
-    """A stream of mono samples in, another out. `feed` may hold samples back until `flush`."""
+    """Transforms a stream of mono samples. `feed` may hold samples back until `flush`."""
 
     def feed(self, pcm: Samples) -> Samples: ...
 
@@ -33,7 +33,7 @@ class Effect(Protocol):
 
 
 class TimeStretch:
-    """Speaks faster or slower at the same pitch (FFmpeg's atempo)."""
+    """Changes the speed and keeps the pitch (FFmpeg's atempo)."""
 
     def __init__(self, speed: float, sample_rate: int) -> None:
         self._sample_rate = sample_rate
@@ -64,7 +64,7 @@ class TimeStretch:
         while True:
             try:
                 frame = self._graph.pull()
-            except (BlockingIOError, EOFError):  # "nothing yet" and "nothing more"
+            except (BlockingIOError, EOFError):  # nothing yet, and nothing more
                 return np.concatenate(pieces)
             assert isinstance(frame, av.AudioFrame)
             pieces.append(frame.to_ndarray()[0])
@@ -83,7 +83,7 @@ def tempo_steps(speed: float) -> list[float]:
 
 
 class Resampler:
-    """Another sample rate (soxr's high quality)."""
+    """Converts the sample rate (soxr at high quality). Rates are in Hz."""
 
     def __init__(self, rate_in: int, rate_out: int) -> None:
         self._stream = soxr.ResampleStream(rate_in, rate_out, 1, dtype="float32", quality="HQ")
@@ -100,7 +100,7 @@ class Resampler:
 def audio_frame(
     planes: Samples | NDArray[np.int16], sample_format: str, sample_rate: int, first_sample: int
 ) -> av.AudioFrame:
-    """Mono samples, shaped [1, samples], as FFmpeg's frame at their place in time."""
+    """FFmpeg's frame of mono samples [1, samples]; `first_sample` is its position in the stream, in samples."""
     frame = av.AudioFrame.from_ndarray(planes, format=sample_format, layout="mono")
     frame.sample_rate = sample_rate
     frame.time_base = Fraction(1, sample_rate)

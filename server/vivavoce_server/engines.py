@@ -1,4 +1,4 @@
-"""From settings to the engines of all models, and the folder of voices that they share. Nothing is loaded here."""
+"""Creates the engines of all models, and their shared folder of voices, from the settings. Loads no weights."""
 
 import os
 import re
@@ -24,10 +24,10 @@ NOT_INTELLIGIBLE = re.compile(r"not intelligible", re.IGNORECASE)
 
 
 def open_engines(config: ServerConfig, engine_config: EngineConfig) -> dict[str, SpeechEngine]:
-    """The engines of all checkpoints, not started, by the names that clients use.
+    """Engines of all checkpoints, not started, by model name.
 
     Raises:
-        CheckpointError: a checkpoint cannot be served, or two have one name.
+        CheckpointError: a checkpoint cannot be served, or two have the same name.
     """
     if config.model_name is not None and len(config.model) > 1:
         raise CheckpointError("--model-name names a single model; of several, write each as --model NAME=CHECKPOINT")
@@ -46,7 +46,7 @@ def open_engines(config: ServerConfig, engine_config: EngineConfig) -> dict[str,
 def open_engine(
     model: Model, config: ServerConfig, engine_config: EngineConfig, store: VoiceStore | None
 ) -> SpeechEngine:
-    """A process for the model, or several."""
+    """An engine with one process for the model, or a pool of several."""
     on_demand_s = config.model_ttl_s if config.load == "on-demand" else None
     if config.workers == 1:
         return EngineProcess(model, engine_config, store, on_demand_s)
@@ -54,7 +54,7 @@ def open_engine(
 
 
 def split_entry(entry: str) -> tuple[str | None, str]:
-    """`name=checkpoint` → both; a checkpoint alone has no name. What exists as a folder is one."""
+    """Splits `name=checkpoint`. A checkpoint alone has no name (None). An existing path is always a checkpoint."""
     name, equals, checkpoint = entry.partition("=")
     if not equals or not name or Path(entry).exists():
         return None, entry
@@ -62,7 +62,7 @@ def split_entry(entry: str) -> tuple[str | None, str]:
 
 
 def read_named_model(checkpoint: str | None, config: EngineConfig) -> Model:
-    """What is served under a name: a checkpoint, the fake one, or the voice that ships. Raises CheckpointError."""
+    """The model behind an entry: a checkpoint, the fake model, or the shipped voice (None). Raises CheckpointError."""
     if checkpoint == FAKE_MODEL:
         return fake_model()
     if checkpoint is None:
@@ -74,7 +74,7 @@ def read_named_model(checkpoint: str | None, config: EngineConfig) -> Model:
 
 
 def warn_if_not_intelligible(checkpoint: Path) -> None:
-    """Passes on what a checkpoint's own card says, so that nobody looks for the fault elsewhere."""
+    """Repeats the warning in a checkpoint's model card, so that users do not look for the fault elsewhere."""
     card = checkpoint / "MODEL_CARD.md"
     if card.is_file() and NOT_INTELLIGIBLE.search(card.read_text(encoding="utf-8")):
         print(
@@ -83,7 +83,7 @@ def warn_if_not_intelligible(checkpoint: Path) -> None:
 
 
 def open_store(config: ServerConfig) -> VoiceStore | None:
-    """The folder of stored voices, made if it is not there; None where voices are not to be stored, or cannot be.
+    """The folder of stored voices, created if it does not exist. None if storing is off or impossible.
 
     Raises:
         CheckpointError: the folder that the operator named cannot be used.
@@ -92,15 +92,15 @@ def open_store(config: ServerConfig) -> VoiceStore | None:
         return None
     try:
         return VoiceStore(config.voices_dir or default_voices_dir(), config.max_voices)
-    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
         if config.voices_dir is not None:
             raise CheckpointError(f"voices cannot be stored: {error}") from error
-        # A read-only home is no reason not to speak.
+        # The server can speak without a writable home folder.
         print(f"WARNING: no voices will be stored: {error}", file=sys.stderr)
         return None
 
 
 def default_voices_dir() -> Path:
-    """In the user's data folder (XDG base directories)."""
+    """vivavoce/voices in the user's data folder (XDG base directories)."""
     data = os.environ.get("XDG_DATA_HOME")
     return (Path(data) if data else Path.home() / ".local" / "share") / "vivavoce" / "voices"

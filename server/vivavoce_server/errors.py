@@ -1,6 +1,6 @@
-"""Everything that can go wrong → OpenAI's error JSON and an honest HTTP status, in one table.
+"""Maps every error to OpenAI's error JSON and an HTTP status, in one table.
 
-The four keys message, type, param and code are always there. OpenAI's SDKs retry 408, 409, 429 and 5xx.
+The four keys message, type, param and code are always present. OpenAI's SDKs retry 408, 409, 429 and 5xx.
 """
 
 import logging
@@ -34,7 +34,7 @@ INVALID_REQUEST = "invalid_request_error"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a class of faults looks like on the wire."""
+    """Status, type and code of one class of errors in responses."""
 
     status: int
     type: str
@@ -61,7 +61,7 @@ FIELD_OF_PARAM = {
     "streaming_text": "non_streaming_mode",
     "reference": "voice",
 }
-"""SynthesisRequest's field → the wire's, where their names differ."""
+"""Maps a SynthesisRequest's field to the request's field, where the names differ."""
 
 
 def _printable(text: object) -> object:
@@ -69,7 +69,8 @@ def _printable(text: object) -> object:
 
 
 Printable = Annotated[str, BeforeValidator(_printable)]
-"""Text that may repeat what a client sent: half a surrogate pair, which JSON can hold, has no bytes."""
+"""Text that may repeat a client's input. JSON can contain lone surrogates, which have no bytes in UTF-8: they are
+escaped."""
 
 
 class ErrorDetail(BaseModel):
@@ -85,13 +86,13 @@ BUG_DETAIL = ErrorDetail(message="The server has a fault; see its log", type="se
 
 
 class ErrorBody(BaseModel):
-    """The body of every answer that is not a success."""
+    """Body of every error response."""
 
     error: ErrorDetail
 
 
 class ApiError(Exception):
-    """A request that the server itself turns down."""
+    """A refusal by the server itself, before the engine sees the request."""
 
     def __init__(
         self,
@@ -109,30 +110,30 @@ class ApiError(Exception):
 
 
 def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
-    """A 400 that names the field at fault."""
+    """A 400 that names the invalid field."""
     return ApiError(400, message, param, code)
 
 
 def rejected_as(error: Rejected, code: str = "invalid_value", reference: str = "voice") -> ApiError:
-    """A refusal of the engine's as a 400; `reference` is the field that the voice was sent in."""
+    """Converts the engine's refusal into a 400. `reference` is the field that contained the voice."""
     param = reference if error.param == "reference" else FIELD_OF_PARAM.get(error.param, error.param)
     return invalid(param, str(error), code)
 
 
 def engine_error_detail(error: EngineError) -> tuple[int, ErrorDetail]:
-    """Status and error object of a fault that the engine reports."""
+    """Status and error object for an error of the engine."""
     kind = next(KINDS[cls] for cls in type(error).__mro__ if cls in KINDS)
     param = FIELD_OF_PARAM.get(error.param, error.param) if isinstance(error, Rejected) else None
     return kind.status, ErrorDetail(message=str(error), type=kind.type, param=param, code=kind.code)
 
 
 def error_detail(error: ApiError | EngineError) -> tuple[int, ErrorDetail]:
-    """Status and error object of a request that is not served."""
+    """Status and error object for a request that is not served."""
     return (error.status, error.detail) if isinstance(error, ApiError) else engine_error_detail(error)
 
 
 def status_of(error: Exception) -> int:
-    """The status that an exception of a route becomes."""
+    """HTTP status for an exception of a route."""
     match error:
         case ApiError() | EngineError():
             return error_detail(error)[0]
@@ -150,7 +151,7 @@ def error_response(status: int, detail: ErrorDetail, retry_after_s: float | None
 
 
 def http_error_response(status: int, message: str) -> JSONResponse:
-    """A fault of HTTP itself: a wrong path or method, a body that is too large."""
+    """Response to an error of HTTP itself: a wrong path or method, or a body that is too large."""
     code = HTTP_CODES.get(status, "http_error")
     return error_response(status, ErrorDetail(message=message, type=INVALID_REQUEST, param=None, code=code))
 
@@ -174,7 +175,7 @@ async def _on_engine_error(_: Request, error: Exception) -> JSONResponse:
             retry_after_s = None
     response = error_response(*engine_error_detail(error), retry_after_s)
     if isinstance(error, StoreFull):
-        # OpenAI's clients would otherwise try a 409 again, but only deleting a voice helps.
+        # OpenAI's clients would otherwise retry a 409, although only deleting a voice helps.
         response.headers["X-Should-Retry"] = "false"
     return response
 
@@ -187,8 +188,8 @@ async def _on_invalid_body(_: Request, error: Exception) -> JSONResponse:
 
 
 def validation_detail(path: tuple[str | int, ...], kind: str, reason: str) -> ErrorDetail:
-    """One of pydantic's errors. `path` is inside the body."""
-    # Errors inside a union or a nested object carry a longer path; clients know the top-level field.
+    """Error object for one of pydantic's errors. `path` is the field's path inside the body."""
+    # Errors inside a union or a nested object have a longer path. Clients know the top-level field.
     match path:
         case (str(field), int(index), str(inner), *_):
             param: str | None = f"{field}[{index}].{inner}"
@@ -211,7 +212,7 @@ def validation_detail(path: tuple[str | int, ...], kind: str, reason: str) -> Er
 async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if isinstance(error.__cause__, OSError):
-        # An upload is put on the disk while it arrives: that this fails is not the client's fault.
+        # An upload is written to disk while it arrives. A failure to write is not the client's fault.
         log.error("a body could not be received: %s", error.__cause__)
         reason = error.__cause__.strerror or "the disk does not take it"
         message = f"The body could not be received: {reason}"
@@ -227,7 +228,7 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def bug_response() -> JSONResponse:
-    """The answer to an exception that nobody foresaw. What it says may be secret: that goes to the log alone."""
+    """Response to an unexpected exception. The exception's text may be secret, so only the log contains it."""
     return error_response(500, BUG_DETAIL)
 
 

@@ -1,8 +1,8 @@
-"""Reference audio from a client's URL, without lending the client this server's place in the network.
+"""Downloads reference audio from a client's URL without exposing the server's network to the client.
 
-Only hosts that the operator allowed are asked. Their name is resolved once, every address is checked, and the
-connection goes to the address that was checked: a name that leads elsewhere a moment later is of no use. No proxy
-and no cookie of the environment takes part.
+Only hosts that the operator allowed are contacted. A name is resolved once, every address is checked, and the
+connection goes to a checked address. A name that changes its address afterwards therefore gains nothing. Proxies and
+cookies from the environment are not used.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from vivavoce_server.allowed_hosts import PORTS, Address, AllowedHosts
 from vivavoce_server.errors import ApiError, invalid
 
 FETCH_S = 10.0
-"""Seconds for all of a download."""
+"""Seconds for a whole download."""
 CONNECT_S = 3.0
 MAX_AT_ONCE = 8
-"""Downloads at the same time; each may hold MAX_REFERENCE_BYTES."""
+"""Maximum number of concurrent downloads. Each may hold MAX_REFERENCE_BYTES."""
 RETRY_AFTER_S = 2.0
 MAX_REDIRECTS = 3
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -32,7 +32,7 @@ def is_url(text: str) -> bool:
 
 
 class Fetcher:
-    """Downloads what clients refer to."""
+    """Downloads the files behind clients' URLs."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._allowed = AllowedHosts(hosts)
@@ -40,11 +40,11 @@ class Fetcher:
         self._tls = httpx.create_ssl_context(trust_env=False) if hosts else None
 
     async def fetch(self, url: str) -> bytes:
-        """The file at an http(s) URL, at most MAX_REFERENCE_BYTES.
+        """The file at an http(s) URL, at most MAX_REFERENCE_BYTES long.
 
         Raises:
-            ApiError: 400, it may not or cannot be fetched.
-            Overloaded: too many downloads run.
+            ApiError: 400, the file must not or cannot be fetched.
+            Overloaded: too many downloads are running.
         """
         if self._running >= MAX_AT_ONCE:
             raise Overloaded(f"{MAX_AT_ONCE} recordings are being fetched already", RETRY_AFTER_S)
@@ -60,7 +60,7 @@ class Fetcher:
             self._running -= 1
 
     def _checked(self, url: str) -> httpx.URL:
-        """The URL, if the operator allows what it names."""
+        """The parsed URL. Raises a 400 unless the operator allows its host."""
         try:
             target = httpx.URL(url)
         except httpx.InvalidURL:
@@ -84,11 +84,11 @@ class Fetcher:
         raise refused("redirects without end")
 
     async def _get(self, target: httpx.URL) -> bytes | str:
-        """The file, or where it is instead."""
+        """The file, or the location that it redirects to."""
         addresses = await self._addresses(target)
         timeout = httpx.Timeout(FETCH_S, connect=CONNECT_S)
         headers = {"Host": target.netloc.decode("ascii"), "Accept-Encoding": "identity", "User-Agent": "vivavoce"}
-        # One client a download: a kept TLS connection to an address would vouch for a name that it was not made for.
+        # Each download has its own client. A reused TLS connection to an address would skip the check of another name.
         async with httpx.AsyncClient(verify=self._tls or True, trust_env=False, timeout=timeout) as client:
             for address in addresses:
                 # The certificate is still checked against the name.
@@ -109,7 +109,7 @@ class Fetcher:
         raise refused("could not be fetched: nobody answers there")
 
     async def _addresses(self, target: httpx.URL) -> list[Address]:
-        """All that the host's name leads to. One that may not be reached is enough to refuse it."""
+        """All addresses of the host. Raises a 400 if one of them is forbidden."""
         found = await resolve(host_of(target), port_of(target))
         if not found or not all(self._allowed.may_connect(address) for address in found):
             raise refused(f"is at {host_of(target)}, which leads to an address that this server may not reach")
@@ -117,9 +117,9 @@ class Fetcher:
 
 
 async def resolve(host: str, port: int) -> list[Address]:
-    """The addresses of a host, without repetition."""
+    """The addresses of a host, without duplicates."""
     infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    # What follows % names a network card of this machine: an address with it is never public.
+    # The part after % names a network interface of this machine. Such an address is never public.
     return list(dict.fromkeys(ip_address(info[4][0]) for info in infos))
 
 
@@ -128,7 +128,7 @@ async def _read(response: httpx.Response) -> bytes | str:
         return str(response.headers["location"])
     if response.status_code != 200:
         raise refused(f"could not be fetched: status {response.status_code}")
-    # A small packed file could unpack to any size.
+    # A small compressed file could unpack to any size.
     if response.headers.get("content-encoding", "identity") != "identity":
         raise refused("could not be fetched: it is sent packed")
     length = response.headers.get("content-length", "0")
@@ -144,7 +144,7 @@ async def _read(response: httpx.Response) -> bytes | str:
 
 
 def host_of(url: httpx.URL) -> str:
-    """In ASCII, without the brackets of IPv6."""
+    """The URL's host in ASCII, without the brackets around IPv6 addresses."""
     return url.raw_host.decode("ascii")
 
 

@@ -1,4 +1,4 @@
-"""How the bytes of the file travel: as the body itself, or as server-sent events around base64."""
+"""Framing of the file's bytes in a response: as the body itself, or in base64 inside server-sent events."""
 
 import base64
 from typing import Protocol
@@ -11,9 +11,10 @@ from vivavoce_server.speech import Usage
 
 
 class Framing(Protocol):
-    """`heartbeat` is what keeps proxies awake while no audio comes; None where nothing may stand between audio.
+    """Wraps pieces of the file for transfer.
 
-    `failure` None means that the transfer is to break off.
+    `heartbeat` keeps proxies from closing the connection while there is no audio; None if nothing may come between
+    pieces of audio. `failure` returns None if the transfer is to break off.
     """
 
     media_type: str
@@ -27,7 +28,7 @@ class Framing(Protocol):
 
 
 class AudioFraming:
-    """The file is the body."""
+    """Sends the file as the body."""
 
     heartbeat: bytes | None = None
 
@@ -45,7 +46,7 @@ class AudioFraming:
 
 
 class SseFraming:
-    """OpenAI's events: speech.audio.delta, then speech.audio.done or speech.audio.error."""
+    """Sends OpenAI's events: speech.audio.delta, then speech.audio.done or speech.audio.error."""
 
     media_type = "text/event-stream"
     heartbeat: bytes | None = ServerSentEvent(comment="keep-alive").encode()
@@ -67,5 +68,5 @@ class SseFraming:
 
 
 def _event(kind: str, **fields: object) -> bytes:
-    # `type` repeats the event's name, as OpenAI's events do: many clients read the data lines alone.
+    # `type` repeats the event's name, as OpenAI's events do, because many clients read the data lines only.
     return JSONServerSentEvent({"type": kind, **fields}, event=kind).encode()

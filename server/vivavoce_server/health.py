@@ -1,4 +1,4 @@
-"""For operators. /health: the process should live. /ready: route traffic here. /metrics: how it goes."""
+"""Routes for operators. /health: keep the process alive. /ready: send it traffic. /metrics: figures for Prometheus."""
 
 from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -14,14 +14,18 @@ router = APIRouter()
 
 @router.get("/metrics", response_class=PlainTextResponse, dependencies=[Depends(identify)])
 async def metrics(service: ServiceDep) -> Response:
-    """Prometheus' text format."""
+    """Metrics in Prometheus' text format."""
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/health", responses={503: {"description": "An engine does not come back: only a restart helps"}})
+@router.get(
+    "/health", responses={503: {"description": "An engine failed for good: only a restart of the server helps"}}
+)
 async def health(service: ServiceDep) -> JSONResponse:
-    """Also while an engine is started anew; no longer once that has failed over and over, so that whoever watches
-    starts the whole server anew."""
+    """200 while the server works or restarts an engine. 503 once restarting has failed repeatedly.
+
+    A supervisor should restart the whole server on 503.
+    """
     if service.failed:
         return JSONResponse({"status": "failed"}, 503)
     return JSONResponse({"status": "ok"})
@@ -29,7 +33,7 @@ async def health(service: ServiceDep) -> JSONResponse:
 
 @router.get("/ready", responses={503: {"description": "Starting, draining or failed"}})
 async def ready(service: ServiceDep) -> JSONResponse:
-    """True from the end of warm-up until the server drains, but not while a broken engine is started anew."""
+    """200 from the end of warm-up until the server drains. 503 before, after, and while a broken engine restarts."""
     if service.ready:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"status": "not ready"}, 503, {"Retry-After": str(int(NOT_SERVING_RETRY_S))})

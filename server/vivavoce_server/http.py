@@ -1,4 +1,4 @@
-"""OpenAI's routes: speech and models."""
+"""OpenAI's routes for speech and models."""
 
 from typing import Annotated, Any
 
@@ -36,7 +36,7 @@ SPEECH_RESPONSES: Responses = {
 
 
 class ModelObject(BaseModel):
-    """OpenAI's fields, then what the model can do."""
+    """OpenAI's fields of a model, then the model's capabilities."""
 
     id: str
     object: str = "model"
@@ -76,7 +76,7 @@ class AudioModelList(BaseModel):
 
 @speech_router.post("/audio/speech", status_code=200, response_class=SpeechResponse, responses=SPEECH_RESPONSES)
 async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max_wait_s: MaxWaitDep) -> SpeechResponse:
-    """Speaks `input`. The audio is sent as it is made, unless `stream` is false."""
+    """Speaks `input`. The audio is sent while it is made, unless `stream` is false."""
     job = prepare(body, service, max_wait_s)
     framing = SseFraming() if body.stream_format == "sse" else AudioFraming(job.audio.media_type)
     return SpeechResponse(service, caller, job, framing, whole=body.stream is False)
@@ -89,7 +89,7 @@ async def list_models(service: ServiceDep) -> ModelList:
 
 @router.get("/audio/models")
 async def list_audio_models(service: ServiceDep) -> AudioModelList:
-    """The same for Open WebUI, which asks here."""
+    """Lists the models for Open WebUI, which requests this path."""
     return AudioModelList(models=[AudioModel(id=name, name=name) for name in service.engines])
 
 

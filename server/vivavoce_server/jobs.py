@@ -1,4 +1,4 @@
-"""A request's body → what the engine is to say: the only translation in, for HTTP, batches and live sockets."""
+"""Translates a request's body into the engine's options. HTTP, batches and live sockets all use this module."""
 
 import math
 import time
@@ -27,11 +27,11 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class SpeechJob:
-    """Parts to be heard one after the other, as one file; there are none where the text arrives later.
+    """The parts of one file, in order. A job whose text arrives later has no parts.
 
-    `model` is the engine's name on this server. `options_without_voice` are those of every utterance; `find_voice` adds
-    the voice. `seed_is_fixed` tells that the client chose the seed. The first text must have its turn by `start_by_s`
-    (time.monotonic), or the job is refused as Overloaded; what has begun waits as long as it takes.
+    `model` is the engine's name on this server. `options_without_voice` apply to every utterance; `find_voice` adds the
+    voice. `seed_is_fixed` is true if the client chose the seed. The job is refused as Overloaded unless its first text
+    has its turn by `start_by_s` (time.monotonic). Once begun, the job waits as long as necessary.
     """
 
     model: str
@@ -46,17 +46,18 @@ class SpeechJob:
 
     @property
     def max_wait_s(self) -> float | None:
-        """Seconds that are left for its turn to come."""
+        """Seconds left until the job must have its turn; None means no limit."""
         return max(0.0, self.start_by_s - time.monotonic()) if math.isfinite(self.start_by_s) else None
 
     async def find_voice(self) -> UtteranceOptions:
-        """The options of every utterance, with the voice. A reference may take seconds to fetch and encode; none is
-        fetched for speech that must begin by `start_by_s` and would be refused.
+        """The options of every utterance, with the voice. Fetching and encoding a reference may take seconds.
+
+        If the speech would miss `start_by_s` and be refused, no reference is fetched.
 
         Raises:
-            ApiError: 400, there is no such voice, or the reference is no good; names the field.
+            ApiError: 400, the voice does not exist, or the reference is unusable; names the field.
             NotServing: the engine is not running.
-            Overloaded: too many references are on their way, or the speech would be refused.
+            Overloaded: too many references are being processed, or the speech would be refused.
         """
         if self.request.ref_audio is not None and self.max_wait_s is not None:
             self.engine.check_room(self.max_wait_s)
@@ -67,7 +68,7 @@ class SpeechJob:
 def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None = None) -> SpeechJob:
     """The job of a SpeechRequest, or of options whose text arrives later.
 
-    `max_wait_s` is how many seconds from now its turn may take to come; None waits as long as it takes.
+    `max_wait_s` limits the seconds from now until its turn; None means no limit.
 
     Raises:
         ApiError: a field's value cannot be served; names the field.
@@ -81,7 +82,7 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
     options = _options_of(request, engine.info)
     parts = _parts_of(request, options.language, engine, service.config) if isinstance(request, SpeechRequest) else ()
     if len(parts) > 1 and options.seed is None:
-        # One seed for all parts, so that they sound like one recording.
+        # All parts share one seed, so that they sound like one recording.
         options = replace(options, seed=draw_seed())
     return SpeechJob(
         model=model,
@@ -97,7 +98,7 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
 
 
 def _check_live(options: SpeechOptions) -> None:
-    """Raises a 400 for options that need the whole text before it is spoken."""
+    """Raises a 400 for options that need the whole text before speech begins."""
     if options.normalize:
         raise invalid("normalize", "Text that arrives in fragments cannot be normalized", "not_available")
     if options.non_streaming_mode:
@@ -105,7 +106,7 @@ def _check_live(options: SpeechOptions) -> None:
 
 
 def _check_task(request: SpeechOptions, model: str, engine: SpeechEngine, service: Service) -> None:
-    """Raises a 400 that says which model can, if this one cannot."""
+    """Raises a 400 if the model cannot do the task. The message names a model that can."""
     task = request.task_type
     if task is not None and task != TASK_NAMES[engine.info.task]:
         can = _models_that(service, lambda info: TASK_NAMES[info.task] == task) or f"a {task} model"
@@ -121,14 +122,14 @@ def _models_that(service: Service, can: Callable[[ModelInfo], bool]) -> str:
 
 
 def _options_of(request: SpeechOptions, info: ModelInfo) -> UtteranceOptions:
-    """Everything but the voice."""
+    """The options of an utterance except the voice."""
     defaults = UtteranceOptions()
     return UtteranceOptions(
         language=defaults.language if request.language is None else request.language,
         instructions=request.instructions or "",
         sampling=_sampling_of(request, info.sampling),
         seed=request.seed,
-        # The reference's wrappers read the whole text before they speak, but for the one that clones.
+        # The reference's wrappers read the whole text before they speak. Only the one that clones voices streams text.
         streaming_text=info.task == "base" if request.non_streaming_mode is None else not request.non_streaming_mode,
         max_frames=request.max_new_tokens,
         first_chunk_frames=request.initial_codec_chunk_frames or defaults.first_chunk_frames,
@@ -136,12 +137,12 @@ def _options_of(request: SpeechOptions, info: ModelInfo) -> UtteranceOptions:
 
 
 def _sampling_of(request: SpeechOptions, defaults: Sampling) -> Sampling:
-    """The checkpoint's sampling with the request's changes, which concern the talker (code 0), as in vLLM-Omni."""
+    """The checkpoint's sampling with the request's changes. They apply to the talker (code 0), as in vLLM-Omni."""
     names = ("temperature", "top_p", "repetition_penalty")
     changes: dict[str, Any] = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
     talker = replace(defaults.talker, **changes)
     if request.top_k is not None:
-        talker = replace(talker, top_k=max(request.top_k, 0))  # -1, vLLM's word for "all", is 0 here
+        talker = replace(talker, top_k=max(request.top_k, 0))  # -1 means "all" in vLLM, which is 0 here
     return replace(defaults, talker=talker)
 
 
@@ -158,5 +159,5 @@ def _parts_of(
     steps = ALL_STEPS if request.normalize is True else request.normalize or ()
     max_part_chars = min(config.max_part_chars, engine.info.max_utterance_chars or config.max_part_chars)
     parts = parts_of(normalize(request.input, steps), language, max_part_chars)
-    # A pause is as long as its tag says at any speed.
+    # A pause lasts as long as its tag says, at any speed.
     return tuple(part if isinstance(part, str) else Silence(part * request.speed) for part in parts)

@@ -1,5 +1,7 @@
-"""How large a client's messages and bodies may be. A body that is too large is refused by its announced length, or as
-soon as it exceeds the limit."""
+"""Size limits of a client's messages and bodies.
+
+A body that is too large is refused when its length is announced, or else as soon as it exceeds the limit.
+"""
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -8,11 +10,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from vivavoce_server.errors import http_error_response
 
 MAX_MESSAGE_BYTES = 4 * 2**20
-"""Largest message on a WebSocket: 30 s of reference audio in base64 fit."""
+"""Maximum size of a WebSocket message: 30 s of reference audio in base64 fit."""
 
 
 class BodyLimitMiddleware:
-    """413 for a body above `max_body_bytes`, which is never held in memory as a whole."""
+    """Answers a body above `max_body_bytes` with 413. Such a body is never held in memory as a whole."""
 
     def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Prometheus' view of the server: names, help and buckets in one place, and the stopwatch of one utterance."""
+"""Metrics for Prometheus: all names, help texts and buckets, and the meter of one request."""
 
 import math
 import time
@@ -16,7 +16,7 @@ from vivavoce_server.errors import status_of
 
 RequestOutcome = Literal["completed", "disconnected", "cancelled", "rejected", "refused", "failed", "cut_off"]
 UNKNOWN_MODEL = ""
-"""Of requests that ended before it was known what they wanted; to Prometheus, no label at all."""
+"""Model label of requests that ended before their model was known. Prometheus treats an empty label as absent."""
 TRY_AGAIN = frozenset({429, 503})
 FRAME_S = 0.08
 TTFA_BUCKETS_S = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
@@ -26,10 +26,10 @@ UNDERRUN_BUCKETS_S = (0.0, FRAME_S / 2, FRAME_S, 2 * FRAME_S, 4 * FRAME_S, 1.0, 
 
 
 def outcome_of(error: Exception, admitted: bool = False) -> RequestOutcome:
-    """How a request ends that this error ends before its first audio."""
+    """Outcome of a request that fails with this error before its first audio."""
     if isinstance(error.__cause__, ClientDisconnect):
         return "disconnected"
-    if admitted and isinstance(error, NotServing):  # a promise was broken
+    if admitted and isinstance(error, NotServing):  # the request had been accepted
         return "failed"
     status = status_of(error)
     if status in TRY_AGAIN:
@@ -38,7 +38,7 @@ def outcome_of(error: Exception, admitted: bool = False) -> RequestOutcome:
 
 
 class Metrics:
-    """The numbers of one app, in a registry of its own, so that several apps can live in one process."""
+    """The metrics of one app, in a registry of their own, so that several apps can share a process."""
 
     def __init__(self, engines: Mapping[str, SpeechEngine]) -> None:
         self.registry = CollectorRegistry()
@@ -48,10 +48,12 @@ class Metrics:
             ("model", "outcome"),
             registry=self.registry,
         )
-        self.ttfa_s = self._histogram("ttfa_seconds", "Request to first audio sample, queue included", TTFA_BUCKETS_S)
+        self.ttfa_s = self._histogram(
+            "ttfa_seconds", "Seconds from request to first audio sample, queue included", TTFA_BUCKETS_S
+        )
         self.queue_wait_s = self._histogram(
             "queue_wait_seconds",
-            "Seconds that a request's first text waited for a row, once it had been spoken",
+            "Seconds that a request's first text waited for a row, observed after the text was spoken",
             QUEUE_WAIT_BUCKETS_S,
         )
         self.rtf = self._histogram("rtf", "Seconds to make a second of audio, over a whole request", RTF_BUCKETS)
@@ -68,7 +70,7 @@ class Metrics:
         )
         self.endless = Counter(
             "vivavoce_endless_speech",
-            "Attempts at speech that would not stop by itself and was ended",
+            "Attempts at speech that the model did not end by itself",
             ("model",),
             registry=self.registry,
         )
@@ -79,7 +81,7 @@ class Metrics:
         self._begin_at_zero(engines)
 
     def _begin_at_zero(self, models: Iterable[str]) -> None:
-        """A series that begins with its first event has not grown since then: rates would miss that event."""
+        """Creates all series at 0. A rate misses the first event of a series that begins with that event."""
         for model in models:
             for outcome in get_args(RequestOutcome):
                 self.requests.labels(model, outcome)
@@ -90,7 +92,7 @@ class Metrics:
 
     @contextmanager
     def admission(self, model: str = UNKNOWN_MODEL) -> Iterator[None]:
-        """Counts a request that is turned away in here."""
+        """Counts a request that is refused inside the block."""
         try:
             yield
         except Exception as error:
@@ -102,7 +104,7 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    """Reads the engines' own counters at the moment of a scrape."""
+    """Reads the engines' counters at each scrape."""
 
     def __init__(self, engines: Mapping[str, SpeechEngine]) -> None:
         self._engines = engines
@@ -134,7 +136,7 @@ class _EngineCollector(Collector):
 
 
 class SpeechMeter:
-    """Times one request: first audio, speed, and a virtual player that starts at the first sample and may run dry."""
+    """Measures one request: first audio, speed, and gaps in a virtual player that starts at the first sample."""
 
     def __init__(
         self,
@@ -143,7 +145,7 @@ class SpeechMeter:
         clock: Callable[[], float] = time.monotonic,
         paced_by_text: bool = False,
     ) -> None:
-        """`paced_by_text`: speech waits for text that comes later, so its speed and its gaps are not the server's."""
+        """`paced_by_text`: speech waits for text that comes later. Its speed and its gaps are then not the server's."""
         self._metrics = metrics
         self._paced_by_text = paced_by_text
         self._model = model
@@ -155,7 +157,7 @@ class SpeechMeter:
         self._underrun_s = 0.0
 
     def add_audio(self, seconds: float) -> None:
-        """A piece of audio is there."""
+        """Records that `seconds` of audio are now available."""
         now_s = self._clock()
         if not self.heard:
             self._metrics.ttfa_s.labels(self._model).observe(now_s - self._asked_s)
@@ -165,15 +167,15 @@ class SpeechMeter:
 
     @property
     def heard(self) -> bool:
-        """Whether there was any audio."""
+        """True if there was any audio."""
         return not math.isinf(self._playback.runs_dry_s)
 
     def add_queue_wait(self, seconds: float) -> None:
-        """How long the request's first text waited for a row."""
+        """Records the seconds that the request's first text waited for a row."""
         self._metrics.queue_wait_s.labels(self._model).observe(seconds)
 
     def count_endless(self) -> None:
-        """The model would not stop; whether that ends the request is another question."""
+        """Counts speech that the model did not end by itself. The request may still succeed with another attempt."""
         self._metrics.endless.labels(self._model).inc()
 
     def end(self, outcome: RequestOutcome) -> None:

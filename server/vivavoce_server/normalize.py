@@ -1,6 +1,6 @@
-"""Written forms → words that can be read out, for models that do not know what to do with them. English words.
+"""Replaces written forms by words that can be read aloud, for models that cannot read the forms. The words are English.
 
-Each step is a pure function of text; a request names the steps that it wants, or all.
+Each step is a pure function of text. A request names the steps that it wants, or asks for all.
 """
 
 import re
@@ -12,7 +12,7 @@ from markdown_it.token import Token
 
 Step = Literal["markdown", "urls", "emails", "phone_numbers", "units", "emoji"]
 ALL_STEPS: tuple[Step, ...] = get_args(Step)
-"""In the order in which they are applied: each may leave what a later one finds."""
+"""All steps in the order of their application. A step may leave text that a later one changes."""
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 URL = re.compile(r"(?:https?://|www\.)[^\s<>\"'()\[\]{}]+", re.IGNORECASE)
@@ -63,7 +63,7 @@ MEASURE = re.compile(rf"(?<![\w.,])(\d+(?:[.,]\d+)*) ?({_LONGEST_FIRST})(?![\w/]
 
 
 def normalize(text: str, steps: Iterable[Step]) -> str:
-    """The text with the named steps applied, and single spaces where they left several."""
+    """The text after the named steps, with single spaces where a step left several."""
     wanted = set(steps)
     for step in ALL_STEPS:
         if step in wanted:
@@ -72,7 +72,7 @@ def normalize(text: str, steps: Iterable[Step]) -> str:
 
 
 def without_markdown(text: str) -> str:
-    """The words of a Markdown text; headings and list items become sentences."""
+    """The words of a Markdown text. Headings and list items become sentences."""
     return "\n".join(_blocks(MARKDOWN.parse(text)))
 
 

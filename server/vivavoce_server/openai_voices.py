@@ -1,4 +1,4 @@
-"""OpenAI's voice names → speakers of a checkpoint. The same name always means the same speaker."""
+"""Maps OpenAI's voice names to speakers of a checkpoint. The same name always means the same speaker."""
 
 from vivavoce_engine import ModelInfo
 
@@ -17,14 +17,14 @@ OPENAI_VOICES: dict[str, tuple[str, ...]] = {
     "marin": ("emma", "vivian"),
     "cedar": ("michael", "ryan"),
 }
-"""OpenAI's names → like-sounding speakers of the shipped voice and of Qwen's CustomVoice, the first that is there."""
+"""OpenAI's name → similar speakers of the shipped voice and of Qwen's CustomVoice. The first that exists is used."""
 
 
 def voice_aliases(info: ModelInfo) -> dict[str, str]:
-    """OpenAI's names → this checkpoint's speakers. Unlike any known checkpoint, names spread over its speakers.
+    """Maps OpenAI's names to this checkpoint's speakers. On an unknown checkpoint, the names spread over its speakers.
 
-    A model that designs its voice has no speakers: there the names, which OpenAI's clients insist on sending, all
-    stand for the voice that `instructions` describe.
+    A model that designs its voice has no speakers. All names then mean the voice that `instructions` describe, because
+    OpenAI's clients always send a name.
     """
     names = {speaker.casefold() for speaker in info.speakers}
     aliases: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""GET /: the playground, a page to try the server with. It is a client like any other, and is shown without a key."""
+"""GET /: the playground, a page to try the server with. It is an ordinary client, and needs no key to load."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from vivavoce_server.errors import http_error_response
 
 MEDIA_TYPES: Final = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript"}
 HEADERS: Final = {
-    # The page loads nothing from elsewhere and sends nothing elsewhere, whatever a text or a voice's name holds.
+    # The page neither loads from other hosts nor sends to them, whatever a text or a voice's name contains.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; media-src blob:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -22,7 +22,7 @@ HEADERS: Final = {
 FILES: Final = frozenset(
     {"index.html", "style.css", "app.js", "audio.js", "client.js", "page.js", "player.js", "waveform.js", "worklet.js"}
 )
-"""No path of a request is ever looked up on the disk."""
+"""Names of the page's files. No path from a request is ever looked up on the disk."""
 
 router = APIRouter(include_in_schema=False)
 

@@ -1,8 +1,9 @@
-"""The voice of a request → `speaker` and `reference` of the engine's request: the one place for every route.
+"""Finds the voice of a request: `speaker` and `reference` of the engine's request. Every route uses this module.
 
-A voice is named (`voice`: a speaker, a stored voice, a mix `a(2)+b(1)`, or one of OpenAI's names), or given along:
-`ref_audio`, with `ref_text` to go on from it, or `speaker_embedding`. One that is given along is the voice, whatever
-stands in `voice`, which OpenAI's clients insist on sending; but two voices of this server's are one too many.
+A request names its voice, or sends it. `voice` names a speaker, a stored voice, a mix `a(2)+b(1)`, or one of OpenAI's
+voices. `ref_audio` sends a recording, which `ref_text` lets the speech continue; `speaker_embedding` sends an
+embedding. A voice sent in the request wins over `voice`, because OpenAI's clients always send one. If `voice` names a
+voice that exists here, the request is ambiguous and refused.
 """
 
 import asyncio
@@ -40,21 +41,21 @@ Result = TypeVar("Result")
 
 
 class References:
-    """Finds voices for the requests of one app. Used on the event loop alone; files and encoders keep to threads."""
+    """Finds voices for the requests of one app. Only the event loop uses it; files and encoders run on threads."""
 
     def __init__(self, config: ServerConfig, engines: int) -> None:
         self._fetcher = Fetcher(config.ref_audio_hosts)
-        # Not asyncio's own few threads, where recordings that wait for the encoder would hold up everything else.
-        # There are enough for the engines to refuse what is too much, so none waits here.
+        # These threads are separate from asyncio's own few, where waiting recordings would delay everything else. They
+        # suffice for the engines to refuse an excess, so no recording waits for a thread.
         self._threads = ThreadPoolExecutor((engines + 1) * MAX_WAITING_RECORDINGS, "vivavoce-clone")
         self._cloning: dict[Recording, asyncio.Task[VoiceReference]] = {}
 
     async def voice_of(self, options: SpeechOptions, engine: SpeechEngine) -> Chosen:
-        """What the engine is to speak with.
+        """The voice for the engine.
 
         Raises:
-            ApiError: 400, there is no such voice, or the reference is no good; names the field that was sent.
-            Overloaded: too many references are on their way.
+            ApiError: 400, the voice does not exist, or the reference is unusable; names the field that was sent.
+            Overloaded: too many references are being processed.
         """
         _check_together(options)
         if options.ref_audio is None and options.speaker_embedding is None:
@@ -72,23 +73,26 @@ class References:
             raise rejected_as(error, reference="speaker_embedding") from error
 
     async def clone(self, ref_audio: str, text: str, engine: SpeechEngine) -> VoiceReference:
-        """The voice in a client's `ref_audio`. The items of a batch that share one share the work. Raises as above."""
+        """The voice in a client's `ref_audio`. Items of a batch with the same recording share the work.
+
+        Raises the errors of `voice_of`.
+        """
         key = (engine, ref_audio, text)
         task = self._cloning.get(key)
         if task is None:
             task = self._cloning[key] = asyncio.create_task(self._clone(*key))
             task.add_done_callback(lambda _: self._forget(key))
-        # Whoever leaves does not take it from the others.
+        # A client that leaves must not cancel the task for the others.
         return await asyncio.shield(task)
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
-        """Runs what may wait for an encoder."""
+        """Runs work that may wait for an encoder."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _forget(self, key: Recording) -> None:
         task = self._cloning.pop(key)
         if not task.cancelled():
-            task.exception()  # seen, even if nobody waits for it any more
+            task.exception()  # marks the exception as retrieved, even if no client waits for it any more
 
     async def _clone(self, engine: SpeechEngine, ref_audio: str, text: str) -> VoiceReference:
         if is_url(ref_audio):
@@ -102,7 +106,7 @@ class References:
 
     async def _named(self, voice: str | None, engine: SpeechEngine, x_vector_only: bool) -> Chosen:
         if voice is not None and (speaker := engine.voices.speaker(voice)) is not None:
-            return speaker, None  # no file has to be looked for
+            return speaker, None  # a speaker needs no file
         aliases = voice_aliases(engine.info)
         if voice is None:
             if engine.info.task == "voice_design":
@@ -119,7 +123,7 @@ class References:
 
 
 def _check_together(options: SpeechOptions) -> None:
-    """Raises a 400 for fields that make no sense together."""
+    """Raises a 400 for fields that exclude each other."""
     if options.ref_audio is not None and options.speaker_embedding is not None:
         raise invalid("speaker_embedding", "ref_audio and speaker_embedding are two voices; send one of them")
     text = options.ref_text
@@ -132,14 +136,14 @@ def _check_together(options: SpeechOptions) -> None:
 
 
 def check_ref_text(text: str) -> None:
-    """Raises a 400 for a text that no recording holds."""
+    """Raises a 400 for a text that cannot be the transcript of a recording."""
     if len(text) > MAX_TRANSCRIPT_CHARS:
         raise invalid("ref_text", f"ref_text has {len(text)} characters; the most is {MAX_TRANSCRIPT_CHARS}")
     check_characters("ref_text", text)
 
 
 def is_voice(name: str, engine: SpeechEngine) -> bool:
-    """Whether the engine has a speaker or a stored voice of that name. Reads the disk."""
+    """True if the engine has a speaker or a stored voice of that name. Reads the disk."""
     if engine.voices.speaker(name) is not None:
         return True
     store = engine.voices.store
@@ -147,10 +151,10 @@ def is_voice(name: str, engine: SpeechEngine) -> bool:
 
 
 def mean_embedding(given: Sequence[float] | Sequence[WeightedEmbedding]) -> NDArray[np.float32]:
-    """A client's embedding, or the weighted mean of several.
+    """A client's embedding, or the weighted mean of several, as float32 [size].
 
     Raises:
-        Rejected: they are no embeddings.
+        Rejected: the input is not an embedding.
     """
     weighted = [part for part in given if isinstance(part, WeightedEmbedding)]
     if len(weighted) > MAX_BLEND_PARTS:
@@ -164,7 +168,7 @@ def decode_audio(text: str) -> bytes:
     """The file in a `data:` URL or in plain base64.
 
     Raises:
-        ApiError: 400, it is neither, or too large.
+        ApiError: 400, the text is neither, or the file is too large.
     """
     if text[:5].lower() == "data:":
         kind, comma, text = text.partition(",")

@@ -1,4 +1,4 @@
-"""Bodies of requests on the wire, as pydantic models."""
+"""Bodies of requests, as pydantic models."""
 
 from typing import Annotated, Literal
 
@@ -20,7 +20,7 @@ class VoiceId(BaseModel):
 
 
 class WeightedEmbedding(BaseModel):
-    """A part of a mixed voice."""
+    """One part of a mixed voice."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -28,12 +28,12 @@ class WeightedEmbedding(BaseModel):
     weight: Annotated[float, Field(gt=0)] = 1.0
 
 
-# The pattern is there for readers of the OpenAPI page; what is blank gets a better message than it would give.
+# The pattern is for readers of the OpenAPI page. Blank text is refused elsewhere, with a better message.
 InputText = Annotated[str, Field(json_schema_extra={"minLength": 1, "pattern": r"\S"})]
 
 
 class SpeechOptions(BaseModel):
-    """How to speak: OpenAI's fields, then the extensions, under vLLM-Omni's names where it has them."""
+    """Options of speech: OpenAI's fields, then extensions, with vLLM-Omni's names where it has them."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -67,7 +67,7 @@ class SpeechOptions(BaseModel):
 
 
 class SpeechRequest(SpeechOptions):
-    """POST /v1/audio/speech."""
+    """Body of POST /v1/audio/speech."""
 
     input: InputText
     stream_format: Literal["audio", "sse"] = "audio"

@@ -1,4 +1,4 @@
-"""What a running server has: its models by name, and the speech that is under way."""
+"""State of a running server: its models by name, and the speech in progress."""
 
 import asyncio
 import time
@@ -16,24 +16,24 @@ from vivavoce_server.references import References
 
 SESSION_RETRY_S = 5.0
 MODEL_ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
-"""OpenAI's model names: they mean the first model here, so that clients need no change."""
+"""OpenAI's model names. They mean the first model here, so that clients need no change."""
 
 
 @dataclass
 class Service:
-    """The state of one app. Used on the event loop alone."""
+    """The state of one app. Only the event loop uses it."""
 
     engines: Mapping[str, SpeechEngine]
     config: ServerConfig
     created_s: int = field(default_factory=lambda: int(time.time()))
     speaking: int = 0
-    """Speech responses that are not yet over."""
+    """Number of speech responses in progress."""
     draining: bool = False
     silence: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while nothing speaks."""
+    """Set while there is no speech in progress."""
 
     live_sessions: int = 0
-    """Live connections that are open."""
+    """Number of open live connections."""
 
     metrics: Metrics = field(init=False)
     references: References = field(init=False)
@@ -49,7 +49,11 @@ class Service:
         self.references = References(self.config, len(self.engines))
 
     def find_model(self, name: str | None) -> tuple[str, SpeechEngine]:
-        """Id and engine behind a request's model name; the first model where it names none."""
+        """Id and engine for a request's model name. None means the first model.
+
+        Raises:
+            ApiError: 404, the model does not exist.
+        """
         if name is not None and name in self.engines:
             return name, self.engines[name]
         if name is None or name in MODEL_ALIASES:
@@ -66,7 +70,7 @@ class Service:
         return any(engine.failed for engine in self.engines.values())
 
     def drain(self) -> None:
-        """Refuses new speech from now on; what runs goes on, and may still submit its later parts."""
+        """Refuses new speech from now on. Running speech continues, and may still submit its later parts."""
         self.draining = True
 
     @contextmanager
@@ -93,7 +97,7 @@ class Service:
 
         Raises:
             NotServing: the server is about to stop.
-            Overloaded: as many are open as may.
+            Overloaded: the maximum number of connections is open.
         """
         if self.draining:
             raise NotServing("the server is stopping")

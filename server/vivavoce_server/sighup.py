@@ -1,4 +1,4 @@
-"""SIGHUP, from the first moments of a process to its last: a reload, or the end if the terminal has been closed."""
+"""SIGHUP during the whole life of a process: it reloads, or ends the process if the terminal has been closed."""
 
 import asyncio
 import os
@@ -8,25 +8,25 @@ from collections.abc import Callable
 from types import FrameType
 
 STATUS = 129
-"""Of a process that its terminal took along while it was starting: what a shell says of such a signal."""
+"""Exit status if the terminal is closed during the start; the status that a shell reports for this signal."""
 
 
 class SighupHandler:
-    """Made before the models are loaded, which may take minutes; a signal until then is kept for `serve`.
+    """Handles SIGHUP, and keeps an early signal for `serve`.
 
-    Main thread only, as Python's handlers are.
+    Create it before the models load, which may take minutes, and on the main thread, which Python's handlers require.
     """
 
     def __init__(self) -> None:
         self._early = False
         self._has_terminal = False
         if sys.platform != "win32":
-            # nohup ignores the signal, for a server that is to outlive its terminal.
+            # nohup ignores the signal, so that a server can outlive its terminal.
             self._has_terminal = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and has_terminal()
             signal.signal(signal.SIGHUP, self._on_early)
 
     def serve(self, loop: asyncio.AbstractEventLoop, reload: Callable[[], None], leave: Callable[[], None]) -> None:
-        """From now on the signal calls one of these, on the loop; at once, if it has come already."""
+        """Makes the signal call `reload` or `leave` on the loop from now on. An earlier signal calls at once."""
         if sys.platform != "win32":
             loop.add_signal_handler(signal.SIGHUP, lambda: leave() if self._terminal_is_closed() else reload())
         if self._early:
@@ -42,7 +42,7 @@ class SighupHandler:
 
 
 def has_terminal() -> bool:
-    """Whether the process has a terminal that is still open."""
+    """True if the process has a terminal that is still open."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:

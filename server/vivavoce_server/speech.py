@@ -1,4 +1,4 @@
-"""One listener's speech: a job that runs, as the bytes of its file while they are made."""
+"""Speech for one listener: a running job, as the bytes of its file while they are made."""
 
 import asyncio
 import math
@@ -26,7 +26,7 @@ from vivavoce_server.metrics import SpeechMeter
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What speech cost: tokens of text in, codec frames out."""
+    """Usage of a request: text tokens in, codec frames out."""
 
     input_tokens: int
     output_tokens: int
@@ -39,15 +39,16 @@ class Usage:
 class Speech:
     """A job that runs: `with Speech(job, await job.find_voice(), meter) as speech: async for piece in speech.pieces()`.
 
-    Entering submits the first text, so a refusal comes before the first byte. Each later text goes on from the one
-    before it, in one acoustic context, and begins as soon as that is made, which is before it has been heard: the
-    listener waits for none, and a long job holds one of the engine's rows. Leaving cancels what has not ended.
+    Entering submits the first text, so a refusal comes before the first byte. Each later text continues the one before
+    it, in one acoustic context. It begins once that one has been made, which is before it has been heard. The listener
+    therefore does not wait between texts, and a long job holds one of the engine's rows. Leaving cancels unfinished
+    texts.
     """
 
     def __init__(self, job: SpeechJob, options: UtteranceOptions, meter: SpeechMeter, client: str = "") -> None:
         self._job = job
         self._meter = meter
-        # The engine gives clients its rows in turn, so that one key's burst delays nobody else.
+        # The engine gives rows to clients in turn, so that a burst from one key does not delay others.
         self._options = replace(options, client=client)
         self._texts = [part for part in job.parts if isinstance(part, str)]
         self._streams: list[AudioStream] = []
@@ -67,13 +68,13 @@ class Speech:
         return stream
 
     def _follow(self, stream: AudioStream) -> asyncio.Task[AudioStream] | None:
-        """Sees to the text after that of the latest stream, beside whoever reads this; None after the last text."""
+        """Starts a task that submits the next text while the caller reads the latest one. None after the last text."""
         number = len(self._streams)
         if number == len(self._texts):
             return None
         following = asyncio.create_task(self._go_on(stream, self._texts[number - 1], self._texts[number]))
         self._cancels.callback(following.cancel)
-        following.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever reads may have left
+        following.add_done_callback(lambda task: task.cancelled() or task.exception())  # the reader may have left
         return following
 
     async def _go_on(self, stream: AudioStream, said: str, text: str) -> AudioStream:
@@ -82,17 +83,17 @@ class Speech:
 
     @cached_property
     def _encoder(self) -> SpeechEncoder:
-        """Made once the first text has been accepted: some encoders take milliseconds, and a refusal needs none."""
+        """Created once the first text has been accepted. Some encoders take milliseconds, which a refusal saves."""
         return SpeechEncoder(self._job.audio, self._job.engine.info.sample_rate)
 
     @property
     def usage(self) -> Usage:
-        """Counts the texts that have been heard to their end."""
+        """Usage of the texts that have been heard to their end."""
         ended = [stream.finished for stream in self._streams if stream.finished]
         return Usage(sum(text.text_tokens for text in ended), sum(text.frames for text in ended))
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The bytes of the file, each piece as soon as the audio in it is made; none is empty.
+        """Yields the bytes of the file. Each piece leaves as soon as its audio is made, and is never empty.
 
         Raises:
             EngineError: a text failed.
@@ -105,10 +106,10 @@ class Speech:
             raise
 
     async def whole(self) -> tuple[bytes, Usage]:
-        """The join of the pieces, as a file that knows its length, and what it cost.
+        """The whole file, with its length filled in, and its usage.
 
-        Speech that would not end is tried once more with another seed, unless the client chose the seed. A stream
-        cannot do this: its listener has heard the first attempt.
+        Endless speech gets one more attempt with another seed, unless the client chose the seed. A stream does not: its
+        listener has heard the first attempt.
         """
         try:
             body = b"".join([piece async for piece in self.pieces()])
@@ -120,7 +121,7 @@ class Speech:
         return self._encoder.complete(body), self.usage
 
     def _with_another_seed(self) -> "Speech":
-        """The same job with another seed, for good. It has had its turn, and waits for the next as long as it takes."""
+        """The same job with another seed, which is final. It already had its turn, so its next wait has no limit."""
         job = replace(self._job, seed_is_fixed=True, start_by_s=math.inf)
         return Speech(job, replace(self._options, seed=draw_seed()), self._meter, self._options.client)
 

@@ -1,4 +1,4 @@
-"""Responses that speak: each owns its speech from submission to the last byte, or to the listener's leaving."""
+"""Responses that contain speech. Each owns its speech from submission to the last byte, or until the client leaves."""
 
 import asyncio
 import logging
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 15.0
 STREAM_HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
-"""Proxies must not collect the stream, and nobody must keep it."""
+"""Headers against buffering by proxies and against storing."""
 
 
 class SpeechRoute(APIRoute):
-    """Counts requests for speech that end before there is a response to speak."""
+    """Counts requests for speech that end before a response exists."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -42,12 +42,12 @@ class SpeechRoute(APIRoute):
 
 
 class SpokenResponse(Response, ABC):
-    """A response whose work ends at once when its client leaves, whether bytes flow or not."""
+    """A response whose work ends at once when its client leaves, even between bytes."""
 
     def __init__(
         self, service: Service, caller: Caller, media_type: str, model: str = UNKNOWN_MODEL, cost: int = 1
     ) -> None:
-        """`model` is whom a refusal is counted for; `cost`, for how many requests this one counts."""
+        """`model` is the label under which a refusal is counted. `cost` is the number of requests to count."""
         self.status_code = 200
         self.media_type = media_type
         self.background = None
@@ -59,7 +59,7 @@ class SpokenResponse(Response, ABC):
 
     @abstractmethod
     async def speak(self, send: Send) -> None:
-        """Sends the whole response; cancelled when the client leaves."""
+        """Sends the whole response. Cancelled when the client leaves."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with ExitStack() as held:
@@ -69,7 +69,7 @@ class SpokenResponse(Response, ABC):
                 held.enter_context(self.service.count_speech())
 
             async def send_on(message: Message) -> None:
-                """Whoever has the last byte may ask again at once: its turn ends before that is sent."""
+                """Frees the caller's turn before the last byte leaves: a client that has it may ask again at once."""
                 if message["type"] == "http.response.body" and not message.get("more_body", False):
                     turn.close()
                 await send(message)
@@ -90,11 +90,11 @@ class SpokenResponse(Response, ABC):
 
 
 class SpeechResponse(SpokenResponse):
-    """Sends speech as it is made, or whole, which is the same bytes joined.
+    """Sends speech while it is made, or as a whole; the bytes are the same.
 
-    No status goes out before the first audio is there, so a failure until then is an honest error response. A
-    failure later ends events with an error event and breaks a bare file off: the client sees a transfer that did not
-    end, never a complete file.
+    The status is sent with the first audio, so an earlier failure is a proper error response. After a later failure,
+    server-sent events end with an error event, and a bare file breaks off. The client then sees an incomplete transfer,
+    never a complete file.
     """
 
     def __init__(
@@ -112,10 +112,10 @@ class SpeechResponse(SpokenResponse):
 
     async def speak(self, send: Send) -> None:
         meter = SpeechMeter(self.service.metrics, self._job.model)
-        outcome: RequestOutcome = "disconnected"  # if nothing below says otherwise, it was cancelled
+        outcome: RequestOutcome = "disconnected"  # the outcome of a cancellation, unless set below
         admitted = False
         try:
-            # Fetching and encoding a reference count as speech, and end when the client leaves.
+            # Fetching and encoding a reference count as speech, and stop when the client leaves.
             options = await self._job.find_voice()
             with Speech(self._job, options, meter, self.caller.name) as speech:
                 admitted = True
@@ -151,14 +151,14 @@ class SpeechResponse(SpokenResponse):
             if last is not None:
                 await send({"type": "http.response.body", "body": last})
             # Without a last body message, the ASGI server cuts the connection.
-            # What is told after a heartbeat may still be that the wait was in vain.
+            # After a heartbeat, the engine may still refuse the request.
             return "refused" if isinstance(error, Overloaded) and not meter.heard else "cut_off"
         await send({"type": "http.response.body", "body": self._framing.end(speech.usage)})
         return "completed"
 
 
 async def _framed(pieces: AsyncIterator[bytes], framing: Framing) -> AsyncIterator[bytes]:
-    """Pieces in their frames, and the heartbeat, if there is one, whenever no piece came for a while."""
+    """Yields the framed pieces, and the framing's heartbeat, if it has one, after each HEARTBEAT_S without a piece."""
     heartbeat = framing.heartbeat
     if heartbeat is None:
         async for piece in pieces:
@@ -169,7 +169,10 @@ async def _framed(pieces: AsyncIterator[bytes], framing: Framing) -> AsyncIterat
 
 
 async def _with_silences(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
-    """The pieces, and None for each HEARTBEAT_S without one. Costs a task a piece, so audio alone goes without."""
+    """Yields the pieces, and None for each HEARTBEAT_S without one.
+
+    This costs a task per piece, so a bare file does without it.
+    """
     while True:
         waiting = asyncio.ensure_future(anext(pieces, None))
         try:

@@ -1,4 +1,4 @@
-"""One text → the parts that are spoken one after the other: pause tags become silence, what is too long is split."""
+"""Cuts one text into parts that are spoken in order. Pause tags become silence, and long texts are split."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from vivavoce_server.errors import invalid
 PAUSE_TAG = re.compile(r"\[pause:([^\]]*)\]", re.IGNORECASE)
 PAUSE_LENGTH = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s)\s*", re.IGNORECASE)
 CLAUSE_END = re.compile(r"[,;:]\s|[\uff0c\uff1b\uff1a\u3001]")
-"""Also the full-width signs, which no space follows."""
+"""The end of a clause. No space follows the full-width signs."""
 LONGEST_PAUSE_S = 10.0
 LANGUAGE_CODES = {
     "chinese": "zh",
@@ -24,17 +24,17 @@ LANGUAGE_CODES = {
     "russian": "ru",
     "spanish": "es",
 }
-"""The models' names of languages → the splitter's; for any other, its English rules do."""
+"""Maps the models' names of languages to the splitter's. Its English rules apply to all others."""
 
 Part = str | float
-"""Text to be spoken, or seconds of silence."""
+"""Text to speak, or seconds of silence."""
 
 
 def parts_of(text: str, language: str, max_part_chars: int) -> list[Part]:
-    """Texts and pauses in order. A text without either pause tags or excessive length is one part, unchanged.
+    """Texts and pauses in order. A text that is short and without pause tags is one part, unchanged.
 
     Raises:
-        ApiError: a tag holds no length, or too much of it; or there is nothing to say.
+        ApiError: a tag has no length or too great a length, or the text has nothing to say.
     """
     parts: list[Part] = []
     spoken_to = 0
@@ -59,9 +59,10 @@ def _pause_s(tag: re.Match[str]) -> float:
 
 
 def split_long(text: str, language: str, max_chars: int) -> list[str]:
-    """Pieces of at most `max_chars`, cut between sentences; within a sentence only where it alone is too long.
+    """Splits a text into pieces of at most `max_chars` characters, between sentences. A sentence is cut only if it is
+    itself too long.
 
-    The blanks between two pieces stand, uncounted, at the beginning of the second, where a tokenizer wants them.
+    The blanks between two pieces begin the second one, where a tokenizer expects them. They do not count.
     """
     if not text.strip():
         return []
@@ -81,7 +82,7 @@ def split_long(text: str, language: str, max_chars: int) -> list[str]:
 
 
 def _fragments(sentence: str, max_chars: int) -> Iterator[str]:
-    """A sentence, cut at the last comma, else the last space, else anywhere, until each piece is short enough."""
+    """Cuts a sentence into pieces of at most `max_chars`: at the last comma, else the last space, else anywhere."""
     while len(sentence.rstrip()) > max_chars:
         window = sentence[:max_chars]
         ends = [match.end() for match in CLAUSE_END.finditer(window)]

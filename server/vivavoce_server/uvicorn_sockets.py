@@ -1,4 +1,4 @@
-"""How uvicorn is to hold connections: its limits, its pings, and an end for peers that stop sending or reading."""
+"""Connections of uvicorn: limits, pings, and time-outs for peers that stop sending or reading."""
 
 import asyncio
 import logging
@@ -18,24 +18,24 @@ from vivavoce_server.limits import MAX_MESSAGE_BYTES
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 * 2**10
-"""Longest request line and headers."""
+"""Maximum size of the request line and headers together."""
 HEAD_S = 10.0
-"""Seconds that a client has for a request's line and headers, from its first byte or from connecting."""
+"""Seconds for a request's line and headers, counted from connecting or from the request's first byte."""
 BODY_S = 120.0
-"""Seconds for the body after them: 16 MiB at 1.1 Mbit/s."""
+"""Seconds for the body after the headers: 16 MiB at 1.1 Mbit/s."""
 PING_INTERVAL_S = 10.0
 PING_TIMEOUT_S = 20.0
-"""A peer that answers no ping this long is gone: 30 s after its last sign of life at most."""
+"""Seconds without an answer to a ping after which a peer counts as gone: at most 30 s after its last sign of life."""
 ABORT_S = 10.0
 """Seconds that a peer has to take the last bytes and the close message."""
 
 
 class TimedHttp(H11Protocol):
-    """uvicorn's own, but a peer cannot hold the connection open by sending or reading next to nothing.
+    """uvicorn's HTTP protocol, with time-outs for a peer that sends or reads almost nothing.
 
-    A response is written as fast as the peer reads. Once the system's buffers are full the speech waits, its row rests,
-    and after `stall_s` in which not even what was written has left, the connection is cut. The speech ends as for any
-    client that leaves.
+    A response is written as fast as the peer reads. Once the system's buffers are full, the speech waits and its row
+    pauses. The connection is cut after `stall_s` in which the data already written has not left either. The speech then
+    ends as it does for any client that leaves.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class TimedHttp(H11Protocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._arriving: asyncio.TimerHandle | None = None
         self._awaited: object = h11.DONE
-        """One of h11's states of the client: IDLE while a head is awaited, SEND_BODY while a body is."""
+        """State of the client in h11: IDLE while a head is awaited, SEND_BODY while a body is."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # whatever the peer has not made room for starts the clock
+        transport.set_write_buffer_limits(0)  # any byte that the peer has no room for starts the clock
         self._await_request(h11.IDLE)
 
     def data_received(self, data: bytes) -> None:
@@ -69,7 +69,7 @@ class TimedHttp(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._await_request(h11.DONE)  # uvicorn has its own patience between two requests
+        self._await_request(h11.DONE)  # uvicorn has its own time-out between two requests
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._await_request(h11.DONE)
@@ -77,7 +77,7 @@ class TimedHttp(H11Protocol):
         super().connection_lost(exc)
 
     def _await_request(self, state: object) -> None:
-        """Starts a clock whenever another part of a request is awaited; it does not start anew with every byte."""
+        """Starts a clock when the next part of a request is awaited. Further bytes of it do not restart the clock."""
         if state is self._awaited:
             return
         self._awaited = state
@@ -104,23 +104,22 @@ class TimedHttp(H11Protocol):
 
 
 class TimedWebSocket(WebSocketsSansIOProtocol):
-    """uvicorn's own, but a peer that reads nothing cannot hold the connection open for ever."""
+    """uvicorn's WebSocket protocol, with a time-out for a peer that reads nothing."""
 
     async def send(self, message: ASGISendEvent) -> None:
         if message["type"] == "websocket.close":
-            # The close message stands in line behind what the peer has not read; nobody waits for that.
+            # The close message queues behind the bytes that the peer has not read. Nobody waits for it.
             self.writable.set()
         await super().send(message)
 
     async def run_asgi(self) -> None:
         await super().run_asgi()
-        # Its orderly close would wait until all that is written has been read. A connection that is closed by then
-        # does not mind.
+        # uvicorn's orderly close would wait until the peer has read everything. Aborting is harmless after it.
         self.loop.call_later(ABORT_S, self.transport.abort)
 
 
 def connection_options(config: ServerConfig) -> dict[str, Any]:
-    """Arguments of uvicorn.Config. Audio does not get smaller by compressing each message: that would cost time."""
+    """Arguments of uvicorn.Config. Messages are not compressed: that takes time and does not make audio smaller."""
     return {
         "http": partial(TimedHttp, stall_s=config.stall_s),
         "h11_max_incomplete_event_size": MAX_HEAD_BYTES,

@@ -1,4 +1,4 @@
-"""/v1/audio/voices: the voices that there are, and those that clients store, list and delete."""
+"""/v1/audio/voices: lists all voices, and stores and deletes clients' voices."""
 
 import asyncio
 from functools import partial
@@ -24,21 +24,24 @@ EMBEDDINGS: TypeAdapter[list[float] | list[WeightedEmbedding]] = TypeAdapter(
 )
 SOURCES = ("audio_sample", "speaker_embedding", "voice")
 NO_MODEL = ("", "auto")
-"""`auto` is what OpenAI's client calls it."""
+"""Model names in a form that mean no particular model. OpenAI's client sends `auto`."""
 STORING_RESPONSES: Responses = {
     **ERROR_RESPONSES,
-    409: {"description": "As many voices are stored as may; delete one first", "model": ErrorBody},
-    507: {"description": "The disk takes no more", "model": ErrorBody},
+    409: {"description": "The maximum number of voices is stored; delete one first", "model": ErrorBody},
+    507: {"description": "The voice could not be written to the disk", "model": ErrorBody},
 }
 DELETING_RESPONSES: Responses = {
     404: {"description": "There is no such stored voice", "model": ErrorBody},
-    507: {"description": "The disk does not let it go", "model": ErrorBody},
+    507: {"description": "The voice could not be deleted from the disk", "model": ErrorBody},
 }
 
 
 class VoiceObject(BaseModel):
-    """A voice that requests may name. `aliases` are the OpenAI names that mean it, `model` the first that has it (none
-    of those here may fit a stored voice); `created_at` is there for stored voices."""
+    """A voice that requests may name.
+
+    `aliases` are the OpenAI names that mean it. `model` is the first model that can use it, or null if no model here
+    can use a stored voice. Only stored voices have `created_at`.
+    """
 
     object: Literal["audio.voice"] = "audio.voice"
     id: str
@@ -54,7 +57,7 @@ class VoiceList(BaseModel):
 
 
 class StoredVoiceObject(BaseModel):
-    """OpenAI's fields of a voice that has just been stored."""
+    """OpenAI's fields of a newly stored voice."""
 
     object: Literal["audio.voice"] = "audio.voice"
     id: str
@@ -70,9 +73,12 @@ class DeletedVoice(BaseModel):
 
 
 class VoiceForm(BaseModel):
-    """A voice to store, from exactly one of `audio_sample` (with `ref_text`, what is said in it, or without),
-    `speaker_embedding` (as JSON; or a weighted list, as in a request) and `voice` (a mix of voices that there are).
-    `consent` is the speaker's permission, in words. `model` is needed only where several could take the voice."""
+    """A voice to store, from exactly one source: `audio_sample`, `speaker_embedding` or `voice`.
+
+    `audio_sample` is a recording; `ref_text`, its transcript, is optional. `speaker_embedding` is JSON: one embedding,
+    or a weighted list as in a request. `voice` is a mix of existing voices. `consent` is the speaker's permission in
+    words. `model` is needed only if several models could take the voice.
+    """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -88,7 +94,7 @@ class VoiceForm(BaseModel):
 
 @router.get("/voices")
 async def list_voices(service: ServiceDep) -> VoiceList:
-    """Speakers of the models, then stored voices."""
+    """Lists the models' speakers, then stored voices."""
     voices: list[VoiceObject] = []
     for model, engine in service.engines.items():
         aliases = voice_aliases(engine.info)
@@ -118,11 +124,11 @@ def _listed(voice: StoredVoice, service: Service) -> VoiceObject:
 async def add_voice(
     form: Annotated[VoiceForm, Form(media_type="multipart/form-data")], service: ServiceDep, caller: CallerDep
 ) -> StoredVoiceObject:
-    """Stores a voice for requests to name. It is there on every server that shares the folder, and after a restart."""
+    """Stores a voice for later requests. It survives a restart, and exists on every server that shares the folder."""
     source = _check(form, service)
     embedding = None if form.speaker_embedding is None else parse_embedding(form.speaker_embedding)
     engine = _engine_for(form, service, 0 if embedding is None else embedding.size)
-    # Encoding is work: it counts as speech does, and a server that stops finishes it.
+    # Encoding counts as speech does, and a server that stops finishes it.
     with caller.speaking(), service.count_speech():
         try:
             voice: bytes | str | NDArray[np.float32] | None = embedding if embedding is not None else form.voice
@@ -137,7 +143,7 @@ async def add_voice(
 
 
 def parse_embedding(text: str) -> NDArray[np.float32]:
-    """A form's `speaker_embedding`. Raises a 400 if it is none."""
+    """The embedding in a form, float32 [size]. Raises a 400 if `speaker_embedding` is invalid."""
     try:
         return mean_embedding(EMBEDDINGS.validate_json(text))
     except ValidationError as error:
@@ -147,10 +153,10 @@ def parse_embedding(text: str) -> NDArray[np.float32]:
 
 
 def _check(form: VoiceForm, service: Service) -> str:
-    """The field that the voice is in.
+    """The name of the field that contains the voice.
 
     Raises:
-        ApiError: 400, fields make no sense together, or a speaker has the name.
+        ApiError: 400, fields exclude each other, or a speaker has the name.
     """
     given = [name for name in SOURCES if getattr(form, name) is not None]
     if not given:
@@ -170,8 +176,11 @@ def _check(form: VoiceForm, service: Service) -> str:
 
 
 def _engine_for(form: VoiceForm, service: Service, size: int) -> SpeechEngine:
-    """The model that the form names; else the first that can take such a voice, or the very first, to refuse it.
-    `size` is that of the form's embedding, 0 without one."""
+    """The model that the form names, or else the first model that can take such a voice.
+
+    If no model can, this is the first model, which then refuses the voice. `size` is the embedding's size, or 0 if the
+    form has no embedding.
+    """
     if form.model is not None and form.model not in NO_MODEL:
         return service.find_model(form.model)[1]
     for engine in service.engines.values():
@@ -185,7 +194,7 @@ def _engine_for(form: VoiceForm, service: Service, size: int) -> SpeechEngine:
 
 @router.delete("/voices/{voice_id}", responses=DELETING_RESPONSES)
 async def delete_voice(voice_id: str, service: ServiceDep) -> DeletedVoice:
-    """Deletes a stored voice. Speech in it that runs goes on."""
+    """Deletes a stored voice. Running speech with this voice continues."""
     store = find_store(service)
     if store is None or not await asyncio.to_thread(store.delete, voice_id):
         raise ApiError(404, f"There is no stored voice {voice_id!r}", None, "voice_not_found")
@@ -193,6 +202,6 @@ async def delete_voice(voice_id: str, service: ServiceDep) -> DeletedVoice:
 
 
 def find_store(service: Service) -> VoiceStore | None:
-    """The store that the engines share."""
+    """The store that the engines share; None without one."""
     stores = (engine.voices.store for engine in service.engines.values())
     return next((store for store in stores if store is not None), None)

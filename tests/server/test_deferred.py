@@ -1,4 +1,4 @@
-"""What waits for its turn in a live session."""
+"""Commands of a live session that wait for their turn."""
 
 from vivavoce_server.live.deferred import COMMAND_COST_CHARS, DeferredCommands
 

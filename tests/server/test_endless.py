@@ -1,4 +1,4 @@
-"""Speech that would not stop: a whole answer is made a second time, a streamed one ends as an error, and both count."""
+"""Endless speech: a whole answer is made a second time, a streamed one ends with an error, and both are counted."""
 
 from typing import Any
 

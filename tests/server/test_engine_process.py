@@ -1,4 +1,4 @@
-"""Real servers with engines in processes, as clients see them when an engine breaks, loads late, or has a twin."""
+"""Real servers with engines in processes, as clients see them when an engine breaks, loads late, or is one of two."""
 
 import asyncio
 import json

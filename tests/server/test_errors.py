@@ -1,4 +1,4 @@
-"""Bad input: each case names the field, keeps OpenAI's shape, and leaves the server serving."""
+"""Invalid input: each case names the field, keeps OpenAI's shape, and leaves the server serving."""
 
 from typing import Any
 

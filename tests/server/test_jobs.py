@@ -1,4 +1,4 @@
-"""The one door for requests: what HTTP, a batch and a live socket ask for becomes the same job."""
+"""The translation of requests into jobs: HTTP, a batch and a live socket get the same job for the same options."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""A client that leaves, over any transport and at any moment, frees its row at the next step and leaves nothing."""
+"""A client that leaves, over any transport and at any moment, frees its row at the next step. Nothing of it remains."""
 
 import gc
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Hostile sizes and shapes get a clear 4xx, or a 507 if the disk is at fault, and the server keeps serving."""
+"""Hostile sizes and shapes get a clear 4xx, or a 507 if the disk is at fault. The server keeps serving."""
 
 import errno
 import logging

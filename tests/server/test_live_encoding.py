@@ -1,4 +1,4 @@
-"""Live audio is encoded on a thread where that takes long: the event loop serves others meanwhile."""
+"""Slow encoders of live audio run on a thread, so that the event loop serves others meanwhile."""
 
 import base64
 import json

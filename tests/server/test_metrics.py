@@ -1,4 +1,4 @@
-"""/metrics: its names, and values that match the requests."""
+"""/metrics: the names, and values that match the requests."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The `openai` package with the server: only the base URL changes."""
+"""The `openai` package as a client of the server, with only the base URL changed."""
 
 import asyncio
 from collections.abc import Iterator

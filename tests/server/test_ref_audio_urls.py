@@ -1,4 +1,4 @@
-"""`ref_audio` as a URL: no name or redirect leads to a request inside the operator's network."""
+"""`ref_audio` as a URL: neither a name nor a redirect leads to a request inside the operator's network."""
 
 import asyncio
 import ipaddress

@@ -1,4 +1,4 @@
-"""Flags and environment → typed settings."""
+"""Flags and environment variables become typed settings."""
 
 import pytest
 from vivavoce_engine import EngineConfig

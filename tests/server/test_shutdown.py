@@ -1,4 +1,4 @@
-"""The end of a server: requests that outlive the grace time are told so, and a second signal ends it at once."""
+"""The end of a server: requests that outlive the grace time get an error, and a second signal ends it at once."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""stream_format=sse: OpenAI's events around the same file."""
+"""stream_format=sse: OpenAI's events, with the same file inside them."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The live socket under any order of messages: each utterance has one end, and is all or part of what was requested."""
+"""The live socket under any order of messages: each utterance ends once, and has all or part of the requested text."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Code2Wav on a GPU: checks it against the PyTorch module, times it beside it, and tries other tiles.
+"""Code2Wav on a GPU: compares it with the PyTorch module, times both, and tries other tiles.
 
 python -m vivavoce_bench.cards.codec RESULTS.json [--voice voice/vivavoce_voice/checkpoint] [--seconds 110]
 """
@@ -34,7 +34,7 @@ GPU = torch.device("cuda")
 BF16, F32 = torch.bfloat16, torch.float32
 BATCHES, FRAMES = (1, 8, 32, 64, 128), (1, 2, 4, 8)
 PLAIN = ((1, 1), (1, 4), (8, 4), (32, 1), (64, 4))
-"""(batch, frames) that the PyTorch module is timed at too."""
+"""Pairs (batch, frames) for which the PyTorch module is timed too."""
 RESULTS: dict[str, Any] = {}
 Section = Callable[[], None]
 LAUNCH = Launcher()
@@ -89,7 +89,7 @@ def describe(kernel: Any, constants: dict[str, Any]) -> str:
 
 
 class Recorder(Launcher):
-    """Launches, and remembers what."""
+    """Launches kernels and records a label for each launch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Recorder(Launcher):
 
 
 class Share(Launcher):
-    """Launches only what falls to process `index` of `count`, once: for compiling in parallel."""
+    """Launches each kernel once, if it belongs to process `index` of `count`. Processes compile in parallel with it."""
 
     def __init__(self, index: int, count: int) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Share(Launcher):
 
 
 def compile_share(index: int, count: int, voice: str) -> None:
-    """A process of its own: compiles its share of all kernels into the cache on disk."""
+    """Compiles a share of all kernels into the cache on disk. Runs in a process of its own."""
     started, share = time.time(), Share(index, count)
     with torch.inference_mode():
         full = random_decoder(RELEASED_CODEC, GPU)
@@ -147,7 +147,7 @@ def compile_share(index: int, count: int, voice: str) -> None:
 # ---- other tiles --------------------------------------------------------------------------------------------------
 
 Trial = Callable[[Launcher], None]
-PRODUCTS = (  # name, N, channels, taps, dilation, input steps a frame, output channels
+PRODUCTS = (  # name, N, channels, taps, dilation, input steps per frame, output channels
     ("head 1024>1536 k7", 1536, 1024, 7, 1, 4, 1536),
     ("up 1536>768", 6144, 1536, 2, 1, 4, 768),
     ("conv 768 k7", 768, 768, 7, 3, 32, 768),
@@ -201,7 +201,7 @@ def with_tiles(part: Product | Unit, call: Sequence[Any], tiles: Tiles) -> Trial
 
 
 def trials() -> list[tuple[dict[str, Any], Trial]]:
-    """(what it is, how to run it) of every product and unit, with each of its tiles and sizes, in bf16."""
+    """Pairs (description, trial) of every product and unit, with each of its tiles and sizes, in bf16."""
     found: list[tuple[dict[str, Any], Trial]] = []
     buffers = Buffers(max(SIZES))
     like = torch.empty(0, dtype=BF16, device=GPU)
@@ -264,7 +264,7 @@ def load_voice(path: str, dtype: torch.dtype) -> CodecDecoder:
 
 
 def check(name: str, decoder: CodecDecoder) -> None:
-    """Against the PyTorch module in float32: the module in bf16, and this codec in float32 and bf16."""
+    """Errors relative to the PyTorch module in float32, of the module in bf16 and of this codec in float32 and bf16."""
     index, codes = torch.tensor([2, 0, 1], device=GPU), random_codes(decoder, 3, 30)
     sizes = (1, 1, 2, 4, 8, 4, 1, 3, 6)
     plain = CodecRows(decoder, 3, decoder.quantizer.codebooks[0])
@@ -356,7 +356,7 @@ def plain() -> None:
 
 
 def profile(batch: int, frames: int) -> None:
-    """Time of each kernel, in eager calls, in the order of the launches."""
+    """Measures the time of each kernel in eager calls, in the order of the launches."""
     decoder = random_decoder(RELEASED_CODEC, GPU)
     codec = GpuCodec(decoder, batch, frames, BF16, launch=LAUNCH)
     rows, codes = torch.arange(batch, device=GPU), random_codes(decoder, batch, frames)
@@ -423,7 +423,7 @@ def main() -> None:
     parser.add_argument("--voice", default=str(CHECKPOINT))
     parser.add_argument("--seconds", type=float, default=110)
     parser.add_argument("--compilers", type=int, default=14)
-    parser.add_argument("--only", nargs="*", help="names of sections")
+    parser.add_argument("--only", nargs="*", help="names of the sections to run")
     options = parser.parse_args()
     started = time.time()
     voice = options.voice if Path(options.voice).exists() else ""

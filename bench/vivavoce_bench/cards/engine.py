@@ -1,8 +1,8 @@
-"""The whole engine on a GPU: audio seconds a second by streams, who runs dry, and the first audio of an idle engine.
+"""The whole engine on a GPU: seconds of audio per second by streams, underruns, and the first audio of an idle engine.
 
     python -m vivavoce_bench.cards.engine --model FOLDER --out FILE [--streams 1 64 256] [--frames 250]
 
-Each listener is a virtual player that begins with the first piece it gets; it runs dry when the next comes too late.
+Each listener is a virtual player that starts with its first piece. It runs dry when the next piece comes too late.
 """
 
 import argparse
@@ -31,7 +31,7 @@ BURST_RUNNING, BURST_REQUESTS, BURST_AFTER_S = 64, 8, 0.8
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """What one listener heard: when it came, and how much of it there was."""
+    """One listener's request and pieces: the times of arrival in seconds, and the frames of each piece."""
 
     asked_s: float
     arrived_s: list[float]
@@ -42,7 +42,7 @@ class Player:
         return 1000 * (self.arrived_s[0] - self.asked_s)
 
     def dry_s(self, frame_s: float) -> float:
-        """How long it was silent for want of audio, after it had begun."""
+        """Seconds without sound because audio was late, after the player had started."""
         playback, heard = Playback(), zip(self.arrived_s, self.frames, strict=True)
         return math.fsum(playback.add_audio(arrived_s, frames * frame_s) for arrived_s, frames in heard)
 
@@ -51,7 +51,7 @@ class Player:
 class Result:
     streams: int
     audio_s_per_s: float
-    """While all of them spoke."""
+    """Seconds of audio per second while all streams spoke."""
     first_audio_ms_median: float
     first_audio_ms_max: float
     dry_streams: int
@@ -92,7 +92,10 @@ async def measure(engine: Engine, streams: int, frames: int) -> Result:
 
 
 async def burst(engine: Engine, frames: int) -> dict[str, float]:
-    """Several long texts at once, while others are spoken: the first audio of those, and whether these run dry."""
+    """Submits several long texts at once while others are spoken.
+
+    Reports the first audio of the new texts, and the number of running streams that ran dry.
+    """
     running = [asyncio.create_task(listen(engine, number, frames)) for number in range(BURST_RUNNING)]
     await asyncio.sleep(BURST_AFTER_S)
     new = await asyncio.gather(*(listen(engine, number, 4, BURST_TEXT) for number in range(BURST_REQUESTS)))
@@ -108,7 +111,7 @@ async def burst(engine: Engine, frames: int) -> dict[str, float]:
 
 
 async def first_audio_ms(engine: Engine) -> list[float]:
-    """Of one request after the other, to an engine with nothing else to do."""
+    """Milliseconds to the first audio of requests sent one after the other to an otherwise idle engine."""
     times = []
     for number in range(FIRST_AUDIO_REQUESTS):
         player = await listen(engine, number, 4)
@@ -122,7 +125,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 16, 64, 128, 256])
     parser.add_argument("--frames", type=int, default=250)
-    parser.add_argument("--steps-ahead", type=int, choices=(0, 1), default=1, help="0: the host waits for every step")
+    parser.add_argument(
+        "--steps-ahead", type=int, choices=(0, 1), default=1, help="0 makes the host wait for every step"
+    )
     args = parser.parse_args()
     logging.basicConfig(level="INFO")
     config = EngineConfig(

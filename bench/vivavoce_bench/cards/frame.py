@@ -2,8 +2,8 @@
 
     python -m vivavoce_bench.cards.frame --out FILE [--sizes 0.6b 1.7b] [--batches 1 8 …] [--contexts 200 1000]
 
-Random weights of the released shapes. Reports how near the kernels are to the plain PyTorch modules, whether a row's
-result depends on the batch, whether a graph gives what single launches give, and milliseconds a frame.
+Weights are random, with the released shapes. Reports the kernels' difference from the plain PyTorch modules, the
+independence of a row's result from its batch, the equality of a graph and single launches, and milliseconds per frame.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def start(model: FrameModel, rows: list[int], seeds: list[int], greedy: bool = F
 
 
 def speak(model: FrameModel, rows: list[int], frames: int, step: Callable[[], None] | None = None) -> Tensor:
-    """Codes [rows, frames, groups] of rows that have started."""
+    """Codes [rows, frames, groups] of started rows."""
     model.rows[:] = model.tables.dummy_row
     model.rows[: len(rows)] = torch.tensor(rows, dtype=torch.int32)
     for _ in range(frames):
@@ -92,7 +92,7 @@ def speak(model: FrameModel, rows: list[int], frames: int, step: Callable[[], No
 
 @torch.inference_mode()
 def check(size: str) -> dict[str, Any]:
-    """Nearness to the modules; independence of the batch; graph against single launches."""
+    """Compares the kernels with the modules, a row alone with a row in a batch, and a graph with single launches."""
     result: dict[str, Any] = {}
     for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
         config = talker_config(size)
@@ -112,7 +112,7 @@ def check(size: str) -> dict[str, Any]:
         result[f"{name} module's cosine to float32"] = cosine(hidden["same dtype"], hidden["float32"], dim=0).item()
         code_0 = model.tables.code_0[2].clone()
         codes = speak(model, [2], 1)[0, 0]
-        # Teacher-forced on our own codes: where does a plain module draw another code, given the same before it?
+        # Forces the plain module to our own codes, and counts the codes that it would draw differently.
         for kind, twin, base in (("same dtype", predictor, ours.to(dtype)), ("float32", exact_predictor, ours)):
             forced = iter(codes[1:].tolist())
             equal = []
@@ -149,7 +149,7 @@ def check(size: str) -> dict[str, Any]:
 
 @torch.inference_mode()
 def times(size: str, batches: list[int], contexts: list[int], dependent: bool, deterministic: bool) -> dict[str, Any]:
-    """Median milliseconds a frame by context and batch."""
+    """Median milliseconds per frame by context and batch."""
     result: dict[str, Any] = {}
     kind = f"{size} dependent launch={dependent} deterministic={deterministic}"
     rows = max(batches)
@@ -171,7 +171,7 @@ def times(size: str, batches: list[int], contexts: list[int], dependent: bool, d
 
 
 def kernel_shares(size: str, batch: int, dependent: bool) -> list[tuple[str, int, float]]:
-    """(kernel, launches, microseconds) of one frame, by time."""
+    """Triples (kernel, launches, microseconds) of one frame, longest first."""
     from torch.profiler import ProfilerActivity, profile
 
     with torch.inference_mode():
@@ -190,7 +190,7 @@ def kernel_shares(size: str, batch: int, dependent: bool) -> list[tuple[str, int
 
 
 def compile_ahead(job: tuple[str, int, bool, bool]) -> None:
-    """Compiles the kernels of a batch size in a process of its own, on stacks of one layer."""
+    """Compiles the kernels of a batch size, on stacks of one layer. Runs in a process of its own."""
     size, batch, dependent, fixed = job
     try:
         with torch.inference_mode():
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--dependent-launch", nargs="+", type=int, choices=(0, 1), default=[0, 1])
     parser.add_argument("--deterministic", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--skip-checks", action="store_true")
-    parser.add_argument("--profile", action="store_true", help="time by kernel as well")
+    parser.add_argument("--profile", action="store_true", help="also measure the time of each kernel")
     parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--checks-only", action="store_true")
     args = parser.parse_args()

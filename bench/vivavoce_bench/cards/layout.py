@@ -1,4 +1,4 @@
-"""Configuration files of the Qwen3-TTS layout, in small shapes; random_checkpoint.py derives the released ones."""
+"""Configuration files of the Qwen3-TTS layout in small shapes. random_checkpoint.py derives the released ones."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ Kind = Literal["base", "custom_voice", "voice_design"]
 SHAPES: tuple[ShapeName, ...] = get_args(ShapeName)
 KINDS: tuple[Kind, ...] = get_args(Kind)
 TOKENIZER = Path(__file__).parent / "tokenizer"
-SPECIAL_CODES = 1024  # the talker's vocabulary is the codes plus these
+SPECIAL_CODES = 1024  # the talker's vocabulary consists of the codes and these
 LANGUAGES = {
     "chinese": 7,
     "english": 2,
@@ -65,7 +65,7 @@ class Shape:
 
 
 SHAPE: dict[ShapeName, Shape] = {
-    # Like the 1.7B models: the predictor is narrower than the talker. The code ids are the real ones.
+    # Like the 1.7B models: the predictor is narrower than the talker. The code ids are those of the released models.
     "tiny": Shape(
         size="1b7",
         talker=Stack(hidden=64, inner=96, layers=3, heads=4, kv_heads=2, head_dim=32),
@@ -76,7 +76,7 @@ SHAPE: dict[ShapeName, Shape] = {
         codes=2048,
         codec_window=8,
     ),
-    # Like the 0.6B models: both have one width, so there is no projection between them.
+    # Like the 0.6B models: talker and predictor have one width, so there is no projection between them.
     "tiny_noproj": Shape(
         size="0b6",
         talker=Stack(hidden=48, inner=80, layers=2, heads=4, kv_heads=1, head_dim=16),
@@ -87,7 +87,7 @@ SHAPE: dict[ShapeName, Shape] = {
         codes=2048,
         codec_window=72,
     ),
-    # 32 code groups of 512 entries: nothing may assume 16 groups, 2048 codes or the released special ids.
+    # 32 code groups of 512 entries, to catch code that assumes 16 groups, 2048 codes or the released special ids.
     "tiny_32": Shape(
         size="1b7",
         talker=Stack(hidden=64, inner=96, layers=2, heads=2, kv_heads=2, head_dim=32),
@@ -131,7 +131,7 @@ CODEC_PROCESSOR_CONFIG = {
 
 
 def model_config(shape: ShapeName, kind: Kind) -> dict[str, Any]:
-    """What config.json of the checkpoint holds."""
+    """Content of the checkpoint's config.json."""
     vocabulary = json.loads((TOKENIZER / "vocab.json").read_text(encoding="utf-8"))
     tokenizer = json.loads((TOKENIZER / "tokenizer_config.json").read_text(encoding="utf-8"))
     ids = {entry["content"]: int(key) for key, entry in tokenizer["added_tokens_decoder"].items()}
@@ -200,7 +200,7 @@ def _talker_config(shape: Shape, kind: Kind, text_vocabulary: int) -> dict[str, 
 
 def _predictor_config(shape: Shape) -> dict[str, Any]:
     return {
-        # the released files spell out many defaults that mean nothing here; a loader has to pass over them
+        # The released files contain many defaults that have no effect here. A loader has to ignore them.
         "_name_or_path": "",
         "architectures": None,
         "attention_bias": False,
@@ -242,7 +242,7 @@ def _stack_config(stack: Stack) -> dict[str, Any]:
 
 
 def codec_config(shape: ShapeName) -> dict[str, Any]:
-    """What speech_tokenizer/config.json holds."""
+    """Content of speech_tokenizer/config.json."""
     codes, groups = SHAPE[shape].codes, SHAPE[shape].groups
     return {
         "architectures": ["Qwen3TTSTokenizerV2Model"],

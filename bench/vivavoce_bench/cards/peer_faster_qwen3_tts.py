@@ -1,15 +1,16 @@
-r"""Times faster-qwen3-tts from PyPI on a GPU: what this project's own frame is compared with.
+r"""Times faster-qwen3-tts from PyPI on a GPU, for comparison with this project's frame.
 
     pip install --no-deps --target SITE faster-qwen3-tts==0.5.4 qwen-tts-hf==0.1.1.post1 \
         transformers==5.15.1 tokenizers==0.22.2
     PYTHONPATH=bench:SITE python -m vivavoce_bench.cards.peer_faster_qwen3_tts --out FILE [--sizes 0.6b 1.7b]
 
-Under transformers 5.17 its speech tokenizer does not load.
+Its speech tokenizer does not load under transformers 5.17.
 
-Loads random CustomVoice checkpoints of the released shapes by its public interface. A frame is everything between two
-frames of one request (code predictor, sampling, talker; no Code2Wav): the median time from one call of its code
-predictor's graph to the next, which its loop separates by a synchronisation. Its talker attends to the whole static
-cache whatever the context, so the time is given for its default cache and for the shortest that holds such a request.
+The script loads random CustomVoice checkpoints of the released shapes through the package's public interface. A frame
+is the work between two frames of one request: code predictor, sampling and talker, without Code2Wav. Its time is the
+median time from one call of the code predictor's graph to the next; the package's loop synchronises between them. The
+package's talker attends to the whole static cache at any context. The time is therefore given for the default cache
+and for the shortest cache that holds such a request.
 """
 
 import argparse
@@ -47,10 +48,10 @@ if TYPE_CHECKING:
 DEFAULT_CACHE, SHORT_CACHE = 2048, 512
 FRAMES = 120
 CONTEXTS = range(150, 251)
-"""Positions in the cache of the frames that count; the prompt below has about 140."""
+"""Positions in the cache of the frames that are measured. The prompt below has about 140."""
 REQUESTS = 3
 FIRST_CHUNKS = 10
-CHUNK_FRAMES = (1, 8)  # the least, and what its README uses
+CHUNK_FRAMES = (1, 8)  # the minimum, and the value in its README
 LONG_TEXT = " ".join(["The quick brown fox jumps over the lazy dog and then speaks with a calm clear voice."] * 7)
 SHORT_TEXT = "The quick brown fox jumps over the lazy dog."
 VOICE = {"speaker": "ryan", "language": "english"}
@@ -61,11 +62,11 @@ UNUSED = (
     ("onnxruntime",),
     ("torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi"),
 )
-"""Packages that it imports for reference recordings and other codecs, which no request here reaches."""
+"""Packages that it imports for reference recordings and other codecs. No request here needs them."""
 
 
 class _Absent(ModuleType):
-    """Stands for a package that is not installed; whatever is taken from it fails when called."""
+    """Replaces a package that is not installed. Its functions raise ImportError when called."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -84,7 +85,7 @@ class _Absent(ModuleType):
 
 
 def replace_absent_packages() -> list[str]:
-    """Names of the packages that were replaced."""
+    """Replaces packages that cannot be imported, and returns their names."""
     replaced = []
     for names in UNUSED:
         try:
@@ -102,7 +103,7 @@ def replace_absent_packages() -> list[str]:
 
 
 def frame_times(peer: "FasterQwen3TTS") -> dict[str, float]:
-    """Median milliseconds a frame at the contexts that count, over several requests."""
+    """Median milliseconds per frame at the measured contexts, over several requests."""
     starts: list[float] = []
     prompt_tokens: list[int] = []
     run, prefill = peer.predictor_graph.run, peer.talker_graph.prefill_kv
@@ -124,7 +125,7 @@ def frame_times(peer: "FasterQwen3TTS") -> dict[str, float]:
         if len(starts) != FRAMES or not len(audio[0]) == 1920 * FRAMES:
             raise RuntimeError(f"asked for {FRAMES} frames, got {len(starts)} and {len(audio[0])} samples at {rate} Hz")
         if request == 0:
-            continue  # captures the graphs
+            continue  # the first request captures the graphs
         times_ms = [1000 * (end - start) for start, end in itertools.pairwise(starts)]
         samples_ms += [value for frame, value in enumerate(times_ms) if prompt_tokens[-1] + frame in CONTEXTS]
         requests_ms.append(statistics.mean(times_ms))
@@ -143,7 +144,7 @@ def frame_times(peer: "FasterQwen3TTS") -> dict[str, float]:
 
 
 def first_chunk_ms(peer: "FasterQwen3TTS", chunk_frames: int) -> float:
-    """Median time from the call to the first samples on the host."""
+    """Median milliseconds from the call to the first samples on the host."""
     samples_ms = []
     for request in range(FIRST_CHUNKS + 2):
         torch.cuda.synchronize()
@@ -190,8 +191,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--sizes", nargs="+", choices=list(HIDDEN), default=list(HIDDEN))
-    parser.add_argument("--scratch", type=Path, help="where the checkpoints are written for the time of the run (6 GB)")
-    parser.add_argument("--budget-s", type=float, default=110, help="after this long no further measurement is begun")
+    parser.add_argument("--scratch", type=Path, help="folder for temporary checkpoints (6 GB)")
+    parser.add_argument("--budget-s", type=float, default=110, help="seconds after which no further measurement starts")
     args = parser.parse_args()
     began_s = time.perf_counter()
     replaced = replace_absent_packages()

@@ -1,10 +1,11 @@
-"""Is what `vivavoce bench plan` simulates what a server does? Step times, a server under load and the check, in one go.
+"""Compares `vivavoce bench plan` with a real server: step times, a server under load, and the check, in one run.
 
     python -m vivavoce_bench.cards.plan --model FOLDER --out FOLDER [--steps FILE]
 
-All on this machine: step times by `vivavoce bench steps`, first audio of one server by server.py, then the server's
-requests simulated with those step times. What `bench steps` does not record, `front_ms`, is taken from --like; the
-check scales it to the CPU that the server's HTTP process took. With --steps no step times are recorded.
+All steps run on this machine. `vivavoce bench steps` records step times, server.py measures the first audio of one
+server, and the server's requests are then simulated with those step times. `bench steps` does not record `front_ms`,
+so it is taken from --like; the check scales it to the CPU time of the server's HTTP process. With --steps no step
+times are recorded.
 """
 
 import argparse
@@ -15,11 +16,11 @@ from pathlib import Path
 
 VIVAVOCE = (sys.executable, "-m", "vivavoce_client")
 AROUND_MS = 1.2
-"""What network and client add to a first audio on one machine; LOG.md has where it is from."""
+"""Milliseconds that network and client add to a first audio on one machine. LOG.md gives the source."""
 
 
 def take_over_front(steps: Path, like: Path) -> None:
-    """Puts the other file's `front_ms` into a file of step times."""
+    """Copies `front_ms` from the file `like` into the file of step times."""
     recorded, other = (json.loads(path.read_text(encoding="utf-8")) for path in (steps, like))
     front_ms = {"front_ms": other["front_ms"]}
     steps.write_text(json.dumps({**recorded, **front_ms}, indent=1) + "\n", encoding="utf-8")
@@ -30,7 +31,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--like", type=Path, default=Path("bench/results/engine-h100.json"))
-    parser.add_argument("--steps", type=Path, help="step times of this machine")
+    parser.add_argument("--steps", type=Path, help="file of this machine's step times")
     parser.add_argument("--rows", nargs="+", default=["1", "2", "4", "8", "16", "32", "64", "128"])
     parser.add_argument("--rate", nargs="+", default=["10", "20", "60", "100"])
     parser.add_argument("--duration", default="30")

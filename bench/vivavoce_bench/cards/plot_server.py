@@ -1,8 +1,9 @@
-"""Plot of a server's time to first audio by requests a second, from a result of cards/server.py.
+"""Plot of a server's time to first audio by requests per second, from a result of cards/server.py.
 
     python -m vivavoce_bench.cards.plot_server bench/results/server-h200.json --out docs/first_audio.svg [--date DATE]
 
-The file has one model and one entry of --gpus. OUT's suffix is its format. Needs matplotlib (the `bench` extra).
+The file must have one model and one entry of --gpus. OUT's suffix selects the format. The script needs matplotlib (the
+`bench` extra).
 """
 
 import argparse
@@ -15,13 +16,13 @@ import matplotlib
 from matplotlib.figure import Figure
 
 PERCENTILES = {"p95": ("C0", 7), "p50": ("C2", -15)}
-"""Colour of a line, and where its values stand: points above the line."""
+"""Colour of each line, and the distance of its values above the line in points."""
 SIZE_INCHES = (7.2, 3.4)
 
 
 @dataclass(frozen=True, slots=True)
 class FirstAudio:
-    """Time to first audio of one server: `ms` maps a percentile to one value for each rate, in the order of `rates`."""
+    """Time to first audio of one server. `ms` maps a percentile to milliseconds per rate, in the order of `rates`."""
 
     machine: str
     model: str
@@ -33,7 +34,7 @@ def first_audio(document: dict[str, Any]) -> FirstAudio:
     """Reads a document that cards/server.py wrote for one model and one server.
 
     Raises:
-        ValueError: the document has several of either, or a run with a request that was refused or failed.
+        ValueError: the document has several models or servers, or a run with a request that was refused or failed.
     """
     found = [(model, server) for model, servers in document["server"].items() for server in servers.values()]
     if len(found) != 1:
@@ -48,7 +49,7 @@ def first_audio(document: dict[str, Any]) -> FirstAudio:
 
 
 def plot(measured: FirstAudio, date: str) -> Figure:
-    """One line for each percentile, with the value at each point."""
+    """Draws one line per percentile, with the value at each point."""
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")
     axes = figure.subplots()
     for which, (colour, above) in PERCENTILES.items():
@@ -72,10 +73,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("result", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--date", default="", help="when it was measured, for the title")
+    parser.add_argument("--date", default="", help="date of the measurement, for the title")
     args = parser.parse_args()
     measured = first_audio(json.loads(args.result.read_text(encoding="utf-8")))
-    # The same input gives the same bytes: no date, no random names.
+    # The same input must give the same bytes, so there is neither a date nor a random name.
     with matplotlib.rc_context({"svg.hashsalt": "vivavoce"}):
         metadata = {"Date": None} if args.out.suffix == ".svg" else {}
         plot(measured, args.date).savefig(args.out, dpi=150, metadata=metadata)

@@ -1,9 +1,9 @@
-"""Writes a CustomVoice checkpoint of a released size with random weights, for timing programs that load folders.
+"""Writes a CustomVoice checkpoint of a released size with random weights, to time programs that load folders.
 
     python -m vivavoce_bench.cards.random_checkpoint --size 1.7b --out FOLDER [--device cpu]
 
-File layout, tensor names, shapes and dtypes are the released ones; the text tokenizer is the tests' small one. The
-row of the end-of-speech code is zero, so that its logit is never among the 50 largest and no generation ends early.
+File layout, tensor names, shapes and dtypes are the released ones. The text tokenizer is the tests' small one. The
+row of the end-of-speech code is zero. Its logit is therefore never among the 50 largest, and no generation ends early.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from vivavoce_bench.cards.layout import (
 from vivavoce_bench.cards.tensor_sizes import Sizes, codec_sizes, model_sizes
 
 HIDDEN = {"0.6b": 1024, "1.7b": 2048}
-"""Size → the talker's hidden size; its MLP is three times as wide."""
+"""Size → the talker's hidden size. Its MLP is three times as wide."""
 SEED = 20261128
 ATTENTION = {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128}
 CODEC_DECODER = {
@@ -60,8 +60,8 @@ CODEC_ENCODER = {
 
 
 def released_config(size: str) -> dict[str, Any]:
-    """config.json of the CustomVoice model of that size, but for the ids of text tokens."""
-    config = model_config("tiny", "custom_voice")  # has the released code ids, languages and speakers
+    """Content of the CustomVoice model's config.json for that size, except for the ids of text tokens."""
+    config = model_config("tiny", "custom_voice")  # this shape has the released code ids, languages and speakers
     config["tts_model_size"] = size.replace(".", "b").removesuffix("b")
     talker = config["talker_config"]
     hidden = HIDDEN[size]
@@ -81,7 +81,7 @@ def released_codec_config() -> dict[str, Any]:
 
 
 def write_random_checkpoint(folder: Path, config: dict[str, Any], codec: dict[str, Any], device: torch.device) -> None:
-    """Makes the weights on `device`: bfloat16, and float32 for the codec, as released."""
+    """Writes the checkpoint. Weights are generated on `device`: bfloat16, and float32 for the codec, as released."""
     generator = torch.Generator(device).manual_seed(SEED)
     codec_folder = folder / "speech_tokenizer"
     codec_folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def _tensors(sizes: Sizes, generator: torch.Generator, dtype: torch.dtype) -> di
 
 
 def _values(name: str, size: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Of a scale that keeps every activation finite and logits spread as after training."""
+    """Random values whose scale keeps every activation finite and spreads logits as after training."""
     noise = torch.randn(size, generator=generator, device=generator.device)
     last = name.rpartition(".")[2]
     if last in ("initialized", "cluster_usage"):

@@ -1,4 +1,4 @@
-"""Code2Wav with random weights: the released shape, and weights with which every part has a share of the sound."""
+"""Code2Wav of the released shape with random weights, chosen so that every part contributes to the sound."""
 
 import torch
 from torch import Tensor
@@ -22,14 +22,14 @@ RELEASED_CODEC = CodecDecoderConfig(
 
 
 RMS = 0.2
-"""Of the audio, so that hardly anything is clipped: a fault must be heard."""
+"""RMS of the audio. It is low enough for hardly any clipping, which would hide errors."""
 
 
 def random_decoder(config: CodecDecoderConfig, device: torch.device) -> CodecDecoder:
-    """In float32."""
+    """A decoder in float32 whose audio has this RMS."""
     with device:
         decoder = CodecDecoder(config).requires_grad_(False)
-    decoder.to(device)  # the rotations' buffer, too
+    decoder.to(device)  # moves the rotations' buffer too
     torch.manual_seed(5)
     for name, parameter in decoder.named_parameters():
         parameter.copy_(_random(name, parameter))
@@ -56,11 +56,13 @@ def _random(name: str, parameter: Tensor) -> Tensor:
     if "codebooks" in name:
         return 0.5 * noise
     scale = 0.1 if name.endswith("bias") else _inputs(name, parameter) ** -0.5
-    return noise * (1e-3 * scale if name.startswith("final_conv") else scale)  # not clipped before its gain is known
+    return noise * (1e-3 * scale if name.startswith("final_conv") else scale)  # not clipped before its gain is set
 
 
 def _inputs(name: str, weight: Tensor) -> int:
-    """How many products make an output: convolutions are [taps, in, out], those of each channel by itself
-    [taps, channels], linear layers [out, in]."""
+    """Number of products per output of a layer.
+
+    Weights are [taps, in, out] in convolutions, [taps, channels] in depthwise ones, and [out, in] in linear layers.
+    """
     outputs = weight.shape[-1] if weight.dim() == 3 or "dwconv" in name else len(weight)
     return weight.numel() // outputs

@@ -1,9 +1,10 @@
-"""What the scripts of `make bench-gpu` measured, as one document: results/engine-CARD.json.
+"""Combines the results of the scripts of `make bench-gpu` in one document: results/engine-CARD.json.
 
     python -m vivavoce_bench.cards.report FOLDER --out bench/results [--peer FILE]
 
-FOLDER has codec.json, frame.json and engine.json, FILE is of peer_faster_qwen3_tts.py. A document of that card that is
-there already keeps what is not measured here, such as the step times that `vivavoce bench plan` reads.
+FOLDER contains codec.json, frame.json and engine.json. FILE is a result of peer_faster_qwen3_tts.py. An existing
+document for the same card keeps the figures that are not measured here, such as the step times that
+`vivavoce bench plan` reads.
 """
 
 import argparse
@@ -23,7 +24,7 @@ def report(codec: Json, frame: Json, engine: Json, peer: Json | None = None) -> 
     """The figures of all scripts, by their usual names.
 
     Raises:
-        ValueError: they were not measured on one card.
+        ValueError: they were measured on different cards.
     """
     each = (("codec", codec["versions"]), ("frame", frame), ("engine", engine), *((("peer", peer),) if peer else ()))
     cards = {name: measured["card"] for name, measured in each}
@@ -52,7 +53,7 @@ def report(codec: Json, frame: Json, engine: Json, peer: Json | None = None) -> 
 
 
 def frame_times(frame: Json, context: str, deterministic: int = 0) -> dict[str, dict[str, float]]:
-    """Milliseconds a frame by size and rows, with programmatic dependent launch."""
+    """Milliseconds per frame by size and rows, with programmatic dependent launch."""
     ending = f" dependent launch 1 deterministic {deterministic}"
     timed = {name: times for name, times in frame.items() if name.startswith("times ") and name.endswith(ending)}
     return {
@@ -61,7 +62,7 @@ def frame_times(frame: Json, context: str, deterministic: int = 0) -> dict[str, 
 
 
 def us_per_frame(graph_ms: Mapping[str, float]) -> dict[str, float]:
-    """Milliseconds a call by `ROWSxFRAMES` → microseconds a frame."""
+    """Converts milliseconds per call, by `ROWSxFRAMES`, to microseconds per frame."""
     found = {}
     for call, ms in graph_ms.items():
         rows, frames = map(int, call.split("x"))
@@ -70,14 +71,14 @@ def us_per_frame(graph_ms: Mapping[str, float]) -> dict[str, float]:
 
 
 def short_name(card: str) -> str:
-    """NVIDIA H100 80GB HBM3 → h100: the first word with a number in it."""
+    """Short name of a card, its first word with a digit: NVIDIA H100 80GB HBM3 → h100."""
     return next((word for word in card.lower().split() if any(letter.isdigit() for letter in word)), "gpu")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the document")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the document")
     parser.add_argument("--peer", type=Path)
     args = parser.parse_args()
     codec, frame, engine = (

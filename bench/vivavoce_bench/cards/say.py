@@ -1,9 +1,9 @@
-"""Has the shipped voice say the sentences that voices are judged by on a GPU: a WAV file each, 000.wav, 001.wav, …
+"""Speaks the sentences of the quality evaluation with the shipped voice on a GPU, as WAV files 000.wav, 001.wav, …
 
     python -m vivavoce_bench.cards.say --out FOLDER
     vivavoce eval quality --wavs FOLDER
 
-Speakers take turns and a sentence's number is its seed, as when a server is asked.
+Speakers take turns, and a sentence's number is its seed, as in the evaluation of a server.
 """
 
 import argparse

@@ -1,15 +1,16 @@
-"""A server on this machine's cards under load: first audio, underruns, refusals, audio a second, memory at rest.
+"""A server on this machine's cards under load: first audio, underruns, refusals, audio per second, memory at rest.
 
     python -m vivavoce_bench.cards.server --model FOLDER --out FILE [--rate 1 10 60] [--listeners 256 512] \\
         [--gpus 0 0+1] [-- SETTINGS OF `vivavoce serve`]
 
-Each entry of --gpus is measured in turn: `0` is one server on the first card, `0+1` two servers with a card each, to
-which load goes in equal parts, as from a perfect balancer. The load is `vivavoce bench load`, in several processes, so
-that it is not what limits. Without a rate or listeners only the start and the memory at rest are measured. On a machine
-without cards leave --gpus out. FILE gets one JSON document; --requests one for `vivavoce bench plan --check`.
+The entries of --gpus are measured in turn: `0` is one server on the first card, `0+1` two servers with a card each.
+Two servers get equal parts of the load, as from a perfect balancer. Several processes of `vivavoce bench load` make
+the load, so that the generator is not the limit. Without a rate or listeners, only the start and the memory at rest are
+measured. On a machine without cards, omit --gpus. FILE receives one JSON document; --requests receives one for
+`vivavoce bench plan --check`.
 
-Two processes that do nothing but sleep for a millisecond tell when the machine itself stood still: those stalls are in
-both documents, since they are in the times that were measured.
+Two processes that only sleep for a millisecond at a time detect stalls of the machine itself. Both documents list the
+stalls, because the measured times include them.
 """
 
 import argparse
@@ -36,23 +37,23 @@ from vivavoce_bench.listener.metrics import percentile
 
 VIVAVOCE = (sys.executable, "-m", "vivavoce_client")
 INVALID = 1
-"""The exit status of a load of which not all was complete and audible: that is a result too."""
+"""Exit status of a load with incomplete or inaudible answers. Such a load is a result too."""
 REFUSED = "HTTP 429"
 START_LIMIT_S = 400.0
 STOP_LIMIT_S = 60.0
 SEED_STEP = 1_000_000
-"""Between the seeds of load generators, so that no two send the same requests."""
+"""Distance between the seeds of load generators, so that no two send the same requests."""
 TICK_S, LATE_S = 0.001, 0.005
-"""How long a watcher sleeps, and how much later than that it wakes where the machine stood still."""
+"""Seconds that a watcher sleeps, and the minimum delay of its waking that counts as a stall."""
 TIMES_OF_DAY = ("due_s", "sent_s", "heard_from_s", "heard_until_s")
 
 Spans = list[tuple[float, float]]
-"""Starts and ends, in seconds."""
+"""Pairs (start, end), in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One that runs."""
+    """A running server. `start_s` is the time that it took to become ready."""
 
     url: str
     pid: int
@@ -61,14 +62,14 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class SharedLoad:
-    """What `vivavoce bench load` is to do, all generators together: requests a second, or listeners at once."""
+    """The load of all generators of `vivavoce bench load` together: requests per second, or concurrent listeners."""
 
     kind: str
     """`rate` or `listeners`."""
     amount: float
 
     def share(self, generator: int, generators: int) -> list[str] | None:
-        """The flags of one of so many generators; None where nothing is left for it."""
+        """The flags of one of `generators` generators; None if no load is left for it."""
         if self.kind == "rate":
             return ["--rate", repr(self.amount / generators)]
         whole, rest = divmod(int(self.amount), generators)
@@ -78,13 +79,13 @@ class SharedLoad:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What one generator measured, and the share of a core that it took for that."""
+    """The measurements of one generator, and the share of a core that it used."""
 
     run: dict[str, Any]
     requests: list[dict[str, Any]]
     cores: float
     started_s: float
-    """The moment, by the machine's clock, from which its requests count their times."""
+    """Origin of its requests' times, by the machine's clock."""
 
 
 # ---- the server -----------------------------------------------------------------------------------------------
@@ -92,7 +93,7 @@ class Generated:
 
 @contextmanager
 def server(settings: Sequence[str], out: Path) -> Iterator[Server]:
-    """`vivavoce serve` on a free port, ready; what it says goes into a file beside `out`."""
+    """Runs `vivavoce serve` on a free port and waits until it is ready. Its output goes into a file next to `out`."""
     log = out.with_suffix(".log")
     with tempfile.TemporaryDirectory() as folder, log.open("a") as output:
         address = Path(folder) / "address"
@@ -114,13 +115,13 @@ def server(settings: Sequence[str], out: Path) -> Iterator[Server]:
 
 
 def cpu_s(pid: int) -> dict[int, float]:
-    """Seconds of CPU that a process and its children have taken so far, the process itself first."""
+    """CPU time so far of a process and its children, in seconds by process id. The process itself comes first."""
     ticks = os.sysconf("SC_CLK_TCK")
     found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
         number, parent = int(stat.parent.name), int(fields[1])
         if pid in (number, parent):
@@ -129,7 +130,7 @@ def cpu_s(pid: int) -> dict[int, float]:
 
 
 def card_facts(what: str) -> list[str]:
-    """One of nvidia-smi's figures for each card; nothing where there are no cards."""
+    """One of nvidia-smi's figures for each card; empty without cards."""
     try:
         command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader,nounits"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -145,7 +146,7 @@ def cards_gb() -> list[float]:
 
 
 def generate(load: SharedLoad, servers: Sequence[Server], flags: Sequence[str], generators: int) -> list[Generated]:
-    """Runs all generators at the same time; each server gets as many of them as the others."""
+    """Runs all generators concurrently. They are spread evenly over the servers."""
     with tempfile.TemporaryDirectory() as folder:
         running = []
         for number in range(generators):
@@ -166,14 +167,14 @@ def generate(load: SharedLoad, servers: Sequence[Server], flags: Sequence[str], 
             document = json.loads(output.read_text(encoding="utf-8"))
             cores = (usage.ru_utime + usage.ru_stime) / taken_s
             requests = document["requests"][0]
-            # It writes its file at once when the last answer has ended.
+            # A generator writes its file as soon as the last answer has ended.
             started_s = output.stat().st_mtime - max((ended_s(each) for each in requests), default=0.0)
             generated.append(Generated(document["runs"][0], requests, cores, started_s))
     return generated
 
 
 def ended_s(request: Mapping[str, Any]) -> float:
-    """When its answer had ended, or else when it was due."""
+    """Time at which the request's answer ended, or at which the request was due if there is none."""
     if request["sent_s"] is None or request["end_to_end_ms"] is None:
         return float(request["due_s"])
     return float(request["sent_s"] + request["end_to_end_ms"] / 1000)
@@ -181,7 +182,7 @@ def ended_s(request: Mapping[str, Any]) -> float:
 
 @contextmanager
 def stalls_watched() -> Iterator[Spans]:
-    """While it is entered, watches for stalls of the machine; the list has them afterwards, by the machine's clock."""
+    """Watches for stalls of the machine inside the block. The list is filled at the end, by the machine's clock."""
     context = multiprocessing.get_context("spawn")
     ends, processes = [], []
     for _ in range(2):
@@ -203,7 +204,7 @@ def stalls_watched() -> Iterator[Spans]:
 
 
 def watch(end: Connection) -> None:
-    """A watcher: sleeps until it is told to stop, and sends when it woke too late."""
+    """Sleeps repeatedly until `end` says stop, then sends the spans in which it woke too late."""
     late: Spans = []
     slept_s = time.time()
     while not end.poll(TICK_S):
@@ -215,13 +216,13 @@ def watch(end: Connection) -> None:
 
 
 def common(first: Spans, second: Spans) -> Spans:
-    """When both were late, and long enough: one alone has only lost its core."""
+    """Spans in which both watchers were late for long enough. A single late watcher has only lost its core."""
     both = [(max(a, c), min(b, d)) for a, b in first for c, d in second]
     return [(start_s, end_s) for start_s, end_s in both if end_s - start_s > LATE_S]
 
 
 def pooled(generated: Sequence[Generated], stalls: Spans) -> dict[str, Any]:
-    """The figures of a load, all generators together; times and shares are of the measured requests."""
+    """The figures of a load, all generators together. Times and shares cover the measured requests, without warm-up."""
     requests = [request for each in generated for request in each.requests]
     measured = [request for request in requests if not request["warmup"]]
     errors = [request["error"] for request in measured if request["error"] is not None]
@@ -254,7 +255,7 @@ def percentiles(requests: Sequence[Mapping[str, Any]], figure: str) -> dict[str,
 def checkable(
     load: SharedLoad, generated: Sequence[Generated], stalls: Spans, front_cpu_s: float
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A run as `vivavoce bench plan --check` reads it: its facts and its requests, all times by one clock."""
+    """A run in the form that `vivavoce bench plan --check` reads: its facts and its requests, timed by one clock."""
     zero_s = min((each.started_s for each in generated), default=0.0)
     requests = [moved(request, each.started_s - zero_s) for each in generated for request in each.requests]
     requests.sort(key=lambda each: each["due_s"])
@@ -268,7 +269,7 @@ def checkable(
 
 
 def moved(request: Mapping[str, Any], by_s: float) -> dict[str, Any]:
-    """The same request, by a clock that began earlier."""
+    """The same request on a clock that started `by_s` seconds earlier."""
     times = {name: request[name] + by_s for name in TIMES_OF_DAY if request[name] is not None}
     return {**request, **times}
 
@@ -277,14 +278,14 @@ def moved(request: Mapping[str, Any], by_s: float) -> dict[str, Any]:
 
 
 def card_flags(gpus: str | None) -> list[list[str]]:
-    """An entry of --gpus → for each server, the flags that give it its card."""
+    """Converts an entry of --gpus to the flags that give each server its card."""
     return [["--device", f"cuda:{card}"] for card in gpus.split("+")] if gpus else [[]]
 
 
 def measure(
     gpus: str | None, loads: Sequence[SharedLoad], args: argparse.Namespace
 ) -> tuple[dict[str, Any], list[Any]]:
-    """One server or several, under one load after the other: all figures, and the runs that can be checked."""
+    """Measures one server or several under each load in turn. Returns all figures, and the runs that can be checked."""
     before_gb = cards_gb()
     flags = [f"--duration={args.duration}", f"--warmup={args.warmup}", f"--frames-per-char={args.frames_per_char}"]
     with ExitStack() as stack:
@@ -319,7 +320,7 @@ def measure(
 
 
 def scaling(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Audio a second of each entry over that of the first, by listeners."""
+    """Audio per second of each entry relative to the first entry, by listeners."""
     first = next(iter(entries.values()))["listeners"]
     return {
         name: {
@@ -343,15 +344,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--requests", type=Path, help="file for every request of the last of --gpus")
+    parser.add_argument("--requests", type=Path, help="file for all requests of the last entry of --gpus")
     parser.add_argument("--gpus", nargs="+", default=[None])
     parser.add_argument("--rate", type=float, nargs="+", default=[])
     parser.add_argument("--listeners", type=int, nargs="+", default=[])
     parser.add_argument("--duration", type=float, default=20)
     parser.add_argument("--warmup", type=float, default=5)
-    parser.add_argument("--frames-per-char", type=float, default=0.83, help="12.5 frames and 15 characters a second")
+    parser.add_argument(
+        "--frames-per-char", type=float, default=0.83, help="default: 12.5 frames and 15 characters per second"
+    )
     parser.add_argument("--generators", type=int, default=4, help="processes that make the load [%(default)s]")
-    parser.add_argument("settings", nargs="*", metavar="SETTING", help="of `vivavoce serve`, after --")
+    parser.add_argument("settings", nargs="*", metavar="SETTING", help="settings of `vivavoce serve`, after --")
     args = parser.parse_args()
     loads = [SharedLoad("rate", rate) for rate in args.rate] + [
         SharedLoad("listeners", count) for count in args.listeners

@@ -1,4 +1,4 @@
-"""Talker and code predictor of the released models' shapes with random weights, made on the device."""
+"""Talker and code predictor of the released shapes with random weights, generated on the device."""
 
 import torch
 from torch import nn
@@ -7,12 +7,12 @@ from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.talker import Talker
 
 SIZES = {"0.6b": 1024, "1.7b": 2048}
-"""Model → the talker's hidden size; its MLP is three times as wide."""
+"""Model → the talker's hidden size. Its MLP is three times as wide."""
 SEED = 20261128
 
 
 def talker_config(size: str, layers: int | None = None) -> TalkerConfig:
-    """The released configuration; `layers` replaces the depth of both stacks, for tests of a step's parts."""
+    """The released configuration. `layers` replaces the depth of both stacks, for tests of parts of a step."""
     hidden = SIZES[size]
     talker = TransformerConfig(hidden, 3 * hidden, layers or 28, 16, 8, 1e-6, RopeConfig(1e6, 128))
     predictor = TransformerConfig(1024, 3072, layers or 5, 16, 8, 1e-6, RopeConfig(1e6, 128))
@@ -22,7 +22,7 @@ def talker_config(size: str, layers: int | None = None) -> TalkerConfig:
         predictor_vocab_size=2048,
         num_code_groups=16,
         vocab_size=3072,
-        text_vocab_size=1000,  # released: 151936; a look-up's cost does not depend on it
+        text_vocab_size=1000,  # released: 151936; the cost of a look-up does not depend on it
         text_hidden_size=2048,
         codec_pad_id=2148,
         codec_bos_id=2149,
@@ -38,7 +38,7 @@ def talker_config(size: str, layers: int | None = None) -> TalkerConfig:
 
 
 def random_models(config: TalkerConfig, device: torch.device, dtype: torch.dtype) -> tuple[Talker, CodePredictor]:
-    """The same weights, rounded to `dtype`, each time."""
+    """Models with random weights, rounded to `dtype`. Every call gives the same weights."""
     generator = torch.Generator(device).manual_seed(SEED)
     with torch.device(device):
         models = Talker(config), CodePredictor(config)
@@ -51,7 +51,7 @@ def random_models(config: TalkerConfig, device: torch.device, dtype: torch.dtype
     talker, predictor = models
     project_codes(talker, predictor)
     for model in models:
-        for parameter in model.parameters():  # not the rotations' buffers, which stay float32
+        for parameter in model.parameters():  # leaves out the rotations' buffers, which stay float32
             parameter.data = parameter.data.to(dtype)
         model.to(device).eval().requires_grad_(False)
     return talker, predictor
@@ -59,7 +59,7 @@ def random_models(config: TalkerConfig, device: torch.device, dtype: torch.dtype
 
 @torch.no_grad()
 def project_codes(talker: Talker, predictor: CodePredictor) -> None:
-    """The code predictor's inputs are its projection of the code embeddings, as the loader makes them."""
+    """Sets the code predictor's inputs to its projection of the code embeddings, as the loader does."""
     tables = [talker.codec_embedding, *predictor.codec_embedding][: predictor.groups - 1]
     for table, target in zip(tables, predictor.input_embedding, strict=True):
         if isinstance(predictor.projection, nn.Identity):

@@ -1,4 +1,4 @@
-"""Tensor name → size, of a model and a codec with given configuration files."""
+"""Maps tensor names to sizes, for a model and a codec with given configuration files."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def model_sizes(config: dict[str, Any]) -> Sizes:
     }
     for group in range(talker["num_code_groups"] - 1):
         codes = predictor["vocab_size"]
-        # the embedding feeds the talker too, so it is as wide as the talker
+        # The embedding also feeds the talker, so it is as wide as the talker.
         sizes[f"talker.code_predictor.model.codec_embedding.{group}.weight"] = (codes, hidden)
         sizes[f"talker.code_predictor.lm_head.{group}.weight"] = (codes, inner)
     if inner != hidden:
@@ -60,7 +60,7 @@ def _stack_sizes(prefix: str, config: dict[str, Any]) -> Sizes:
 
 
 def _speaker_encoder_sizes(config: dict[str, Any]) -> Sizes:
-    mel, res2net_scale = 128, 8  # not in the released files: defaults of the reference
+    mel, res2net_scale = 128, 8  # defaults of the reference, absent from the released files
     width, merged = config["enc_channels"][0], config["enc_channels"][-1]
     attention, squeeze = config["enc_attention_channels"], config["enc_se_channels"]
     chunk = width // res2net_scale
@@ -140,7 +140,7 @@ def _waveform_sizes(width: int, latent: int, rates: list[int]) -> Sizes:
 def _encoder_sizes(config: dict[str, Any]) -> Sizes:
     width, hidden, inner = config["num_filters"], config["hidden_size"], config["intermediate_size"]
     sizes = _linear("encoder.encoder.layers.0.conv", width, 1, config["kernel_size"])
-    index = 1  # three modules a stage: a residual block, an activation, a strided convolution
+    index = 1  # each stage has three modules: a residual block, an activation, a strided convolution
     for ratio in reversed(config["upsampling_ratios"]):
         sizes |= _linear(f"encoder.encoder.layers.{index}.block.1.conv", width // 2, width, 3)
         sizes |= _linear(f"encoder.encoder.layers.{index}.block.3.conv", width, width // 2, 1)

@@ -1,4 +1,4 @@
-"""How long a device takes for something: what every benchmark of kernels measures alike."""
+"""Timing of calls on a device. Every benchmark of kernels uses it."""
 
 import statistics
 from collections.abc import Callable
@@ -9,7 +9,7 @@ WARM_UP_CALLS = 3
 
 
 def median_ms(call: Callable[[], object], repeats: int = 20) -> float:
-    """Of calls one after the other, each between two events on the current stream."""
+    """Median milliseconds of consecutive calls, each between two events on the current stream."""
     for _ in range(WARM_UP_CALLS):
         call()
     torch.cuda.synchronize()

@@ -1,9 +1,9 @@
-"""Finds how gpu/linear.py should cut up the matrix products of a frame, on a GPU.
+"""Searches for the best blocks of gpu/linear.py for the matrix products of a frame, on a GPU.
 
     python -m vivavoce_bench.cards.tune --out FILE [--sizes 0.6b 1.7b] [--batches 1 8] [--context 200]
 
-One product after the other is given other blocks, and the whole frame is timed: a kernel that is quicker alone may keep
-the next from having its weights on their way. What is best stays while the next product is tried.
+The products are given other blocks one at a time, and the whole frame is timed, because a kernel that is faster alone
+may prevent the next one from prefetching its weights. The best blocks stay while the next product is tried.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from vivavoce_bench.cards.timing import median_ms
 
 LAUNCH = Launcher(dependent=True)
 Product = tuple[int, int, int]
-"""Outputs, summands, and how the kernel ends."""
-SMALL = [  # of the code predictor, and of the 0.6B talker
+"""Outputs, summands, and the mode of the kernel's epilogue."""
+SMALL = [  # products of the code predictor, and of the 0.6B talker
     (4096, 1024, 0),
     (1024, 2048, ADD.value),
     (3072, 1024, GATED.value),
@@ -53,9 +53,9 @@ GEMM_BLOCKS = [
     (64, 128, 4, 4), (64, 128, 8, 4), (64, 128, 4, 6), (64, 64, 4, 6), (64, 256, 4, 3), (64, 256, 8, 3),
     (32, 128, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (32, 256, 4, 4), (16, 256, 4, 4), (128, 64, 8, 4),
 ]  # fmt: skip
-"""Outputs, summands, warps, stages."""
+"""Tuples (outputs, summands, warps, stages)."""
 VALUES = range(16, 257)
-"""Of the weight, that a thread of a matrix-vector kernel may hold."""
+"""Numbers of weight values that a thread of a matrix-vector kernel may hold."""
 
 
 def candidates(product: Product, tokens: int) -> list[Blocks]:
@@ -72,7 +72,7 @@ def candidates(product: Product, tokens: int) -> list[Blocks]:
 
 
 def compile_ahead(job: tuple[Product, int, Blocks]) -> bool:
-    """Compiles one kernel, in a process of its own; False where it cannot be."""
+    """Compiles one kernel, in a process of its own. Returns False if it cannot be compiled."""
     (n, k, mode), tokens, blocks = job
     kind: dict[str, Any] = {"dtype": torch.bfloat16, "device": DEVICE}
     x, weight = torch.zeros(tokens, k, **kind), torch.zeros(2 * n if mode == GATED.value else n, k, **kind)
@@ -94,7 +94,7 @@ def compile_ahead(job: tuple[Product, int, Blocks]) -> bool:
 
 
 class Chosen:
-    """Gives a stack's products the blocks that are tried, and leaves to gpu/linear.py those of the others."""
+    """Overrides the blocks of the products that are tried. The others keep those of gpu/linear.py."""
 
     def __init__(self) -> None:
         self.blocks: dict[Product, Blocks] = {}
@@ -107,7 +107,7 @@ class Chosen:
     def gemm(self, launch: Launcher, x: Tensor, weight: Tensor, out: Tensor, *, mode: int = 0, **rest: Any) -> None:
         product = (out.shape[-1], x.shape[1], ADD.value if mode == PARTS.value else mode)
         blocks = self.blocks.get(product)
-        if blocks is not None and blocks.t != block_tokens(len(x)):  # a frame begins with two tokens of each row
+        if blocks is not None and blocks.t != block_tokens(len(x)):  # a frame begins with two tokens per row
             blocks = None
         gemm(launch, x, weight, out, mode=mode, blocks=blocks, **rest)
 
@@ -122,7 +122,7 @@ def time_frame(model: FrameModel, batch: int, context: int) -> float:
 
 
 def tune(size: str, batch: int, context: int, chosen: Chosen, works: Callable[[Any], bool]) -> dict[str, Any]:
-    """{product: [(blocks, milliseconds of the frame), …]}, best first."""
+    """Maps each product to pairs (blocks, milliseconds per frame), best first."""
     model = build(size, torch.bfloat16, batch, context + 200, dependent=True)
     model.rows[:] = torch.arange(batch, device=DEVICE)
     result: dict[str, Any] = {"before": round(time_frame(model, batch, context), 4)}

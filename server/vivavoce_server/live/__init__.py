@@ -1,1 +1,1 @@
-"""Live sockets: a text goes in while its speech comes out."""
+"""Live sockets: text goes in while its speech comes out."""

@@ -1,4 +1,4 @@
-"""Why a live connection is closed, and how its client is told."""
+"""Reasons for closing a live connection, and their messages to the client."""
 
 from enum import Enum
 
@@ -6,7 +6,7 @@ from vivavoce_server.errors import BUG_DETAIL, INVALID_REQUEST, ErrorDetail
 
 
 class Code(int, Enum):
-    """Why a connection is closed, as WebSocket's close codes."""
+    """Reasons for closing, as WebSocket close codes."""
 
     NORMAL = 1000
     PROTOCOL = 1002
@@ -17,7 +17,7 @@ class Code(int, Enum):
 
 
 class Closing(Exception):
-    """The connection is to be closed; its client is told why. None where it knows."""
+    """Closes the connection. `detail` tells the client why; None if the client knows."""
 
     def __init__(self, code: Code, detail: ErrorDetail | None = None) -> None:
         super().__init__(detail.message if detail else code.name)
@@ -26,7 +26,7 @@ class Closing(Exception):
 
 
 def fault(message: str, code: str, param: str | None = None) -> ErrorDetail:
-    """A client's fault, in OpenAI's four keys."""
+    """A client's error, with OpenAI's four keys."""
     return ErrorDetail(message=message, type=INVALID_REQUEST, param=param, code=code)
 
 

@@ -1,6 +1,6 @@
 """A WebSocket connection from its first byte to its close code, for any protocol over a LiveSession.
 
-Three things run at once: reading what the client sends, speaking (session.py), and sending what waits (outbox.py).
+Three activities run concurrently: reading the client's messages, speaking (session.py), and sending (outbox.py).
 """
 
 import asyncio
@@ -29,35 +29,40 @@ log = logging.getLogger(__name__)
 FIRST_MESSAGE_S = 10.0
 """Seconds that a client has for its first message."""
 FLUSH_S = 2.0
-"""Seconds for the last messages before the close message."""
+"""Seconds for the last messages before the close message, and again for the close message."""
 CONTROL_BYTES = 256 * 2**10
-"""Messages, audio aside, that may wait for a client that sends without reading."""
+"""Maximum bytes of messages, besides audio, that may wait for a client that sends without reading."""
 REASON_BYTES = 123
-"""Longest reason that a close message holds (RFC 6455)."""
+"""Maximum length of the reason in a close message (RFC 6455)."""
 
 
 class LiveProtocol(MessageWriter, Protocol):
-    """What a protocol adds to a session: reading messages."""
+    """The reading half of a protocol, in addition to the MessageWriter."""
 
     def connection_key(self, websocket: WebSocket) -> str | None:
-        """The API key in headers or address."""
+        """The API key in the headers or the address; None without one."""
         ...
 
     def first_key(self, message: str) -> str | None:
-        """The API key in the first message, for browsers, which cannot send headers."""
+        """The API key in the first message, for browsers, which cannot send headers. None without one."""
         ...
 
     async def handle(self, message: str, session: LiveSession) -> None:
-        """Raises Closing for what breaks the protocol, ApiError or EngineError for what cannot be served."""
+        """Applies a message to the session.
+
+        Raises:
+            Closing: the message breaks the protocol.
+            ApiError, EngineError: the message asks for something that cannot be served.
+        """
         ...
 
     def farewell(self) -> str | None:
-        """Sent last, when the client has ended the session."""
+        """The last message after the client has ended the session; None for none."""
         ...
 
 
 class Connection:
-    """`await Connection(websocket, protocol).run()` serves it to its end."""
+    """Serves a connection to its end: `await Connection(websocket, protocol).run()`."""
 
     def __init__(self, websocket: WebSocket, protocol: LiveProtocol) -> None:
         service, keyring = websocket.app.state.service, websocket.app.state.keyring
@@ -104,7 +109,7 @@ class Connection:
             await asyncio.gather(reader, writer, return_exceptions=True)
 
     async def _first_reason(self, *tasks: asyncio.Task[None]) -> Closing:
-        """What ends the connection. Raises WebSocketDisconnect if the client did."""
+        """The reason for closing that comes first. Raises WebSocketDisconnect if the client disconnected."""
         waited: set[asyncio.Future[None] | asyncio.Future[Closing]] = {*tasks, self._closing}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         try:
@@ -128,7 +133,7 @@ class Connection:
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await self._outbox.flushed()
-        # A character has up to 4 bytes; half of one is not to be sent.
+        # A character has up to 4 bytes. Half a character must not be sent.
         reason = str(closing).encode()[:REASON_BYTES].decode(errors="ignore")
         with suppress(TimeoutError, RuntimeError):  # the client may have closed meanwhile
             async with asyncio.timeout(FLUSH_S):
@@ -144,7 +149,7 @@ class Connection:
     # ---- reading ----------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
-        """Never returns: ends by Closing or WebSocketDisconnect."""
+        """Reads messages until it raises Closing or WebSocketDisconnect."""
         try:
             with ExitStack() as held:
                 with self._service.metrics.admission():
@@ -184,7 +189,10 @@ class Connection:
             raise Closing(Code.POLICY, fault("The client sends without reading", "slow_reader"))
 
     def _check_origin(self) -> None:
-        """Without keys, a page of any site could use a server that only its visitor can reach."""
+        """Refuses pages of other sites if the server has no keys.
+
+        Such pages could otherwise use a server that only their visitor can reach.
+        """
         origin = self._websocket.headers.get("origin")
         allowed = self._service.config.cors_origins
         if origin is None or self._keyring.wanted or "*" in allowed or origin in allowed:

@@ -1,14 +1,14 @@
-"""Commands of a client that arrived while an utterance was ending, and wait for their turn."""
+"""Commands that arrive while an utterance is ending. They wait until it has ended."""
 
 from collections import deque
 from collections.abc import Callable
 
 COMMAND_COST_CHARS = 64
-"""Characters that a waiting command counts for, its text aside: many empty ones fill memory too."""
+"""Characters that a waiting command counts in addition to its text, because empty commands need memory too."""
 
 
 class DeferredCommands:
-    """Commands in the order in which they arrived, with at most `max_chars` characters."""
+    """Commands in the order of their arrival, with at most `max_chars` characters."""
 
     def __init__(self, max_chars: int) -> None:
         self._max_chars = max_chars
@@ -17,7 +17,7 @@ class DeferredCommands:
         self._running = False
 
     def add(self, command: Callable[[], None], chars: int) -> bool:
-        """False if there is no room for a command with that much text."""
+        """Adds a command with `chars` characters of text. Returns False if there is no room."""
         if self._chars + chars + COMMAND_COST_CHARS > self._max_chars:
             return False
         self._chars += chars + COMMAND_COST_CHARS
@@ -29,7 +29,7 @@ class DeferredCommands:
         self._chars = 0
 
     def run_while(self, ready: Callable[[], bool]) -> None:
-        """Runs commands in turn while it is their turn. Does nothing when it is called by one of them."""
+        """Runs commands in order while `ready()` is true. Does nothing when one of the commands calls it."""
         if self._running:
             return
         self._running = True

@@ -1,19 +1,19 @@
 """WS /v1/text-to-speech/{voice_id}/stream-input: ElevenLabs' protocol, for agents whose plugins speak it.
 
-Query: model_id (a served one; ElevenLabs' own names mean the first), output_format ("mp3_44100_128"), language_code,
-seed. What else ElevenLabs knows is accepted and changes nothing here. The key: header or query xi-api-key, or
-xi_api_key in the first message.
+The query has model_id (a served one; ElevenLabs' own names mean the first), output_format ("mp3_44100_128"),
+language_code and seed. Other fields of ElevenLabs are accepted and have no effect. The key is in the header xi-api-key,
+in the query's xi-api-key, or in the first message's xi_api_key.
 
 Client → server
-    {"text": " ", "voice_settings": {"speed"}, …}   first, and to keep the connection
+    {"text": " ", "voice_settings": {"speed"}, …}   first message; also keeps the connection open
     {"text": "Some words "}                         more text, spoken as it arrives
-    {"text": "…", "flush": true}                    ends the utterance with this; what follows is the next one
+    {"text": "…", "flush": true}                    last text of the utterance; further text starts another one
     {"text": ""}                                    ends the session
 
 Server → client
-    {"audio": base64, "isFinal": null}              the next bytes; of a format with headers, one file an utterance
-    {"isFinal": true}                               all has been sent; the connection is closed with 1000
-    {"message", "error", "code"}                    what went wrong; nothing follows if it was the first message
+    {"audio": base64, "isFinal": null}              the next bytes; in a format with headers, one file per utterance
+    {"isFinal": true}                               everything has been sent; the connection closes with 1000
+    {"message", "error", "code"}                    an error; if the first message caused it, nothing follows
 """
 
 import base64
@@ -65,7 +65,7 @@ class TextMessage(BaseModel):
 
 
 class StreamInput:
-    """The protocol above, as a LiveProtocol."""
+    """The protocol of this module, as a LiveProtocol."""
 
     def __init__(self, service: Service, voice_id: str, query: dict[str, str]) -> None:
         self._service = service
@@ -108,7 +108,7 @@ class StreamInput:
             options, rate = self._options(first)
             plan = await plan_live(options, self._service)
         except ApiError as error:
-            # Its clients wait for audio whatever comes, until the connection is closed.
+            # ElevenLabs' clients wait for audio until the connection is closed, even after an error.
             raise Closing(Code.POLICY, error.detail) from error
         session.configure(plan.with_sample_rate(rate))
 
@@ -154,7 +154,7 @@ class StreamInput:
         return json.dumps({"message": detail.message, "error": detail.code, "code": Code.POLICY.value})
 
     def farewell(self) -> str | None:
-        # Its clients take the last message for the outcome: an error must not be followed by a success.
+        # ElevenLabs' clients take the last message for the outcome, so a success must not follow an error.
         return None if self._failed else json.dumps({"isFinal": True})
 
 
@@ -172,7 +172,7 @@ def _api_error(error: ValidationError) -> ApiError:
 
 
 def to_ulaw(pcm: bytes) -> bytes:
-    """16-bit samples → G.711 μ-law, which telephones speak."""
+    """Converts 16-bit samples to G.711 μ-law, the encoding of telephony."""
     samples = np.frombuffer(pcm, "<i2").astype(np.int32)
     magnitude = np.minimum(np.abs(samples), ULAW_CLIP) + ULAW_BIAS
     exponent = np.floor(np.log2(magnitude)).astype(np.int32) - 7
@@ -184,7 +184,7 @@ def to_ulaw(pcm: bytes) -> bytes:
 
 @router.websocket("/v1/text-to-speech/{voice_id}/stream-input")
 async def stream_input(websocket: WebSocket, voice_id: str) -> None:
-    """See the module."""
+    """Serves ElevenLabs' protocol on one connection; see the module."""
     service = websocket.app.state.service
     assert isinstance(service, Service)
     protocol = StreamInput(service, voice_id, dict(websocket.query_params))

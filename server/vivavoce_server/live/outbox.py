@@ -1,4 +1,4 @@
-"""What waits to go out on one WebSocket, and what happens when its reader is slow. It knows nothing of protocols."""
+"""Queue of outgoing messages of one WebSocket, with a limit for slow readers. It is independent of protocols."""
 
 import asyncio
 from collections import deque
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 
 class SlowReader(Exception):
-    """The reader took nothing for a while although as much waits as may."""
+    """The reader took nothing for a while although the queue was full."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message. `audio_bytes` and `audio_s` are what an interruption takes away with it; 0 for what must arrive."""
+    """A message and the size of its audio. Both sizes are 0 in a message that an interruption must not drop."""
 
     payload: str | bytes
     audio_bytes: int = 0
@@ -24,14 +24,14 @@ class Outgoing:
 
 
 class Outbox:
-    """Messages in order. Audio waits for room; other messages, which are short, never do."""
+    """Messages in order. Audio waits for room. Other messages are short and never wait."""
 
     def __init__(self, max_bytes: int, stall_s: float) -> None:
         self._max_bytes = max_bytes
         self._stall_s = stall_s
         self._waiting: deque[Outgoing] = deque()
         self.waiting_bytes = 0
-        """Of the queue, and of the message that is being sent."""
+        """Bytes in the queue and in the message that is being sent."""
         self._sending = False
         self._arrived = asyncio.Event()
         self._taken = asyncio.Event()
@@ -40,7 +40,7 @@ class Outbox:
         self._append(Outgoing(payload))
 
     async def put_audio(self, item: Outgoing) -> None:
-        """Raises SlowReader if there is no room, and none comes."""
+        """Adds audio as soon as there is room. Raises SlowReader if the reader takes nothing for `stall_s`."""
         while self.waiting_bytes and self.waiting_bytes + item.nbytes > self._max_bytes:
             self._taken.clear()
             try:
@@ -56,7 +56,7 @@ class Outbox:
         self._arrived.set()
 
     def drop_audio(self) -> list[Outgoing]:
-        """Takes back the audio that has not left."""
+        """Removes and returns the audio that has not been sent."""
         dropped = [item for item in self._waiting if item.audio_bytes]
         self._waiting = deque(item for item in self._waiting if not item.audio_bytes)
         self.waiting_bytes -= sum(item.nbytes for item in dropped)
@@ -64,13 +64,13 @@ class Outbox:
         return dropped
 
     async def flushed(self) -> None:
-        """Returns when everything has left."""
+        """Returns when everything has been sent."""
         while self._waiting or self._sending:
             self._taken.clear()
             await self._taken.wait()
 
     async def run(self, send: Callable[[str | bytes], Awaitable[None]]) -> None:
-        """Sends what comes, for ever. A reader that is slow makes `send` wait, and so all that follows."""
+        """Sends messages forever. A slow reader delays `send`, and so all later messages."""
         while True:
             while not self._waiting:
                 self._arrived.clear()

@@ -1,4 +1,4 @@
-"""The options of a live session → how its utterances are to be spoken. Shared by all protocols."""
+"""Translates the options of a live session into a plan for its utterances. All protocols share it."""
 
 from dataclasses import dataclass, replace
 
@@ -12,7 +12,7 @@ from vivavoce_server.service import Service
 
 @dataclass(frozen=True, slots=True)
 class LivePlan:
-    """How the next utterances are to sound."""
+    """The voice, options and audio format of the next utterances."""
 
     model: str
     engine: SpeechEngine
@@ -20,16 +20,16 @@ class LivePlan:
     audio: AudioOptions
 
     def with_sample_rate(self, sample_rate: int) -> "LivePlan":
-        """Any rate, where HTTP offers a few."""
+        """The same plan at another sample rate in Hz. Any rate is possible here, whereas HTTP offers a few."""
         return replace(self, audio=replace(self.audio, sample_rate=sample_rate))
 
 
 async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
-    """What POST /v1/audio/speech would make of these options: one translation for both.
+    """The plan for these options. POST /v1/audio/speech translates options in the same way.
 
     Raises:
         ApiError: an option cannot be served; names it.
-        Overloaded: too many references are on their way.
+        Overloaded: too many references are being processed.
     """
     job = prepare(options, service)
     return LivePlan(job.model, job.engine, await job.find_voice(), job.audio)

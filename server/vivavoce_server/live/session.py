@@ -1,15 +1,16 @@
-"""One listener's live session: text goes in while speech comes out, one utterance after the other.
+"""A live session of one listener: text goes in while speech comes out, one utterance after the other.
 
-It knows no messages: `MessageWriter` writes them, and a protocol's module (websocket.py, elevenlabs.py) reads them and
-calls `configure`, `append`, `end`, `cancel` and `finish`. These never wait and never raise; what goes wrong is sent.
+It is independent of protocols. A protocol's module (websocket.py, elevenlabs.py) reads messages and calls `configure`,
+`append`, `end`, `cancel` and `finish`. These neither wait nor raise; errors are sent. A `MessageWriter` writes the
+messages.
 
                  configure               append               end
-    UNCONFIGURED ─────────► READY ─────────────────► OPEN ──────────► ENDING ──► READY   (all has been sent)
-                              ▲   it was refused or broke │
+    UNCONFIGURED ─────────► READY ─────────────────► OPEN ──────────► ENDING ──► READY   (everything has been sent)
+                              ▲    refused or broken off  │
                               │ end                       ▼
-                              └──────────────────────── REFUSED   (the rest of its text is passed over)
+                              └──────────────────────── REFUSED   (the rest of its text is ignored)
 
-`cancel` leads from everywhere but UNCONFIGURED to READY. What arrives while an utterance is ENDING waits its turn.
+`cancel` leads from every state but UNCONFIGURED to READY. Commands that arrive in ENDING wait for the next state.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ class State(Enum):
 
 @dataclass
 class LiveSession:
-    """See above. `close` ends the connection for the reason given."""
+    """The state machine of this module. `close` closes the connection for a given reason."""
 
     service: Service
     caller: Caller
@@ -66,7 +67,7 @@ class LiveSession:
     # ---- what a client asks for -------------------------------------------------------------------------------
 
     def configure(self, plan: LivePlan) -> None:
-        """How the utterances from now on are to sound."""
+        """Sets the plan of later utterances."""
         match self.state:
             case State.UNCONFIGURED | State.READY | State.REFUSED:
                 self._plan, self.state = plan, State.READY
@@ -76,7 +77,7 @@ class LiveSession:
                 self._defer(partial(self.configure, plan))
 
     def append(self, text: str) -> None:
-        """More text to say; the first opens an utterance."""
+        """Adds text. The first text opens an utterance."""
         match self.state:
             case State.UNCONFIGURED:
                 self.report(fault("The session has not been configured", "invalid_state"))
@@ -91,7 +92,7 @@ class LiveSession:
                 pass
 
     def end(self) -> None:
-        """No text follows in this utterance."""
+        """Ends the text of the open utterance."""
         match self.state:
             case State.UNCONFIGURED | State.READY:
                 self.report(fault("There is no utterance to end", "invalid_state"))
@@ -108,7 +109,7 @@ class LiveSession:
                 self.state = State.READY
 
     def cancel(self) -> None:
-        """Stops at once: the row is free before the next frame, and no audio that has not left leaves."""
+        """Stops at once. The row is free before the next frame, and no more audio is sent."""
         self._deferred.clear()
         if self._utterance is not None:
             self._leave(self._utterance, "cancelled", State.READY)
@@ -116,7 +117,7 @@ class LiveSession:
             self.state = State.READY
 
     def finish(self) -> None:
-        """Nothing follows: the connection is closed once all has been said."""
+        """Ends the session. The connection is closed once everything has been spoken."""
         if self.state is State.OPEN:
             self.end()
         if self.state is State.ENDING:
@@ -131,17 +132,17 @@ class LiveSession:
 
     @property
     def progress(self) -> int | None:
-        """Changes while an open utterance speaks; None where none waits for text."""
+        """A number that changes while an open utterance speaks. None if no utterance waits for text."""
         return self._utterance.audio_bytes if self._utterance is not None and self.state is State.OPEN else None
 
     def time_out(self) -> None:
-        """The open utterance has said all it got, and waited too long for more: it holds no row any longer."""
+        """Frees the row of an open utterance that has spoken all its text and waited too long for more."""
         utterance = self._current()
         self.report(fault("The utterance waited too long for text", "idle_timeout"))
         self._leave(utterance, "cut_off", State.REFUSED)
 
     def abandon(self) -> None:
-        """The listener is gone."""
+        """Ends everything because the listener is gone."""
         self._deferred.clear()
         if self._utterance is not None:
             self._leave(self._utterance, "disconnected", State.READY)
@@ -183,7 +184,7 @@ class LiveSession:
         utterance.speaking = asyncio.create_task(self._speak(utterance))
 
     def _feed(self, text: str) -> None:
-        if self.state is not State.OPEN:  # it could not be opened
+        if self.state is not State.OPEN:  # it was refused
             return
         utterance = self._current()
         most = self.service.config.live_max_chars
@@ -198,7 +199,7 @@ class LiveSession:
             self._break_off(utterance, error)
 
     async def _speak(self, utterance: Utterance) -> None:
-        """Sends the utterance to its end, on a task of its own so that the connection goes on reading."""
+        """Sends the utterance to its end. Runs as a task of its own, so that the connection continues to read."""
         try:
             await utterance.send(self.writer, self.outbox)
         except EngineError as error:
@@ -212,7 +213,7 @@ class LiveSession:
             self._leave(utterance, "completed", State.READY)
 
     def _break_off(self, utterance: Utterance, error: EngineError) -> None:
-        """The engine could not go on. Of an utterance that is still open, the rest of the text is passed over."""
+        """Ends an utterance that the engine could not continue. The rest of its text is ignored if it is still open."""
         log.warning("live speech broke off: %s", error)
         self._report_error(error)
         if isinstance(error, EndlessSpeech):
@@ -221,7 +222,7 @@ class LiveSession:
         self._leave(utterance, outcome, State.REFUSED if self.state is State.OPEN else State.READY)
 
     def _leave(self, utterance: Utterance, outcome: RequestOutcome, next_state: State) -> None:
-        """The utterance is over, whatever the reason."""
+        """Closes the utterance, for any reason, and runs the commands that waited for its end."""
         if utterance is not self._utterance:
             return
         self._utterance = None
@@ -241,7 +242,7 @@ class LiveSession:
             self.outbox.put(payload)
 
     def _defer(self, command: Callable[[], None], chars: int = 0) -> None:
-        """Keeps a command, and the text in it, until the utterance that is ending is over."""
+        """Keeps a command, with its text, until the ending utterance is over."""
         if not self._deferred.add(command, chars):
             message = "More text waits for its turn than this server takes"
             self.close(Closing(Code.POLICY, fault(message, "too_much_waiting")))

@@ -1,4 +1,4 @@
-"""One utterance of a live session: its text goes into the engine, its audio into the outbox."""
+"""One utterance of a live session. Its text goes into the engine, and its audio into the outbox."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from vivavoce_server.metrics import RequestOutcome, SpeechMeter
 
 @dataclass(frozen=True, slots=True)
 class UtteranceSummary:
-    """An utterance that is over: what of it was sent."""
+    """The part of a finished utterance that was sent."""
 
     index: int
     audio_bytes: int
@@ -26,7 +26,7 @@ class UtteranceSummary:
 
 
 class MessageWriter(Protocol):
-    """How a protocol writes. None where it has no word for it."""
+    """The writing half of a protocol. A method returns None if the protocol has no such message."""
 
     def started(self, index: int, audio: AudioOptions, sample_rate: int) -> str | None: ...
 
@@ -39,26 +39,26 @@ class MessageWriter(Protocol):
 
 @dataclass(slots=True)
 class Utterance:
-    """An utterance that was opened and is not yet over."""
+    """An utterance that was opened and has not ended."""
 
     index: int
     live: LiveUtterance
     encoder: SpeechEncoder
     meter: SpeechMeter
     held: ExitStack
-    """Gives back the caller's slot and the engine's row."""
+    """Releases the caller's slot and the engine's row."""
     sample_rate: int
     chars: int = 0
-    """Of the text so far."""
+    """Characters of text so far."""
     audio_bytes: int = 0
     audio_s: float = 0.0
     speaking: asyncio.Task[None] | None = None
 
     async def send(self, writer: MessageWriter, outbox: Outbox) -> None:
-        """Puts all its audio into the outbox, and returns when that has left.
+        """Puts all audio of the utterance into the outbox. Returns when it has been sent.
 
         Raises:
-            EngineError: the engine could not go on.
+            EngineError: the engine could not continue.
             SlowReader: the listener took nothing for a while.
         """
         async for piece in self.encoder.pieces(self._samples()):
@@ -66,7 +66,7 @@ class Utterance:
             await outbox.put_audio(item)
             self.audio_bytes += item.audio_bytes
             self.audio_s += item.audio_s
-        # Until all has left, it can be cancelled, and the next one has to wait.
+        # Until everything has been sent, this utterance can be cancelled and the next one has to wait.
         await outbox.flushed()
 
     async def _samples(self) -> AsyncIterator[Samples]:
@@ -77,7 +77,7 @@ class Utterance:
             self.meter.add_queue_wait(finished.queue_wait_s)
 
     def close(self, outcome: RequestOutcome, outbox: Outbox) -> UtteranceSummary:
-        """Ends the utterance, whatever the reason, and takes back the audio of a cancelled one that has not left."""
+        """Ends the utterance, for any reason. If it is not complete, its unsent audio is dropped."""
         self.held.close()
         self.meter.end(outcome)
         if self.speaking is not None and self.speaking is not asyncio.current_task():

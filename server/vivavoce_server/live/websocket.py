@@ -1,33 +1,37 @@
-"""WS /v1/audio/speech/stream: text in as it is written, speech out as it is made. Messages are JSON, audio is binary.
+"""WS /v1/audio/speech/stream: text in while it is written, speech out while it is made.
+
+Messages are JSON. Audio is binary.
 
 Client → server
     session.config   {model, voice, language, instructions, response_format ("pcm"), sample_rate, speed, seed, …}: the
-                     fields of POST /v1/audio/speech. Comes first; again between utterances to change them all. Also
-                     api_key, for browsers, in the first one; and split: "none" (default) or "sentence", which makes
-                     every sentence an utterance of its own.
-    input.text       {text}: more text, in fragments of any size. The first opens an utterance. It is spoken as it
-                     arrives, in one acoustic context; how it is cut changes nothing. Text has to say for itself
-                     where its spaces are.
-    input.done       No text follows in this utterance. What is sent meanwhile waits until it has been spoken.
-    input.cancel     Stops at once (barge-in), and forgets what waits. Never an error, since it may cross the end.
-    session.close    All that has been sent is still spoken; then the connection is closed with 1000.
+                     fields of POST /v1/audio/speech. It comes first. Sent again between utterances, it replaces all
+                     fields. The first one may contain api_key, for browsers. split is "none" (default) or "sentence",
+                     which makes every sentence an utterance of its own.
+    input.text       {text}: more text, in fragments of any size. The first fragment opens an utterance. Text is spoken
+                     as it arrives, in one acoustic context, and its cuts have no effect. The text must contain its
+                     own spaces.
+    input.done       Ends the text of this utterance. Messages sent meanwhile wait until it has been spoken.
+    input.cancel     Stops at once (barge-in), and drops waiting messages. It is never an error, because it may cross
+                     the utterance's end.
+    session.close    All text sent so far is still spoken. Then the connection closes with 1000.
 
 Server → client
     session.created  {session_id, model, limits}: the first session.config is valid.
     audio.start      {utterance_index, format, sample_rate}
-    (binary)         The next bytes of the utterance's file: each utterance is a complete file of its format.
-    audio.done       {utterance_index, duration_ms, total_bytes, cancelled}: exactly one for every audio.start. What was
-                     under way when it was cancelled may still come before it; nothing comes after.
-    session.done     {utterances}: the answer to session.close, before the connection is closed.
-    error            {message, error: {message, type, param, code}}: OpenAI's four keys. A wrong value changes nothing.
-                     An utterance that breaks off ends with audio.done, cancelled; the rest of its text is passed over
-                     up to input.done, input.cancel or session.config.
+    (binary)         The next bytes of the utterance's file. Each utterance is a complete file of its format.
+    audio.done       {utterance_index, duration_ms, total_bytes, cancelled}: exactly one per audio.start. After a
+                     cancellation, audio already on its way may precede it. No audio of the utterance follows it.
+    session.done     {utterances}: the answer to session.close, before the connection closes.
+    error            {message, error: {message, type, param, code}}: OpenAI's four keys. An invalid value changes
+                     nothing. An utterance that breaks off ends with audio.done, cancelled. The rest of its text is
+                     ignored until input.done, input.cancel or session.config.
 
-Close codes: 1000 after session.close; 1002 not this protocol; 1008 key, origin, no first message within 10 s, or a
-client that does not read; 1009 too large a message; 1011 a fault of the server; 1013 it stops or is full: try later.
-The header x-request-timeout of the handshake is how many seconds each utterance may wait for its turn; past it, the
-error is queue_full, and the connection stays.
-A client should read as fast as frames come, and keep what it cannot play yet: pings stand in line behind audio.
+Close codes: 1000 after session.close; 1002 another protocol; 1008 key, origin, no first message within 10 s, or a
+client that does not read; 1009 message too large; 1011 fault of the server; 1013 stopping or full, try later.
+The handshake's header x-request-timeout limits the seconds that each utterance may wait for its turn. After them the
+error is queue_full, and the connection stays open.
+A client should read frames as fast as they come, and keep audio that it cannot play yet, because pings queue behind
+audio.
 """
 
 import json
@@ -55,7 +59,7 @@ from vivavoce_server.service import Service
 from vivavoce_server.text_parts import LANGUAGE_CODES
 
 MAX_TEXT_BYTES = 128 * 2**10
-"""Largest message with text."""
+"""Maximum size of a message with text."""
 
 router = APIRouter()
 
@@ -91,7 +95,7 @@ class SessionClose(_Message):
 Message = SessionConfig | InputText | InputDone | InputCancel | SessionClose
 MESSAGES: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 NOT_THIS_PROTOCOL = frozenset({"json_invalid", "dict_type", "union_tag_invalid", "union_tag_not_found"})
-"""pydantic's names for faults after which nothing else of the client can be understood."""
+"""pydantic's names for errors after which no later message of the client can be understood."""
 
 
 class Sentences:
@@ -102,24 +106,24 @@ class Sentences:
         self._held = ""
 
     def append(self, text: str) -> list[str]:
-        """The sentences that are complete: what follows them has begun."""
+        """Adds text. Returns the complete sentences: those after which another has begun."""
         *complete, self._held = segment(self._language, self._held + text) or [""]
         return [sentence for sentence in complete if sentence.strip()]
 
     def take(self) -> str:
-        """What is held, which will not go on."""
+        """Returns the unfinished sentence and forgets it."""
         held, self._held = self._held, ""
         return held.strip()
 
 
 def check_size(kind: str, message: str, max_bytes: int) -> None:
-    """Raises Closing for a message that is too large."""
+    """Raises Closing if a message is too large."""
     if len(message) > max_bytes:
         raise Closing(Code.TOO_LARGE, fault(f"{kind} has at most {max_bytes} bytes", "message_too_large"))
 
 
 def parse(message: str) -> Message:
-    """Raises Closing if this is no message of the protocol, ApiError if a field is wrong."""
+    """Parses a message. Raises Closing if it is not one of this protocol, ApiError if a field is invalid."""
     try:
         return MESSAGES.validate_json(message)
     except ValidationError as error:
@@ -132,7 +136,7 @@ def parse(message: str) -> Message:
 
 
 class SpeechStream:
-    """The protocol above, as a LiveProtocol."""
+    """The protocol of this module, as a LiveProtocol."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -145,9 +149,9 @@ class SpeechStream:
         return bearer_key(websocket) or websocket.query_params.get("api_key")
 
     def first_key(self, message: str) -> str | None:
-        # What is wrong with the message otherwise is told when it is handled, to those who have a key.
+        # Other errors in the message are reported when it is handled, and only to clients with a key.
         try:
-            config = from_json(message)  # unlike json's, it refuses what is nested without end
+            config = from_json(message)  # unlike json's parser, it refuses endless nesting
         except ValueError:
             return None
         key = config.get("api_key") if isinstance(config, dict) else None
@@ -186,7 +190,7 @@ class SpeechStream:
     async def _configure(self, config: SessionConfig, session: LiveSession) -> None:
         plan = await plan_live(config, self._service)
         first = session.state is State.UNCONFIGURED
-        # What is held of a sentence belongs to the utterance that it would have become.
+        # The unfinished sentence belongs to the utterance that it would have become.
         self._say_whole(self._take_held(), session)
         self._sentences = Sentences(config.language) if config.split == "sentence" else None
         session.configure(plan)
@@ -222,7 +226,7 @@ class SpeechStream:
         )
 
     def error(self, detail: ErrorDetail) -> str:
-        # The message's own `type` leaves no room for the error's; `message` is repeated for vLLM-Omni's clients.
+        # The message's `type` leaves no room for the error's. `message` is repeated for vLLM-Omni's clients.
         return _json("error", message=detail.message, error=detail.model_dump())
 
     def farewell(self) -> str:
@@ -230,7 +234,7 @@ class SpeechStream:
 
 
 def limits_of(config: ServerConfig) -> dict[str, float]:
-    """What a client should know before it runs into it."""
+    """The limits that a client should know before it exceeds them."""
     return {
         "first_message_s": FIRST_MESSAGE_S,
         "idle_s": config.live_idle_s,
@@ -247,7 +251,7 @@ def _json(kind: str, **fields: object) -> str:
 
 @router.websocket("/v1/audio/speech/stream")
 async def speech_stream(websocket: WebSocket) -> None:
-    """See the module."""
+    """Serves this module's protocol on one connection."""
     service = websocket.app.state.service
     assert isinstance(service, Service)
     await Connection(websocket, SpeechStream(service)).run()
