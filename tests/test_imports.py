@@ -138,7 +138,7 @@ def test_every_room_holds_code() -> None:
 
 def test_the_architecture_names_every_room_of_the_engine_with_its_level() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    told = {}
+    told: dict[str, int] = {}
     for names, level in re.findall(r"^\| (\S[^|]*?) \| (\d) \|", page, re.MULTILINE):
         told |= {name.strip("`/"): int(level) for name in names.split()}
     rooms = [[room for room in layer if within(room, "vivavoce_engine")] for layer in LAYERS]
