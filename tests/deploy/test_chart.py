@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.support.deploy_tools import needs_tools, tool
+from tests.support.deploy_tools import RENDER_CHART, needs_tools, tool
 
 CHART = Path(__file__).parents[2] / "deploy/helm/vivavoce"
 FULL = {
@@ -28,7 +28,7 @@ pytestmark = needs_tools
 
 
 def rendered(values: dict[str, Any]) -> dict[str, Any]:
-    done = tool("python", Path(__file__).with_name("render_chart.py"), CHART, json.dumps(values))
+    done = tool("python", RENDER_CHART, CHART, json.dumps(values))
     assert done.returncode == 0, done.stderr
     output: dict[str, Any] = json.loads(done.stdout)
     return output

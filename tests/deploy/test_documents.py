@@ -13,7 +13,7 @@ from vivavoce_server import ServerConfig
 from vivavoce_server.config import ENV_PREFIX, Settings, load_settings
 from vivavoce_server.service import Service
 
-from tests.support.deploy_tools import needs_tools, tool
+from tests.support.deploy_tools import RENDER_CHART, needs_tools, tool
 from tests.support.live_server import fake_engine
 from tests.support.programs import needs, path_of
 
@@ -73,7 +73,7 @@ def test_helm_commands_render(command: list[str]) -> None:
         for folder in folders:
             inner = inner.setdefault(folder, {})  # type: ignore[assignment]
         inner[last] = yaml.safe_load(text)
-    done = tool("python", Path(__file__).with_name("render_chart.py"), ROOT / command[3], json.dumps(values))
+    done = tool("python", RENDER_CHART, ROOT / command[3], json.dumps(values))
     assert "error" not in json.loads(done.stdout)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from tests.support.programs import needs
 
 BIN = Path(__file__).parents[2] / ".venv-deploy/bin"
+RENDER_CHART = Path(__file__).with_name("render_chart.py")
 
 needs_tools = needs(".venv-deploy")
 
