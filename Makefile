@@ -28,7 +28,7 @@ TEST_WORKERS ?= 2
 
 # Format, lint, and tests that run no model: the engine's own logic, and the server over a fake engine.
 QUICK_ENGINE := admission blends pace pages pipe queue_wait ramp scheduler sequence slots steps_ahead voice_store worker
-QUICK_SERVER := access batch context deferred golden_errors jobs lists metrics openai_client openapi settings speech sse \
+QUICK_SERVER := access batch context deferred golden_errors jobs lists metrics openapi settings speech sse \
   websocket websocket_states
 QUICK := $(QUICK_ENGINE:%=tests/engine/test_%.py) $(QUICK_SERVER:%=tests/server/test_%.py) tests/clients/test_client.py \
   tests/bench/listener/test_player.py tests/test_imports.py tests/test_programs.py tests/test_style.py
