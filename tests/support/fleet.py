@@ -163,6 +163,11 @@ def nginx(folder: Path, servers: list[Replica]) -> Iterator[Balancer]:
     text = replaced(text, "listen 8000;", f"listen 127.0.0.1:{port};")
     line = "        server vivavoce:8000 max_fails=1 fail_timeout=2s;\n"
     text = replaced(text, line, "".join(line.replace("vivavoce:8000", f"127.0.0.1:{s.port}") for s in servers))
+    # The folders that nginx was built with belong to root.
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    text = replaced(
+        text, "http {\n", "http {\n" + "".join(f"    {kind}_temp_path {folder}/{kind};\n" for kind in kinds)
+    )
     config = folder / "nginx.conf"
     config.write_text(text)
     settings = f"daemon off; pid {folder}/nginx.pid;"
