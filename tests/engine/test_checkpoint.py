@@ -256,6 +256,8 @@ def test_a_missing_key_is_named_with_its_file(name: str, key: str, tmp_path: Pat
         (MAIN, "talker_config.code_predictor_config.hidden_act", "gelu", "only 'silu' is supported"),
         (CODEC, "decoder_config.hidden_act", "gelu", "only 'silu' is supported"),
         (MAIN, "talker_config.attention_bias", True, "only False is supported"),
+        (MAIN, "talker_config.num_attention_heads", 15, "is 15, which is no multiple of num_key_value_heads, 8"),
+        (MAIN, "talker_config.num_attention_heads", 0, "is 0, which is no multiple of num_key_value_heads, 8"),
         (MAIN, "talker_config.use_sliding_window", True, "only False is supported"),
         (MAIN, "talker_config.rope_scaling.rope_type", "yarn", "only 'default' and 'linear' are supported"),
         (MAIN, "talker_config.rope_scaling", {"rope_type": "linear"}, "rope_scaling.factor must be float"),

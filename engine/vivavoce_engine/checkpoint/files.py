@@ -275,12 +275,17 @@ class _JsonFile:
 def _transformer(file: _JsonFile) -> TransformerConfig:
     file.must_be("hidden_act", "silu")
     file.must_be("attention_bias", False)
+    heads, kv_heads = file.value("num_attention_heads", int), file.value("num_key_value_heads", int)
+    if heads < 1 or kv_heads < 1 or heads % kv_heads:
+        raise CheckpointError(
+            f"{file.where('num_attention_heads')} is {heads}, which is no multiple of num_key_value_heads, {kv_heads}"
+        )
     return TransformerConfig(
         hidden_size=file.value("hidden_size", int),
         intermediate_size=file.value("intermediate_size", int),
         num_hidden_layers=file.value("num_hidden_layers", int),
-        num_attention_heads=file.value("num_attention_heads", int),
-        num_key_value_heads=file.value("num_key_value_heads", int),
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
         rms_norm_eps=file.value("rms_norm_eps", float),
         rope=_rope(file),
     )
