@@ -32,7 +32,7 @@ EXAMPLES = ROOT / "examples"
 SAMPLE_RATE = 24_000
 FRAME_SAMPLES = 1920
 QUIETEST_RMS = 0.01
-"""Of speech; the shipped voice has about 0.05."""
+"""Least RMS of speech; the shipped voice has about 0.05."""
 
 
 def commands() -> list[list[str]]:

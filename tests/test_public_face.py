@@ -223,7 +223,7 @@ def test_hooks_run_the_versions_of_constraints_txt(package: str) -> None:
 
 
 def run_hook(name: str, path: Path) -> int:
-    """As pre-commit runs it, with the tools of this environment."""
+    """Runs a hook as pre-commit does, with the tools of this environment."""
     program, *arguments = hooks()[name]["entry"].split()
     assert program == ".venv/bin/ruff"
     here = Path(sys.executable).with_name("ruff")

@@ -55,7 +55,7 @@ def server(hold: Hold) -> Iterator[LiveServer]:
 
 
 def mp3_of(text: str, options: AudioOptions) -> bytes:
-    """What a live utterance of the text is in mp3, a frame at a time."""
+    """The mp3 of a live utterance of the text, encoded a frame at a time."""
     encoder = SpeechEncoder(options, SAMPLE_RATE)
     pcm = tone(SEED, 0, len(text))
     pieces = [encoder.feed(pcm[start : start + SAMPLES_PER_FRAME]) for start in range(0, len(pcm), SAMPLES_PER_FRAME)]

@@ -64,7 +64,7 @@ def live_server(
 
 
 def spoken_request(sequence: Sequence) -> SynthesisRequest:
-    """What a row speaks, of a text that was known when it began."""
+    """The request of a row whose text was known when it began."""
     request = sequence.pending.request
     assert isinstance(request, SynthesisRequest)
     return request

@@ -49,7 +49,7 @@ def path_of(name: str) -> str:
 
 
 def missing(names: list[str]) -> str:
-    """What is not there of these, each with the command that brings it; empty if everything is."""
+    """The missing ones of these, each with the command that brings it; empty if nothing is missing."""
     absent = [name for name in names if _find(name) is None]
     return "; ".join(f"needs {name}: {BROUGHT_BY[name]}" for name in absent)
 
