@@ -119,6 +119,10 @@ class ServerConfig(BaseModel):
 class UnknownVariable(ValueError):
     """The environment contains a VIVAVOCE_* variable that is not a setting, most likely a typing error."""
 
+    def __init__(self, variable: str) -> None:
+        super().__init__(f"the environment variable {variable} is not a setting of Vivavoce")
+        self.variable = variable
+
 
 class _EnvironmentSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid")
@@ -144,7 +148,7 @@ def load_settings(flags: Mapping[str, Any]) -> tuple[ServerConfig, EngineConfig]
     for name in os.environ:
         known = name in CLIENT_VARIABLES or name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
         if name.startswith(ENV_PREFIX) and not known:
-            raise UnknownVariable(f"the environment variable {name} is not a setting of Vivavoce")
+            raise UnknownVariable(name)
     values = dict(Settings(**flags))
     engine = EngineConfig(**{field.name: values.pop(field.name) for field in fields(EngineConfig)})
     return ServerConfig(**values), engine
