@@ -57,7 +57,7 @@ def pinned_version(package: str) -> str:
 
 def test_the_files_are_found() -> None:
     assert [path.name for path in WORKFLOWS] == ["test.yml", "weekly.yml"]
-    assert [path.name for path in FORMS] == ["bug.yml", "feature.yml"]
+    assert [path.name for path in FORMS] == ["bug.yml", "card.yml", "feature.yml"]
 
 
 @pytest.mark.parametrize(
