@@ -85,7 +85,8 @@ class Weights:
     def take_on_host(self, name: str) -> Tensor:
         """Returns a tensor on the host, as the file has it. Empty if it is missing."""
         self._asked.add(name)
-        return self._tensors.get(name, torch.empty(0))
+        tensor: Tensor = self._tensors.get(name, torch.empty(0))
+        return tensor
 
     def check(self, unused: Iterable[str]) -> None:
         """Raises CheckpointError if a taken tensor does not exist, or if a tensor was not taken and its name does not
