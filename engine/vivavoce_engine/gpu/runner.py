@@ -10,7 +10,6 @@ Code2Wav reads frames of the ring that the next frame does not write, and each s
 """
 
 import logging
-import time
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.models.prompts import embed_conditioning
 from vivavoce_engine.models.talker import Talker
 from vivavoce_engine.request import SamplingParams
+from vivavoce_engine.runtime import Progress
 from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 
 log = logging.getLogger(__name__)
@@ -107,20 +107,15 @@ class GraphRunner:
         """Records every possible batch, the largest first. On a GPU this also compiles the kernels."""
         if self.device.type != "cuda":  # the interpreter compiles nothing, and is slow
             return
-        started_s = time.monotonic()
-        batches = self._steps.batches
-        with self._frame_stream.current():
-            for key, launch in self._steps.frame_graphs():
-                self._graphs.record(key, launch)
-                match key:
-                    case ("frame", batch):
-                        done = len(batches) - batches.index(batch)
-                        log.info("recorded frames of %d rows (%d of %d)", batch, done, len(batches))
-        with self._codec_stream.current():
-            for key, launch in self._steps.codec_graphs():
-                self._codec_graphs.record(key, launch)
-        graphs = len(self._graphs) + len(self._codec_graphs)
-        log.info("recorded %d graphs in %.1f s", graphs, time.monotonic() - started_s)
+        frames, codec = list(self._steps.frame_graphs()), list(self._steps.codec_graphs())
+        log.info("compiling kernels, which the next start finds in Triton's cache, and recording graphs")
+        progress = Progress("compiled and recorded graphs", len(frames) + len(codec))
+        streams = ((self._frame_stream, self._graphs, frames), (self._codec_stream, self._codec_graphs, codec))
+        for stream, graphs, steps in streams:
+            with stream.current():
+                for key, launch in steps:
+                    graphs.record(key, launch)
+                    progress.advance()
 
     def _array(self, values: NDArray[np.generic]) -> Tensor:
         return to_device(torch.from_numpy(np.ascontiguousarray(values)), self.device)
