@@ -1,7 +1,12 @@
-"""Modules that a start imports: none that nothing uses."""
+"""The start of an engine: its imports, and its progress in words."""
 
+import logging
 import subprocess
 import sys
+import time
+
+import pytest
+from vivavoce_engine.runtime import Progress
 
 START = """
 import sys
@@ -21,3 +26,18 @@ def test_a_model_speaks_without_pytorchs_compiler() -> None:
     """Its import takes seconds; drawing values for weights that are then replaced had brought it in."""
     done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_progress_is_told_in_percent_but_not_at_each_piece(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = iter([0.0, 1.0, 2.5, 3.0, 3.5, 9.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    progress = Progress("recorded graphs", 5)
+    with caplog.at_level(logging.INFO):
+        for _ in range(5):
+            progress.advance()
+    assert [record.getMessage() for record in caplog.records] == [
+        "recorded graphs: 2 of 5 (40 %), 2.5 s",
+        "recorded graphs: 5 of 5 (100 %), 9.0 s",
+    ]
