@@ -103,11 +103,20 @@ def check_needs(config: EngineConfig) -> list[Finding]:
         choices(config)
     except EngineError:
         lack = "error"
-    there = usable and card_number(config) < torch.cuda.device_count()
-    found = needs.check_all(torch.device("cuda", card_number(config)) if there else None)
+    found = needs_of(config)
     if not usable and all(finding.state != "error" for finding in found):
         found.append(why_hidden())
     return [replace(finding, state=lack) if finding.state == "error" else finding for finding in found]
+
+
+def needs_of(config: EngineConfig) -> list[Finding]:
+    """Findings about all that the card of these settings needs, as they are for Triton's kernels."""
+    import torch
+
+    from vivavoce_engine.gpu import needs
+
+    there = torch.cuda.is_available() and card_number(config) < torch.cuda.device_count()
+    return needs.check_all(torch.device("cuda", card_number(config)) if there else None)
 
 
 def why_hidden() -> Finding:
@@ -162,16 +171,26 @@ def describe_card(number: int, serves: bool) -> Finding:
 
 
 def check_runner(config: EngineConfig) -> list[Finding]:
-    """The runner and device that serving would take, and why no better ones."""
+    """The runner and device that serving would take, and the loss beside the best ones."""
     from vivavoce_engine.gpu.choice import choices
 
     try:
         first = choices(config)[0]
     except EngineError as error:
-        return [Finding("runner", "error", f"Nothing can speak with these settings: {error}")]
+        return [Finding("runner", "error", f"Nothing can speak with these settings: {_untold(str(error), config)}.")]
     if first.loses:
-        return [Finding("runner", "warning", f"Serving takes {first.name}: {first.loses}")]
+        text = f"Serving takes {first.name}: {_untold(first.loses, config)}."
+        return [Finding("runner", "warning", text)]
     return [Finding("runner", "ok", f"Serving takes {first.name}.")]
+
+
+def _untold(reasons: str, config: EngineConfig) -> str:
+    """The reasons for a choice without those that `check_needs` tells."""
+    from vivavoce_engine.gpu.choice import sentence
+
+    for finding in needs_of(config):
+        reasons = reasons.replace(sentence(finding), "")
+    return " ".join(reasons.split()).rstrip(":. ")
 
 
 def check_kernel_cache(config: EngineConfig) -> list[Finding]:

@@ -99,6 +99,7 @@ def test_a_lack_is_a_warning_while_something_else_can_speak(machine: Machine, la
     assert only(check_runner(EngineConfig())).state == "warning"
     named = EngineConfig(device="cuda", runner="triton")
     assert states(check_needs(named))[name] == "error"
+    assert found[name].text not in only(check_runner(EngineConfig())).text, "a reason is told once"
     refused = only(check_runner(named))
     assert refused.state == "error"
     assert refused.text.startswith("Nothing can speak with these settings: ")
