@@ -9,6 +9,7 @@ TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server clients eval voice tests deploy bench examples
 
 .PHONY: run install lint types quick test test-programs test-quality test-gpu bench-gpu soak fuzz audit bench voice clean
+.PHONY: test-pins refresh-pins
 
 run: $(VENV)/.server
 	$(BIN)/vivavoce serve --host $(HOST) --port $(PORT)
@@ -79,6 +80,17 @@ audit:
 	@$(PYTHON) -m venv $(VENV)-audit && if $(VENV)-audit/bin/python -m pip install -q --retries 1 pip-audit; \
 	then $(VENV)-audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt; \
 	else echo "no registry: dependencies are not audited"; fi
+
+# Asks the index whether pip and uv could install the server with CUDA's torch and constraints.txt, for each Python.
+test-pins:
+	@if $(PINS_TOOLS); then $(VENV)-pins/bin/python -m deploy.pins.resolve; else echo "no registry: the pins are not resolved"; fi
+
+# After a change of torch in constraints.txt or pyproject.toml: writes the table that tests compare them with.
+refresh-pins:
+	$(PINS_TOOLS)
+	$(VENV)-pins/bin/python -m deploy.pins.refresh
+PINS_TOOLS = $(PYTHON) -m venv $(VENV)-pins && \
+  $(VENV)-pins/bin/python -m pip install --disable-pip-version-check -q --retries 1 -r deploy/pins/requirements.txt
 
 bench: $(VENV)/.server
 	$(BIN)/vivavoce bench engine
