@@ -141,12 +141,19 @@ node:
 	  done; \
 	else echo "no npm (apt-get install npm): tests of the JavaScript clients and of the playground are skipped"; fi
 
+LEAST_DRIVER = $(shell sed -n '/"$(subst ==,": ",$(TORCH))"/,/least_driver/s/.*"least_driver": "\(.*\)".*/\1/p' \
+  deploy/pins/cuda_wheels.json)
+
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Vivavoce needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
 	$(PYTHON) -m venv $(VENV)
-# Without an NVIDIA card the CPU build saves gigabytes; where its index cannot be reached, PyPI's build is taken.
-	@if command -v nvidia-smi > /dev/null; then \
-	  echo "NVIDIA card found: installing $(TORCH) for CUDA"; $(PIP) $(TORCH); \
+# Without an NVIDIA card the CPU build saves gigabytes; where its index cannot be reached, PyPI's build is taken. A card
+# counts if its driver answers: nvidia-smi alone may come with a package.
+	@if driver=$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2> /dev/null | grep -m 1 '^[0-9]'); then \
+	  echo "NVIDIA card found: installing $(TORCH) for CUDA"; \
+	  test "$$(printf '%s\n' "$$driver" $(LEAST_DRIVER) | sort -V | head -n 1)" = $(LEAST_DRIVER) || \
+	    echo "the card's driver $$driver is too old for it: the CPU speaks until the driver is $(LEAST_DRIVER) or newer"; \
+	  $(PIP) $(TORCH); \
 	else \
 	  echo "no NVIDIA card: installing $(TORCH) for the CPU"; \
 	  $(PIP) --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu $(TORCH); \
