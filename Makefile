@@ -9,6 +9,7 @@ TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server clients eval voice tests deploy bench examples
 
 .PHONY: run install lint types quick test test-programs test-image test-quality test-gpu bench-gpu soak fuzz audit bench voice clean
+.PHONY: test-pins refresh-pins
 
 run: $(VENV)/.server
 	$(BIN)/vivavoce serve --host $(HOST) --port $(PORT)
@@ -85,6 +86,17 @@ audit:
 	then $(VENV)-audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt; \
 	else echo "no registry: dependencies are not audited"; fi
 
+# Asks the index whether pip and uv could install the server with CUDA's torch and constraints.txt, for each Python.
+test-pins:
+	@if $(PINS_TOOLS); then $(VENV)-pins/bin/python -m deploy.pins.resolve; else echo "no registry: the pins are not resolved"; fi
+
+# After a change of torch in constraints.txt or pyproject.toml: writes the table that tests compare them with.
+refresh-pins:
+	$(PINS_TOOLS)
+	$(VENV)-pins/bin/python -m deploy.pins.refresh
+PINS_TOOLS = $(PYTHON) -m venv $(VENV)-pins && \
+  $(VENV)-pins/bin/python -m pip install --disable-pip-version-check -q --retries 1 -r deploy/pins/requirements.txt
+
 bench: $(VENV)/.server
 	$(BIN)/vivavoce bench engine
 
@@ -134,12 +146,19 @@ node:
 	  done; \
 	else echo "no npm (apt-get install npm): tests of the JavaScript clients and of the playground are skipped"; fi
 
+LEAST_DRIVER = $(shell sed -n '/"$(subst ==,": ",$(TORCH))"/,/least_driver/s/.*"least_driver": "\(.*\)".*/\1/p' \
+  deploy/pins/cuda_wheels.json)
+
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Vivavoce needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
 	$(PYTHON) -m venv $(VENV)
-# Without an NVIDIA card the CPU build saves gigabytes; where its index cannot be reached, PyPI's build is taken.
-	@if command -v nvidia-smi > /dev/null; then \
-	  echo "NVIDIA card found: installing $(TORCH) for CUDA"; $(PIP) $(TORCH); \
+# Without an NVIDIA card the CPU build saves gigabytes; where its index cannot be reached, PyPI's build is taken. A card
+# counts if its driver answers: nvidia-smi alone may come with a package.
+	@if driver=$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2> /dev/null | grep -m 1 '^[0-9]'); then \
+	  echo "NVIDIA card found: installing $(TORCH) for CUDA"; \
+	  test "$$(printf '%s\n' "$$driver" $(LEAST_DRIVER) | sort -V | head -n 1)" = $(LEAST_DRIVER) || \
+	    echo "the card's driver $$driver is too old for it: the CPU speaks until the driver is $(LEAST_DRIVER) or newer"; \
+	  $(PIP) $(TORCH); \
 	else \
 	  echo "no NVIDIA card: installing $(TORCH) for the CPU"; \
 	  $(PIP) --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu $(TORCH); \

@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "vivavoce_engine.device",
         "vivavoce_engine.errors",
+        "vivavoce_engine.findings",
         "vivavoce_engine.ipc",
         "vivavoce_engine.pages",
         "vivavoce_engine.request",

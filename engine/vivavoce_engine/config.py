@@ -1,10 +1,21 @@
 """Engine settings: each default is written once, here, with its unit."""
 
+import re
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from vivavoce_engine.pages import pages_of
 
 KV_POSITIONS_PER_STREAM = 1024
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+NO_DEVICE = {
+    "mps": "Apple's GPU lacks float64, which drawing a code needs; a Mac speaks on its cpu",
+    "rocm": "a ROCm build of PyTorch calls AMD's cards cuda",
+    "hip": "a ROCm build of PyTorch calls AMD's cards cuda",
+    "gpu": "an NVIDIA card is named cuda",
+}
+"""Names that people try → what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +44,12 @@ class EngineConfig:
     max_step_s: float = 60.0
     """Seconds that a step may take. After that the engine's process counts as hung and is restarted."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`, or `auto`: cuda if a card is present."""
+    """`cpu`, `cuda`, `cuda:1`, or `auto`: the first NVIDIA card that can be used, else the CPU."""
+    runner: Literal["auto", "triton", "torch"] = "auto"
+    """Kernels: Vivavoce's own for NVIDIA cards from Ampere on (`triton`), or PyTorch's (`torch`), which run everywhere
+    and are slower on a card. `auto` takes the best that can be used."""
     dtype: str = "auto"
-    """`float32`, `bfloat16`, `float16`, or `auto`: bfloat16 on cuda and float32 on cpu."""
+    """`float32`, `bfloat16`, `float16`, or `auto`: bfloat16 on cards from Ampere on, and float32 elsewhere."""
 
     gpu_memory: float = 0.9
     """Share of a GPU's free memory for the weights and for the keys and values of all streams."""
@@ -49,6 +63,17 @@ class EngineConfig:
             value = getattr(self, field.name)
             if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"{field.name} must be above 0, not {value}")
+        if not DEVICE.fullmatch(self.device):
+            hint = NO_DEVICE.get(self.device.partition(":")[0].lower())
+            raise ValueError(
+                f"device must be auto, cpu, cuda or cuda:N, not {self.device!r}" + (f": {hint}" if hint else "")
+            )
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.runner not in ("auto", "triton", "torch"):
+            raise ValueError(f"runner must be auto, triton or torch, not {self.runner!r}")
+        if self.runner == "triton" and self.device == "cpu":
+            raise ValueError("runner triton needs a card, and device is cpu")
         if self.kv_positions is not None and self.kv_positions < self.max_context:
             raise ValueError(
                 f"kv_positions must be {self.max_context} or more, so that one utterance of max_context fits; "

@@ -28,16 +28,12 @@ def to_host(source: Tensor) -> Tensor:
     return host.copy_(source, non_blocking=True)
 
 
-def resolve_device(name: str) -> str:
-    """Resolves `auto` to the first CUDA card, or to the CPU if there is none."""
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
-
-
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Resolves `auto` to bfloat16 on a GPU, as the released weights are, and to float32, which is faster, on a CPU."""
+    """Resolves `auto` to bfloat16 on cards that multiply it, as the released weights are, and to float32 elsewhere.
+
+    A CPU is faster in float32. An older card would be faster in float16, but the weights may exceed its range.
+    """
     if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name not in dtypes:
-        raise ValueError(f"dtype must be auto, {', '.join(dtypes)}; not {name!r}")
-    return dtypes[name]
+        ampere = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+        return torch.bfloat16 if ampere else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]

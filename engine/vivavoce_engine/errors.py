@@ -2,6 +2,7 @@
 
 EngineError
 ├── CheckpointError   the folder is not a usable checkpoint (names the file, key or tensor)
+│   └── NoRoom        the device has too little memory for it (names settings that would fit)
 ├── Rejected          this model cannot serve this request (names the field)
 ├── Overloaded        the queue or the memory for running speech is full; try again after `retry_after_s`
 ├── StoreFull         no room for another stored voice
@@ -27,6 +28,10 @@ def _revive(kind: type[EngineError], args: tuple[object, ...], fields: dict[str,
 
 class CheckpointError(EngineError):
     """The checkpoint folder is missing or incomplete, or has another layout."""
+
+
+class NoRoom(CheckpointError):
+    """The checkpoint, with these settings, does not fit the device's memory."""
 
 
 class Rejected(EngineError):

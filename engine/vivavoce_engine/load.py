@@ -74,17 +74,27 @@ def load_parts(path: Path, config: EngineConfig, model_id: str) -> Parts:
 
 
 def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunner:
-    """Creates the runner for the configured device: Vivavoce's kernels on a GPU, PyTorch's on a CPU."""
+    """Creates the best runner that this machine can have: Vivavoce's kernels on a card, PyTorch's elsewhere.
+
+    Raises:
+        EngineError: the named device or runner cannot be used, or the checkpoint does not fit.
+    """
+    from vivavoce_engine.gpu.choice import first_that_works  # imports torch, which takes seconds
+
+    return first_that_works(config, partial(_make, name, checkpoint))
+
+
+def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunner:
     import torch
 
     from vivavoce_engine.cpu.runner import TorchRunner
-    from vivavoce_engine.device import resolve_device, resolve_dtype
+    from vivavoce_engine.device import resolve_dtype
 
-    device = torch.device(resolve_device(config.device))
-    if device.type != "cuda":
+    if config.runner == "torch":
         return TorchRunner(name, checkpoint, config)
     from vivavoce_engine.gpu.runner import GraphRunner
 
+    device = torch.device(config.device)
     return GraphRunner(name, checkpoint, config, device, resolve_dtype(config.dtype, device))
 
 

@@ -5,12 +5,14 @@ import logging
 import os
 import sys
 import threading
+import time
 from contextlib import suppress
 
 log = logging.getLogger(__name__)
 
 NICENESS = 10
 """Niceness of a thread whose work may wait."""
+PROGRESS_EVERY_S = 2.0
 ALLOCATOR_VARIABLES = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
 """The setting's name, and its name in older versions of PyTorch."""
 
@@ -40,3 +42,23 @@ def use_expandable_segments() -> None:
     """
     if not ALLOCATOR_VARIABLES & os.environ.keys():
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+
+
+class Progress:
+    """The progress of `total` pieces of work, as log lines with a percentage, at most one every PROGRESS_EVERY_S."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total = what, total
+        self._done = 0
+        self._started_s = self._told_s = time.monotonic()
+
+    def advance(self) -> None:
+        """Counts a piece of work as done. The last one always gets a line."""
+        self._done += 1
+        now_s = time.monotonic()
+        if self._done < self._total and now_s - self._told_s < PROGRESS_EVERY_S:
+            return
+        self._told_s = now_s
+        percent = 100 * self._done // self._total
+        seconds = now_s - self._started_s
+        log.info("%s: %d of %d (%d %%), %.1f s", self._what, self._done, self._total, percent, seconds)

@@ -77,13 +77,18 @@ def test_greedy_codes_equal_the_reference_in_float32() -> None:
         assert not len(different), f"{name}: {len(different)} codes differ, the first at {different[0]}"
 
 
-def test_audio_equals_the_cpu_s_in_float32() -> None:
-    config = EngineConfig(max_streams=4, max_context=512, device="cpu", dtype="float32")
-    plain = TorchRunner("voice", read_checkpoint(CHECKPOINT), config)
+def said_plainly(device: str, request: SynthesisRequest) -> Speech:
+    """The speech of PyTorch's own kernels, in float32."""
+    config = EngineConfig(max_streams=4, max_context=512, device=device, dtype="float32", runner="torch")
+    with running(Engine(TorchRunner("voice", read_checkpoint(CHECKPOINT), config), config)) as engine:
+        return speak(engine, request)[0]
+
+
+@pytest.mark.parametrize("kernels", ["triton", "torch"])
+def test_audio_equals_the_cpu_s_in_float32(kernels: str) -> None:
     request = SynthesisRequest(SENTENCES[0], speaker="bella", sampling=GREEDY)
-    with running(Engine(plain, config)) as engine:
-        (expected,) = speak(engine, request)
-    (ours,) = said(runner("float32"), request)
+    expected = said_plainly("cpu", request)
+    ours = said_plainly("cuda", request) if kernels == "torch" else said(runner("float32"), request)[0]
     assert (ours.codes == expected.codes).all()
     assert np.abs(ours.pcm - expected.pcm).max() < WAVE_TOLERANCE
 

@@ -23,7 +23,7 @@ from vivavoce_engine.batching.sequence import MIN_FRAMES, Sequence
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu.sampling import SamplingTable, uniform
-from vivavoce_engine.device import resolve_device, resolve_dtype
+from vivavoce_engine.device import resolve_dtype
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.models.layers import KVCache, RowView
@@ -39,7 +39,7 @@ class TorchRunner(ImmediateRunner):
     """Runs one checkpoint on one device, without graphs or kernels of its own."""
 
     def __init__(self, name: str, checkpoint: Checkpoint, config: EngineConfig) -> None:
-        self.device = torch.device(resolve_device(config.device))
+        self.device = torch.device("cpu" if config.device == "auto" else config.device)
         dtype = resolve_dtype(config.dtype, self.device)
         if self.device.type == "cpu":
             use_cpu_threads(checkpoint.talker.transformer.hidden_size)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from vivavoce_engine.checkpoint.files import (
     Checkpoint,
@@ -30,6 +31,7 @@ from vivavoce_engine.models.talker import Talker, TextProjection
 NAMED_IN_ERROR = 5
 SNAKE_EPS = 1e-9
 USAGE_MIN = 1e-5
+TEXT_EMBEDDING = "talker.model.text_embedding.weight"
 TEXT_ROWS_AT_ONCE = 8192
 ENCODING_TENSORS = (
     "encoder.",
@@ -61,8 +63,8 @@ class Weights:
                 self._tensors = {name: file.get_tensor(name) for name in names}
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path} is no complete safetensors file: {error}") from error
-        self._path = path
-        self._device = device
+        self.path = path
+        self.device = device
         self.dtype = dtype
         self._asked: set[str] = set()
 
@@ -72,13 +74,19 @@ class Weights:
         self._asked.update(names)
         if any(name not in self._tensors for name in names):
             return torch.empty(0)
-        parts = [self._tensors[name].to(self._device, self.dtype) for name in names]
+        parts = [self._tensors[name].to(self.device, self.dtype) for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def take_float32(self, name: str) -> Tensor:
         """Returns a tensor in float32, for arithmetic that must not be rounded to `dtype`. Empty if it is missing."""
         self._asked.add(name)
-        return self._tensors[name].to(self._device, torch.float32) if name in self._tensors else torch.empty(0)
+        return self._tensors[name].to(self.device, torch.float32) if name in self._tensors else torch.empty(0)
+
+    def take_on_host(self, name: str) -> Tensor:
+        """Returns a tensor on the host, as the file has it. Empty if it is missing."""
+        self._asked.add(name)
+        tensor: Tensor = self._tensors.get(name, torch.empty(0))
+        return tensor
 
     def check(self, unused: Iterable[str]) -> None:
         """Raises CheckpointError if a taken tensor does not exist, or if a tensor was not taken and its name does not
@@ -88,7 +96,7 @@ class Weights:
         for kind, names in (("lacks", missing), ("has unexpected", unexpected)):
             if names:
                 more = f" and {len(names) - NAMED_IN_ERROR} more" if len(names) > NAMED_IN_ERROR else ""
-                raise CheckpointError(f"{self._path} {kind} tensors: {', '.join(names[:NAMED_IN_ERROR])}{more}")
+                raise CheckpointError(f"{self.path} {kind} tensors: {', '.join(names[:NAMED_IN_ERROR])}{more}")
 
 
 State = dict[str, Tensor]
@@ -104,7 +112,7 @@ def load_models(
     """
     try:
         return _load_models(checkpoint, device, dtype, codec_dtype or dtype)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except RuntimeError as error:  # tensors of shapes that cannot be packed or projected
         raise CheckpointError(f"{checkpoint.path}: the weights do not fit config.json: {error}") from error
@@ -115,13 +123,14 @@ def _load_models(
 ) -> tuple[Talker, CodePredictor, CodecDecoder]:
     main = Weights(checkpoint.path / "model.safetensors", device, dtype)
     talker, predictor, text_projection = _main_state(main, checkpoint.talker)
+    wide = main.take_on_host(TEXT_EMBEDDING)
     main.check(unused=(SPEAKER_ENCODER,) if checkpoint.encoder else ())
     codec_file = Weights(checkpoint.path / "speech_tokenizer/model.safetensors", device, codec_dtype)
     codec = _codec_state(codec_file, checkpoint.codec)
     codec_file.check(unused=ENCODING_TENSORS)
     path = checkpoint.path
     with torch.no_grad():
-        _project_text(path, checkpoint.talker, talker, text_projection)
+        talker["text_embedding.weight"] = _project_text(main, wide, checkpoint.talker, text_projection)
         _project_codes(checkpoint.talker, talker, predictor)
     return (
         _build(path, lambda: Talker(checkpoint.talker), talker, device),
@@ -166,12 +175,30 @@ def _load_codec_encoder(path: Path, config: EncoderConfig, device: torch.device)
     return encoder.to(device).eval()
 
 
+class SkipInit(TorchFunctionMode):
+    """Leaves out the first values of weights, which are loaded afterwards.
+
+    To draw them, even without storage, PyTorch imports its compiler, which takes seconds.
+    """
+
+    def __torch_function__(
+        self,
+        function: Callable[..., object],
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return args[0] if args else (kwargs or {})["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def _build(path: Path, make: Callable[[], ModuleT], state: State, device: torch.device) -> ModuleT:
     """Builds a module without storage, and assigns the loaded tensors."""
-    with torch.device("meta"):
+    with torch.device("meta"), SkipInit():
         module = make().requires_grad_(False)
     try:
         module.load_state_dict(state, strict=True, assign=True)
@@ -181,11 +208,10 @@ def _build(path: Path, make: Callable[[], ModuleT], state: State, device: torch.
 
 
 def _main_state(file: Weights, config: TalkerConfig) -> tuple[State, State, State]:
-    """Reads model.safetensors → states of talker, code predictor and text projection. Embeddings are not yet
-    projected."""
+    """Reads model.safetensors → states of talker, code predictor and text projection. The talker's lacks its text
+    embedding, and embeddings are not yet projected."""
     talker = _transformer_state(file, "talker.model.", config.transformer)
-    for name in ("text_embedding", "codec_embedding"):
-        talker[f"{name}.weight"] = file.take(f"talker.model.{name}.weight")
+    talker["codec_embedding.weight"] = file.take("talker.model.codec_embedding.weight")
     talker["codec_head.weight"] = file.take("talker.codec_head.weight")
     prefix = "talker.code_predictor."
     predictor = _transformer_state(file, f"{prefix}model.", config.predictor)
@@ -227,13 +253,17 @@ def _packed_state(file: Weights, source: str, target: str) -> State:
     return state
 
 
-def _project_text(path: Path, config: TalkerConfig, talker: State, projection: State) -> None:
-    """Replaces the wide text embedding by its projection, so that a token is one look-up."""
-    embedding = talker["text_embedding.weight"]
+def _project_text(file: Weights, wide: Tensor, config: TalkerConfig, projection: State) -> Tensor:
+    """Projects the wide text embedding, so that a token is one look-up: returns [text_vocab_size, hidden].
+
+    The wide table lies on the host. On a small card it would not fit beside the rest.
+    """
     hidden = config.transformer.hidden_size
-    module = _build(path, lambda: TextProjection(config.text_hidden_size, hidden), projection, embedding.device)
-    chunks = torch.split(embedding, TEXT_ROWS_AT_ONCE)
-    talker["text_embedding.weight"] = torch.cat([module(chunk) for chunk in chunks])
+    module = _build(file.path, lambda: TextProjection(config.text_hidden_size, hidden), projection, file.device)
+    table = torch.empty(len(wide), hidden, dtype=file.dtype, device=file.device)
+    for rows, chunk in zip(*(torch.split(one, TEXT_ROWS_AT_ONCE) for one in (table, wide)), strict=True):
+        rows.copy_(module(chunk.to(file.device, file.dtype)))
+    return table
 
 
 def _project_codes(config: TalkerConfig, talker: State, predictor: State) -> None:

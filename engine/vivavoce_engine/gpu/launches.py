@@ -1,0 +1,98 @@
+"""Lists every kernel launch that an engine makes. No device is needed, and nothing is computed.
+
+The networks are made of meta tensors, which have shapes and no memory. All graphs are then "launched" by a launcher
+that only notes what it is asked for.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vivavoce_engine.checkpoint.files import CodecDecoderConfig, TalkerConfig
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.gpu.launch import DEPENDENT, Launcher
+from vivavoce_engine.gpu.steps import Steps
+from vivavoce_engine.models.code_predictor import CodePredictor
+from vivavoce_engine.models.codec_decoder import CodecDecoder
+from vivavoce_engine.models.talker import Talker
+
+POINTERS = {
+    torch.float32: "*fp32",
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.int64: "*i64",
+    torch.int32: "*i32",
+    torch.uint8: "*u8",
+}
+"""Triton's names of pointers."""
+ABSENT = "none"
+"""The type of an argument that is None."""
+WARPS, STAGES = 4, 3
+"""Triton's defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLaunch:
+    """A distinct launch: Triton compiles one program for it. Values of run-time arguments are left out."""
+
+    name: str
+    types: tuple[str, ...]
+    """Triton's types of the run-time arguments, in order."""
+    constants: tuple[tuple[str, Any], ...]
+    """Name and value of each constant, sorted by name."""
+    warps: int
+    stages: int
+    dependent: bool
+    """True for a kernel that begins while the kernel in front of it ends."""
+    kernel: Any = field(compare=False, repr=False)
+    """The kernel itself, as Triton's decorator made it."""
+
+    def __str__(self) -> str:
+        constants = " ".join(f"{name}={value}" for name, value in self.constants)
+        ending = ", dependent" if self.dependent else ""
+        return f"{self.name}({' '.join(self.types)}; {constants}) {self.warps} warps, {self.stages} stages{ending}"
+
+
+class Recorder(Launcher):
+    """Launches nothing, and notes each distinct launch in `launches`."""
+
+    def __init__(self, *, dependent: bool) -> None:
+        super().__init__(dependent=dependent)
+        self.launches: set[KernelLaunch] = set()
+
+    def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **meta: Any) -> None:  # noqa: ANN401
+        assert all(size > 0 for size in grid)
+        warps, stages = meta.pop("num_warps", WARPS), meta.pop("num_stages", STAGES)
+        types, constants = tuple(map(type_name, arguments)), tuple(sorted(meta.items()))
+        dependent = self.dependent and DEPENDENT in kernel.arg_names
+        self.launches.add(KernelLaunch(kernel.fn.__name__, types, constants, warps, stages, dependent, kernel))
+
+
+def type_name(argument: Tensor | float | None) -> str:
+    """Returns Triton's name for the type of a run-time argument."""
+    if argument is None:
+        return ABSENT
+    if isinstance(argument, Tensor):
+        return POINTERS[argument.dtype]
+    return "fp32" if isinstance(argument, float) else "i32"
+
+
+def record_launches(
+    config: TalkerConfig, codec: CodecDecoderConfig, settings: EngineConfig, dtype: torch.dtype, recorder: Recorder
+) -> None:
+    """Notes the launches of a model's graphs, and those that prime Code2Wav, in `recorder`."""
+    with torch.inference_mode():
+        with torch.device("meta"):
+            talker, predictor, decoder = Talker(config), CodePredictor(config), CodecDecoder(codec)
+        for module in (talker, predictor):
+            for parameter in module.parameters():  # leaves out the rotations' buffers, which stay float32
+                parameter.data = parameter.data.to(dtype)
+        steps = Steps((talker, predictor, decoder), config, 0, settings, dtype, recorder)
+        for _, launch in (*steps.frame_graphs(), *steps.codec_graphs()):
+            launch()
+        for frames in range(1, steps.pieces[0] + 1):
+            for more in (0, decoder.memory_frames):
+                codes = torch.zeros(frames + more, config.num_code_groups, dtype=torch.int64, device="meta")
+                steps.codec.prime(0, codes)

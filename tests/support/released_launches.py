@@ -1,0 +1,29 @@
+"""The launches of the released models: both sizes, few rows and many, deterministic or not, in bfloat16.
+
+    python -m tests.support.released_launches > tests/gpu/launches_h200.txt
+
+writes those of an H200 again, after an intended change of tiles.
+"""
+
+import itertools
+
+import torch
+from vivavoce_bench.cards.random_codec import RELEASED_CODEC
+from vivavoce_bench.cards.shapes import SIZES, talker_config
+from vivavoce_engine import EngineConfig
+from vivavoce_engine.gpu.launches import KernelLaunch, Recorder, record_launches
+
+ROWS = (8, 256)
+
+
+def released_launches(*, dependent: bool) -> list[KernelLaunch]:
+    """All distinct launches, sorted by their text."""
+    recorder = Recorder(dependent=dependent)
+    for size, rows, deterministic in itertools.product(SIZES, ROWS, (False, True)):
+        settings = EngineConfig(max_streams=rows, deterministic=deterministic)
+        record_launches(talker_config(size), RELEASED_CODEC, settings, torch.bfloat16, recorder)
+    return sorted(recorder.launches, key=str)
+
+
+if __name__ == "__main__":
+    print(*released_launches(dependent=True), sep="\n")
