@@ -29,9 +29,9 @@ class CudaWheel:
     torch: str
     cuda: str  # major and minor version
     least_driver: str
-    triton: str
+    triton: str  # the least version that torch asks for
     pythons: dict[str, list[str]]  # machine → Python versions for which both torch and Triton have a wheel
-    requires: list[str]  # CUDA packages that torch asks for, cuda-toolkit's extras spelled out
+    requires: list[str]  # Triton and CUDA packages that torch asks for, cuda-toolkit's extras spelled out
 
 
 def applying(
@@ -100,9 +100,8 @@ def least_version(package: str) -> str:
 
 def disagreements(pinned: dict[str, Version], wheel: CudaWheel) -> list[str]:
     """Requirements of torch's CUDA wheel that these pins do not meet, a sentence each."""
-    asked = [Requirement(f"triton=={wheel.triton}"), *map(Requirement, wheel.requires)]
     found = []
-    for line in asked:
+    for line in map(Requirement, wheel.requires):
         version = pinned.get(canonicalize_name(line.name))
         if version is None or version not in line.specifier:
             has = f"has {version}" if version else "has no version of it"

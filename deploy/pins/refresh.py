@@ -55,7 +55,7 @@ def least_driver(cuda: str) -> str:
 
 
 def answer(version: str, python: str, machine: str) -> list[str] | None:
-    """Triton's version, then the CUDA packages that torch asks for. None where torch or its Triton has no wheel."""
+    """Triton's version, then torch's requirements of it and of CUDA. None where torch or its Triton has no wheel."""
     torch = metadata("torch", version, python, machine)
     if torch is None:
         return None
@@ -63,7 +63,7 @@ def answer(version: str, python: str, machine: str) -> list[str] | None:
     [triton] = [pinned.version for line in lines if line.name == "triton" for pinned in line.specifier]
     if metadata("triton", triton, python, machine) is None:
         return None
-    found = [line for line in lines if line.name.startswith(("cuda-", "nvidia-"))]
+    found = [line for line in lines if line.name.startswith(("cuda-", "nvidia-", "triton"))]
     [toolkit] = [str(line) for line in found if line.name == "cuda-toolkit"]
     return [triton, *sorted({str(line) for line in found + cuda_toolkit(toolkit, python, machine)})]
 

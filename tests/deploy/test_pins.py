@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
+from vivavoce_engine.gpu.needs import LEAST_DRIVER
 
 from deploy.pins import refresh, resolve
 from deploy.pins.installers import Refused
@@ -79,6 +80,11 @@ def test_the_least_driver_is_that_of_the_wheels_cuda() -> None:
         assert any(line.startswith("cuda-toolkit[") and f"=={wheel.cuda}." in line for line in wheel.requires)
 
 
+def test_the_engine_checks_the_driver_of_the_table() -> None:
+    for wheel in TABLE.values():
+        assert wheel.least_driver.startswith(LEAST_DRIVER[int(wheel.cuda.partition(".")[0])] + ".")
+
+
 def test_triton_belongs_to_the_engine_on_linux_alone() -> None:
     [triton] = [line for line in requirements("engine") if line.name == "triton"]
     assert triton.marker is not None
@@ -136,7 +142,12 @@ def test_a_row_holds_what_the_index_says(monkeypatch: pytest.MonkeyPatch) -> Non
         least_driver="580.65.06",
         triton="3.7.1",
         pythons={"x86_64": ["3.11", "3.12", "3.13", "3.14"], "aarch64": ["3.12", "3.13"]},
-        requires=["cuda-toolkit[nvrtc]==13.0.3", "nvidia-cuda-nvrtc==13.0.88.*", "nvidia-nccl-cu13==2.29.7"],
+        requires=[
+            "cuda-toolkit[nvrtc]==13.0.3",
+            "nvidia-cuda-nvrtc==13.0.88.*",
+            "nvidia-nccl-cu13==2.29.7",
+            "triton==3.7.1",
+        ],
     )
 
 
