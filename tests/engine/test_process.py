@@ -405,7 +405,7 @@ async def test_a_request_waits_for_the_model_no_longer_than_it_wants() -> None:
 
 async def test_the_queue_counts_while_the_model_loads() -> None:
     with started(on_demand(load_s=1)) as engine:
-        streams = [engine.submit(says(2)) for _ in range(engine.config.max_streams + engine.config.max_queue)]
+        streams = [engine.submit(says(2)) for _ in range(engine.config.rows + engine.config.max_queue)]
         with pytest.raises(Overloaded):
             engine.submit(says(2))
         streams[0].cancel()

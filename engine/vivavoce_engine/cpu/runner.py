@@ -47,7 +47,7 @@ class TorchRunner(ImmediateRunner):
         self._talker, self._predictor, decoder = load_models(checkpoint, self.device, dtype)
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
-        rows, talker = config.max_streams, checkpoint.talker
+        rows, talker = config.rows, checkpoint.talker
         like = self._talker.codec_head.weight
         self._cache = KVCache(talker.transformer, rows, config.max_context, like)
         self._frame_cache = self._predictor.frame_cache(talker, rows)

@@ -76,8 +76,8 @@ class GraphRunner:
                 talker,
                 predictor,
                 checkpoint.talker,
-                rows=config.max_streams,
-                batch=max(config.max_streams, self._prompts_at_once),
+                rows=config.rows,
+                batch=max(config.rows, self._prompts_at_once),
                 prompt_tokens=self._largest_prompt,
                 positions=config.max_context,
                 pages=config.kv_pages,
@@ -88,17 +88,17 @@ class GraphRunner:
             )
             self._starts = Starts(self._frames, talker, self._prompts_at_once)
             largest_piece = piece_sizes(config.max_chunk_frames)[0]
-            self._codec = GpuCodec(decoder, config.max_streams, largest_piece, dtype, launch=launch)
+            self._codec = GpuCodec(decoder, config.rows, largest_piece, dtype, launch=launch)
         del decoder  # GpuCodec has copied its weights, in the dtype that it computes in
         if device.type == "cuda":
             torch.cuda.empty_cache()  # memory of loading: float32 copies, unprojected embeddings
         self._tables = self._frames.tables
         assert self._tables.codes.shape[1] > largest_piece, "a piece is decoded while the next frame is written"
         self._dummy = self._tables.dummy_row
-        self._text_sent = [0] * config.max_streams
-        self._pages_sent = [0] * config.max_streams
-        self._codec_rows = torch.full((config.max_streams,), self._dummy, device=device)
-        self._codec_first = torch.zeros(config.max_streams, dtype=torch.int64, device=device)
+        self._text_sent = [0] * config.rows
+        self._pages_sent = [0] * config.rows
+        self._codec_rows = torch.full((config.rows,), self._dummy, device=device)
+        self._codec_first = torch.zeros(config.rows, dtype=torch.int64, device=device)
         self._decoded: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._frame_stream = DeviceStream(device, priority=0)
         # Listeners wait for its audio. LOG.md has the gain.
@@ -152,11 +152,11 @@ class GraphRunner:
 
     @property
     def _batches(self) -> tuple[int, ...]:
-        return buckets(self._config.max_streams)
+        return buckets(self._config.rows)
 
     @property
     def _codec_batches(self) -> tuple[int, ...]:
-        return buckets(self._config.max_streams, CODEC_BATCHES)
+        return buckets(self._config.rows, CODEC_BATCHES)
 
     @property
     def _prompt_sizes(self) -> tuple[int, ...]:
