@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from vivavoce_engine import Model, SynthesisRequest
+from vivavoce_engine import EngineConfig, Model, SynthesisRequest
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.errors import CheckpointError
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeEncoder, FakeRunner, FakeText, fake_presets
@@ -35,14 +35,18 @@ def misbehave(plan: Plan) -> None:
             time.sleep(0.01)
 
 
-def faulty_parts(refusal: Path | None, load_s: float) -> Parts:
+def faulty_parts(refusal: Path | None, load_s: float, rows: Path | None) -> Parts:
     if refusal is not None and refusal.exists():
         raise CheckpointError("the weights are of another model")
     time.sleep(load_s)
-    return Parts(FakeRunner(before_step=misbehave), fake_presets(), FakeEncoder())
+    settled = None if rows is None else EngineConfig(max_streams=int(rows.read_text()))
+    return Parts(FakeRunner(before_step=misbehave), fake_presets(), FakeEncoder(), settled)
 
 
-def faulty_model(name: str = "faulty", refusal: Path | None = None, load_s: float = 0.0) -> Model:
-    """A faulty model. It cannot be loaded while the file `refusal` exists."""
+def faulty_model(
+    name: str = "faulty", refusal: Path | None = None, load_s: float = 0.0, rows: Path | None = None
+) -> Model:
+    """A faulty model. It cannot be loaded while the file `refusal` exists. Loading settles on the number of rows that
+    the file `rows` holds, as a card's memory does."""
     info = replace(FAKE_INFO, name=name)
-    return Model(info, FakeText(info), partial(faulty_parts, refusal, load_s))
+    return Model(info, FakeText(info), partial(faulty_parts, refusal, load_s, rows))

@@ -43,7 +43,7 @@ class TorchRunner(ImmediateRunner):
         dtype = resolve_dtype(config.dtype, self.device)
         if self.device.type == "cpu":
             use_cpu_threads(checkpoint.talker.transformer.hidden_size)
-        self._checkpoint = checkpoint
+        self._checkpoint, self.config = checkpoint, config
         self._talker, self._predictor, decoder = load_models(checkpoint, self.device, dtype)
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)

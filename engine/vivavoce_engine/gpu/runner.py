@@ -60,7 +60,7 @@ class GraphRunner:
         self, name: str, checkpoint: Checkpoint, config: EngineConfig, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.device = device
-        self._checkpoint, self._config = checkpoint, config
+        self._checkpoint, self.config = checkpoint, config
         check_memory(checkpoint, config, device, dtype)
         # Parameters of the decoder's activations are prepared in float32, even if it computes in another dtype.
         talker, predictor, decoder = load_models(checkpoint, device, dtype, torch.float32)
@@ -152,11 +152,11 @@ class GraphRunner:
 
     @property
     def _batches(self) -> tuple[int, ...]:
-        return buckets(self._config.rows)
+        return buckets(self.config.rows)
 
     @property
     def _codec_batches(self) -> tuple[int, ...]:
-        return buckets(self._config.rows, CODEC_BATCHES)
+        return buckets(self.config.rows, CODEC_BATCHES)
 
     @property
     def _prompt_sizes(self) -> tuple[int, ...]:
@@ -164,7 +164,7 @@ class GraphRunner:
 
     @property
     def _pieces(self) -> tuple[int, ...]:
-        return piece_sizes(self._config.max_chunk_frames)
+        return piece_sizes(self.config.max_chunk_frames)
 
     def _array(self, values: NDArray[np.generic]) -> Tensor:
         return to_device(torch.from_numpy(np.ascontiguousarray(values)), self.device)
