@@ -20,7 +20,7 @@ from vivavoce_engine.checkpoint.files import (
     TalkerConfig,
     TransformerConfig,
 )
-from vivavoce_engine.errors import CheckpointError
+from vivavoce_engine.errors import CheckpointError, is_device_lost, is_out_of_memory
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import CodecDecoder
 from vivavoce_engine.models.codec_encoder import CodecEncoder
@@ -104,9 +104,9 @@ def load_models(
     """
     try:
         return _load_models(checkpoint, device, dtype, codec_dtype or dtype)
-    except torch.OutOfMemoryError:
-        raise
     except RuntimeError as error:  # tensors of shapes that cannot be packed or projected
+        if is_out_of_memory(error) or is_device_lost(error):
+            raise
         raise CheckpointError(f"{checkpoint.path}: the weights do not fit config.json: {error}") from error
 
 
