@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from vivavoce_engine.checkpoint.files import (
     Checkpoint,
@@ -166,12 +167,30 @@ def _load_codec_encoder(path: Path, config: EncoderConfig, device: torch.device)
     return encoder.to(device).eval()
 
 
+class SkipInit(TorchFunctionMode):
+    """Leaves out the first values of weights, which are loaded afterwards.
+
+    To draw them, even without storage, PyTorch imports its compiler, which takes seconds.
+    """
+
+    def __torch_function__(
+        self,
+        function: Callable[..., object],
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return args[0] if args else (kwargs or {})["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def _build(path: Path, make: Callable[[], ModuleT], state: State, device: torch.device) -> ModuleT:
     """Builds a module without storage, and assigns the loaded tensors."""
-    with torch.device("meta"):
+    with torch.device("meta"), SkipInit():
         module = make().requires_grad_(False)
     try:
         module.load_state_dict(state, strict=True, assign=True)
