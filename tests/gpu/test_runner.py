@@ -17,7 +17,7 @@ from vivavoce_bench.cards.layout import SHAPE, Kind  # noqa: E402
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest, VoiceReference  # noqa: E402
 from vivavoce_engine.checkpoint.files import read_checkpoint  # noqa: E402
 from vivavoce_engine.cpu.runner import TorchRunner  # noqa: E402
-from vivavoce_engine.gpu import runner as gpu_runner  # noqa: E402
+from vivavoce_engine.gpu import steps as gpu_steps  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 from vivavoce_engine.gpu.runner import GraphRunner  # noqa: E402
 from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows  # noqa: E402
@@ -100,8 +100,8 @@ def test_it_says_what_the_cpu_says(tmp_path: Path, kind: Kind, monkeypatch: pyte
             preset("你好。", streaming_text=True),
         ]
     expected = said(TorchRunner("plain", checkpoint, config()), *requests)
-    monkeypatch.setattr(gpu_runner, "PROMPT_TOKENS", (16, 24))
-    monkeypatch.setattr(gpu_runner, "GpuCodec", PlainCodec)
+    monkeypatch.setattr(gpu_steps, "PROMPT_TOKENS", (16, 24))
+    monkeypatch.setattr(gpu_steps, "GpuCodec", PlainCodec)
     ours = said(GraphRunner("kernels", checkpoint, config(), DEVICE, torch.float32), *requests)
     for number, (mine, theirs) in enumerate(zip(ours, expected, strict=True)):
         assert mine.codes.tolist() == theirs.codes.tolist(), number

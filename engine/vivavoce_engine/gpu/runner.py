@@ -30,12 +30,12 @@ from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.device import copy_into, to_device, to_host
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
-from vivavoce_engine.gpu.frame import FrameModel
-from vivavoce_engine.gpu.graphs import Graphs, bucket_of, buckets
+from vivavoce_engine.gpu.graphs import Graphs, bucket_of
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.memory import check_memory, position_bytes
 from vivavoce_engine.gpu.sampler import PARAMS
-from vivavoce_engine.gpu.starts import RowStart, Starts, pack_tokens
+from vivavoce_engine.gpu.starts import RowStart, pack_tokens
+from vivavoce_engine.gpu.steps import Steps
 from vivavoce_engine.gpu.streams import DeviceEvent, DeviceStream
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.code_predictor import CodePredictor
@@ -46,11 +46,6 @@ from vivavoce_engine.request import SamplingParams
 from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 
 log = logging.getLogger(__name__)
-
-PROMPT_TOKENS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-"""Numbers of prompt tokens that have a graph of their own. A longer prompt goes through the largest one in several
-parts."""
-CODEC_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class GraphRunner:
@@ -68,38 +63,19 @@ class GraphRunner:
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
         self.position_bytes = position_bytes(checkpoint, dtype)
-        self._prompts_at_once = config.max_prefills_per_step
-        self._largest_prompt = min(PROMPT_TOKENS[-1], config.max_context)
-        launch = Launcher.of(device)
+        networks = (talker, predictor, decoder)
         with torch.inference_mode():
-            self._frames = FrameModel(
-                talker,
-                predictor,
-                checkpoint.talker,
-                rows=config.rows,
-                batch=max(config.rows, self._prompts_at_once),
-                prompt_tokens=self._largest_prompt,
-                positions=config.max_context,
-                pages=config.kv_pages,
-                ring=2 * config.max_chunk_frames,
-                pad_id=checkpoint.tts_pad_token_id,
-                deterministic=config.deterministic,
-                launch=launch,
+            self._steps = Steps(
+                networks, checkpoint.talker, checkpoint.tts_pad_token_id, config, dtype, Launcher.of(device)
             )
-            self._starts = Starts(self._frames, talker, self._prompts_at_once)
-            largest_piece = piece_sizes(config.max_chunk_frames)[0]
-            self._codec = GpuCodec(decoder, config.rows, largest_piece, dtype, launch=launch)
-        del decoder  # GpuCodec has copied its weights, in the dtype that it computes in
+        del decoder, networks  # GpuCodec has copied its weights, in the dtype that it computes in
         if device.type == "cuda":
             torch.cuda.empty_cache()  # memory of loading: float32 copies, unprojected embeddings
+        self._frames, self._starts, self._codec = self._steps.frames, self._steps.starts, self._steps.codec
         self._tables = self._frames.tables
-        assert self._tables.codes.shape[1] > largest_piece, "a piece is decoded while the next frame is written"
         self._dummy = self._tables.dummy_row
         self._text_sent = [0] * config.rows
         self._pages_sent = [0] * config.rows
-        self._codec_rows = torch.full((config.rows,), self._dummy, device=device)
-        self._codec_first = torch.zeros(config.rows, dtype=torch.int64, device=device)
-        self._decoded: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._frame_stream = DeviceStream(device, priority=0)
         # Listeners wait for its audio. LOG.md has the gain.
         self._codec_stream = DeviceStream(device, priority=-1)
@@ -132,39 +108,19 @@ class GraphRunner:
         if self.device.type != "cuda":  # the interpreter compiles nothing, and is slow
             return
         started_s = time.monotonic()
-        frames, codec = self._batches, [(b, t) for b in self._codec_batches for t in self._pieces]
+        batches = self._steps.batches
         with self._frame_stream.current():
-            self._graphs.record("rows", self._starts.set_rows)
-            self._graphs.record("tokens", self._starts.embed_tokens)
-            for done, batch in enumerate(reversed(frames)):
-                self._graphs.record(("frame", batch), lambda batch=batch: self._frames.frame(batch))  # type: ignore[misc]
-                log.info("recorded frames of %d rows (%d of %d)", batch, done + 1, len(frames))
-            for tokens in reversed(self._prompt_sizes):
-                self._graphs.record(
-                    ("prompt", tokens),
-                    lambda tokens=tokens: self._frames.prefill(self._prompts_at_once, tokens),  # type: ignore[misc]
-                )
+            for key, launch in self._steps.frame_graphs():
+                self._graphs.record(key, launch)
+                match key:
+                    case ("frame", batch):
+                        done = len(batches) - batches.index(batch)
+                        log.info("recorded frames of %d rows (%d of %d)", batch, done, len(batches))
         with self._codec_stream.current():
-            for batch, count in reversed(codec):
-                self._codec_graphs.record((batch, count), lambda b=batch, t=count: self._decode(b, t))  # type: ignore[misc]
+            for key, launch in self._steps.codec_graphs():
+                self._codec_graphs.record(key, launch)
         graphs = len(self._graphs) + len(self._codec_graphs)
         log.info("recorded %d graphs in %.1f s", graphs, time.monotonic() - started_s)
-
-    @property
-    def _batches(self) -> tuple[int, ...]:
-        return buckets(self.config.rows)
-
-    @property
-    def _codec_batches(self) -> tuple[int, ...]:
-        return buckets(self.config.rows, CODEC_BATCHES)
-
-    @property
-    def _prompt_sizes(self) -> tuple[int, ...]:
-        return buckets(self._largest_prompt, PROMPT_TOKENS)
-
-    @property
-    def _pieces(self) -> tuple[int, ...]:
-        return piece_sizes(self.config.max_chunk_frames)
 
     def _array(self, values: NDArray[np.generic]) -> Tensor:
         return to_device(torch.from_numpy(np.ascontiguousarray(values)), self.device)
@@ -213,8 +169,8 @@ class GraphRunner:
             count += prompt.prefill_tokens
             ends[sequence.row] = count - 1
         packed = np.concatenate(tokens)
-        for begin in range(0, count, self._largest_prompt):
-            self._prefill(begin, packed[begin : begin + self._largest_prompt], given, ends)
+        for begin in range(0, count, self._steps.largest_prompt):
+            self._prefill(begin, packed[begin : begin + self._steps.largest_prompt], given, ends)
         with self._codec_stream.current():
             for sequence in sequences:
                 self._codec.reset(sequence.row)
@@ -237,8 +193,8 @@ class GraphRunner:
                 self._frames.talker.x[first - begin : last - begin] = embedded[first - at : last - at]
         self._starts.upload_tokens(tokens, {row: at - begin for row, at in ends.items() if begin <= at < end})
         self._graphs.launch("tokens", self._starts.embed_tokens)
-        size = bucket_of(len(tokens), self._prompt_sizes)
-        self._graphs.launch(("prompt", size), lambda: self._frames.prefill(self._prompts_at_once, size))
+        size = bucket_of(len(tokens), self._steps.prompt_sizes)
+        self._graphs.launch(("prompt", size), lambda: self._steps.prefill(size))
 
     def _set_rows(self, sequences: SequenceOf[Sequence]) -> None:
         """Uploads the first state of rows."""
@@ -282,7 +238,7 @@ class GraphRunner:
         for sequence in sequences:
             self._send_text(sequence)
             self._send_pages(sequence)
-        batch = bucket_of(len(sequences), self._batches)
+        batch = bucket_of(len(sequences), self._steps.batches)
         rows = [sequence.row for sequence in sequences]
         copy_into(self._frames.rows, rows + [self._dummy] * (batch - len(rows)))
         self._graphs.launch(("frame", batch), lambda: self._frames.frame(batch))
@@ -293,27 +249,19 @@ class GraphRunner:
         each call."""
         done: dict[int, list[tuple[Tensor, Tensor, int]]] = {sequence.utterance_id: [] for sequence, _ in vocode}
         todo = [Waiting(sequence, sequence.frames_vocoded, frames) for sequence, frames in vocode]
-        for size in self._pieces:
+        for size in self._steps.pieces:
             while due := [item for item in todo if item.frames >= size]:
-                batch = bucket_of(len(due), self._codec_batches)
+                batch = bucket_of(len(due), self._steps.codec_batches)
                 fill = batch - len(due)
-                copy_into(self._codec_rows, [item.sequence.row for item in due] + [self._dummy] * fill)
-                copy_into(self._codec_first, [item.first for item in due] + [0] * fill)
-                self._codec_graphs.launch((batch, size), lambda b=batch, t=size: self._decode(b, t))  # type: ignore[misc]
-                audio, codes = (to_host(out[: len(due)]) for out in self._decoded[batch, size])
+                copy_into(self._steps.codec_rows, [item.sequence.row for item in due] + [self._dummy] * fill)
+                copy_into(self._steps.codec_first, [item.first for item in due] + [0] * fill)
+                self._codec_graphs.launch((batch, size), lambda b=batch, t=size: self._steps.decode(b, t))  # type: ignore[misc]
+                audio, codes = (to_host(out[: len(due)]) for out in self._steps.decoded[batch, size])
                 for at, item in enumerate(due):
                     done[item.sequence.utterance_id].append((audio, codes, at))
                     item.first += size
                     item.frames -= size
         return done
-
-    def _decode(self, batch: int, frames: int) -> None:
-        """Decodes the next `frames` frames of `_codec_rows[:batch]` into `_decoded`; `_codec_first` has the number of
-        each row's first one."""
-        rows, ring = self._codec_rows[:batch], self._tables.codes
-        at = (self._codec_first[:batch, None] + torch.arange(frames, device=self.device)) % ring.shape[1]
-        codes = ring[rows[:, None], at]
-        self._decoded[batch, frames] = (self._codec.decode(rows, codes), codes)
 
 
 @dataclass
@@ -323,11 +271,6 @@ class Waiting:
     sequence: Sequence
     first: int
     frames: int
-
-
-def piece_sizes(largest: int) -> tuple[int, ...]:
-    """Returns the powers of two up to `largest`, descending. Any number of frames is a sum of a few of them."""
-    return tuple(1 << power for power in reversed(range(largest.bit_length())))
 
 
 def sampler_params(params: SamplingParams) -> list[float]:
