@@ -76,6 +76,11 @@ class Weights:
         parts = [self._tensors[name].to(self._device, self.dtype) for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def take_as_it_is(self, name: str) -> Tensor:
+        """Returns a tensor on the host and in the file's dtype. Empty if it is missing."""
+        self._asked.add(name)
+        return self._tensors[name] if name in self._tensors else torch.empty(0)
+
     def take_float32(self, name: str) -> Tensor:
         """Returns a tensor in float32, for arithmetic that must not be rounded to `dtype`. Empty if it is missing."""
         self._asked.add(name)
@@ -200,11 +205,11 @@ def _build(path: Path, make: Callable[[], ModuleT], state: State, device: torch.
 
 
 def _main_state(file: Weights, config: TalkerConfig) -> tuple[State, State, State]:
-    """Reads model.safetensors → states of talker, code predictor and text projection. Embeddings are not yet
-    projected."""
+    """Reads model.safetensors → states of talker, code predictor and text projection. Embeddings are not yet projected,
+    and that of the text is still on the host."""
     talker = _transformer_state(file, "talker.model.", config.transformer)
-    for name in ("text_embedding", "codec_embedding"):
-        talker[f"{name}.weight"] = file.take(f"talker.model.{name}.weight")
+    talker["text_embedding.weight"] = file.take_as_it_is("talker.model.text_embedding.weight")
+    talker["codec_embedding.weight"] = file.take("talker.model.codec_embedding.weight")
     talker["codec_head.weight"] = file.take("talker.codec_head.weight")
     prefix = "talker.code_predictor."
     predictor = _transformer_state(file, f"{prefix}model.", config.predictor)
@@ -247,12 +252,19 @@ def _packed_state(file: Weights, source: str, target: str) -> State:
 
 
 def _project_text(path: Path, config: TalkerConfig, talker: State, projection: State) -> None:
-    """Replaces the wide text embedding by its projection, so that a token is one look-up."""
-    embedding = talker["text_embedding.weight"]
+    """Replaces the wide text embedding by its projection, so that a token is one look-up.
+
+    The embedding goes to the device part by part: at once it would take more memory than the engine has left on a small
+    card.
+    """
+    embedding, like = talker["text_embedding.weight"], projection["linear_fc1.weight"]
     hidden = config.transformer.hidden_size
-    module = _build(path, lambda: TextProjection(config.text_hidden_size, hidden), projection, embedding.device)
-    chunks = torch.split(embedding, TEXT_ROWS_AT_ONCE)
-    talker["text_embedding.weight"] = torch.cat([module(chunk) for chunk in chunks])
+    module = _build(path, lambda: TextProjection(config.text_hidden_size, hidden), projection, like.device)
+    projected = like.new_empty(len(embedding), hidden)
+    for at in range(0, len(embedding), TEXT_ROWS_AT_ONCE):
+        part = slice(at, at + TEXT_ROWS_AT_ONCE)
+        projected[part] = module(embedding[part].to(like))
+    talker["text_embedding.weight"] = projected
 
 
 def _project_codes(config: TalkerConfig, talker: State, predictor: State) -> None:
