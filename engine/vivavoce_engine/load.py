@@ -95,12 +95,20 @@ def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunne
     from vivavoce_engine.cpu.runner import TorchRunner
     from vivavoce_engine.device import resolve_dtype
 
-    if config.runner == "torch":
-        return TorchRunner(name, checkpoint, config)
-    from vivavoce_engine.gpu.runner import GraphRunner
-
     device = torch.device(config.device)
-    return GraphRunner(name, checkpoint, config, device, resolve_dtype(config.dtype, device))
+    if device.type == "cpu":
+        return TorchRunner(name, checkpoint, config)
+    from vivavoce_engine.gpu.loading import loading_on
+
+    with loading_on(device):
+        dtype = resolve_dtype(config.dtype, device)
+        if config.runner == "torch":
+            from vivavoce_engine.gpu.memory import settle_plain
+
+            return TorchRunner(name, checkpoint, settle_plain(config, checkpoint, device, dtype))
+        from vivavoce_engine.gpu.runner import GraphRunner
+
+        return GraphRunner(name, checkpoint, config, device, dtype)
 
 
 def load_engine(

@@ -32,7 +32,7 @@ from vivavoce_engine.device import copy_into, to_device, to_host
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.graphs import Graphs, bucket_of
 from vivavoce_engine.gpu.launch import Launcher
-from vivavoce_engine.gpu.memory import check_memory, position_bytes
+from vivavoce_engine.gpu.memory import position_bytes, settle
 from vivavoce_engine.gpu.sampler import PARAMS
 from vivavoce_engine.gpu.starts import RowStart, pack_tokens
 from vivavoce_engine.gpu.steps import Steps
@@ -54,9 +54,10 @@ class GraphRunner:
     def __init__(
         self, name: str, checkpoint: Checkpoint, config: EngineConfig, device: torch.device, dtype: torch.dtype
     ) -> None:
+        if device.type == "cuda":
+            config = settle(config, checkpoint, device, dtype)
         self.device = device
         self._checkpoint, self.config = checkpoint, config
-        check_memory(checkpoint, config, device, dtype)
         # Parameters of the decoder's activations are prepared in float32, even if it computes in another dtype.
         talker, predictor, decoder = load_models(checkpoint, device, dtype, torch.float32)
         self._talker, self._predictor = talker, predictor

@@ -4,9 +4,10 @@ Modules hold some weights in another form than the file: packed, projected, expo
 here. Tensor names are those of the released checkpoints.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +48,16 @@ UNSPOKEN_CODEBOOKS = "encoder.quantizer.acoustic_residual_vector_quantizer.layer
 """Prefix of Mimi's codebooks. It has more of them than the talker."""
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Opens a safetensors file. Raises CheckpointError if it is broken."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is no complete safetensors file: {error}") from error
+
+
 class Weights:
     """The tensors of one safetensors file, with a record of which were taken.
 
@@ -56,12 +67,9 @@ class Weights:
 
     def __init__(self, path: Path, device: torch.device, dtype: torch.dtype, prefix: str = "") -> None:
         """Reads the tensors whose names begin with `prefix`."""
-        try:
-            with safe_open(path, framework="pt", device="cpu") as file:
-                names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
-                self._tensors = {name: file.get_tensor(name) for name in names}
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} is no complete safetensors file: {error}") from error
+        with opened(path) as file:
+            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
+            self._tensors = {name: file.get_tensor(name) for name in names}
         self._path = path
         self._device = device
         self.dtype = dtype
