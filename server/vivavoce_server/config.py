@@ -128,9 +128,23 @@ class _EnvironmentSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid")
 
 
+def _number_or_auto(value: object) -> object:
+    if not isinstance(value, str) or value == "auto":
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"must be a whole number above 0, or auto; not {value!r}") from None
+
+
+def _parsed(kind: object) -> object:
+    """The type of one of the engine's settings. pydantic would report an error for each member of a union."""
+    return Annotated[kind, BeforeValidator(_number_or_auto)] if kind == int | Literal["auto"] else kind
+
+
 def _settings_type() -> type[BaseSettings]:
     server = {name: (field.annotation, field) for name, field in ServerConfig.model_fields.items()}
-    engine = {field.name: (field.type, field.default) for field in fields(EngineConfig)}
+    engine = {field.name: (_parsed(field.type), field.default) for field in fields(EngineConfig)}
     assert not server.keys() & engine.keys(), "one flat namespace of flags and variables"
     definitions: dict[str, Any] = {**server, **engine}
     return create_model("Settings", __base__=_EnvironmentSettings, **definitions)

@@ -43,11 +43,11 @@ class TorchRunner(ImmediateRunner):
         dtype = resolve_dtype(config.dtype, self.device)
         if self.device.type == "cpu":
             use_cpu_threads(checkpoint.talker.transformer.hidden_size)
-        self._checkpoint = checkpoint
+        self._checkpoint, self.config = checkpoint, config
         self._talker, self._predictor, decoder = load_models(checkpoint, self.device, dtype)
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
-        rows, talker = config.max_streams, checkpoint.talker
+        rows, talker = config.rows, checkpoint.talker
         like = self._talker.codec_head.weight
         self._cache = KVCache(talker.transformer, rows, config.max_context, like)
         self._frame_cache = self._predictor.frame_cache(talker, rows)

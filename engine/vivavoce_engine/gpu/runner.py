@@ -31,7 +31,7 @@ from vivavoce_engine.device import copy_into, to_device, to_host
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.graphs import Graphs, bucket_of
 from vivavoce_engine.gpu.launch import Launcher
-from vivavoce_engine.gpu.memory import check_memory, position_bytes
+from vivavoce_engine.gpu.memory import position_bytes, settle
 from vivavoce_engine.gpu.sampler import PARAMS
 from vivavoce_engine.gpu.starts import RowStart, pack_tokens
 from vivavoce_engine.gpu.steps import Steps
@@ -54,9 +54,10 @@ class GraphRunner:
     def __init__(
         self, name: str, checkpoint: Checkpoint, config: EngineConfig, device: torch.device, dtype: torch.dtype
     ) -> None:
+        if device.type == "cuda":
+            config = settle(config, checkpoint, device, dtype)
         self.device = device
-        self._checkpoint, self._config = checkpoint, config
-        check_memory(checkpoint, config, device, dtype)
+        self._checkpoint, self.config = checkpoint, config
         # Parameters of the decoder's activations are prepared in float32, even if it computes in another dtype.
         talker, predictor, decoder = load_models(checkpoint, device, dtype, torch.float32)
         self._talker, self._predictor = talker, predictor
@@ -74,8 +75,8 @@ class GraphRunner:
         self._frames, self._starts, self._codec = self._steps.frames, self._steps.starts, self._steps.codec
         self._tables = self._frames.tables
         self._dummy = self._tables.dummy_row
-        self._text_sent = [0] * config.max_streams
-        self._pages_sent = [0] * config.max_streams
+        self._text_sent = [0] * config.rows
+        self._pages_sent = [0] * config.rows
         self._frame_stream = DeviceStream(device, priority=0)
         # Listeners wait for its audio. LOG.md has the gain.
         self._codec_stream = DeviceStream(device, priority=-1)
