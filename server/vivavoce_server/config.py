@@ -31,6 +31,8 @@ MAX_WAIT_S = 86_400.0
 """Upper limit of `max_wait_s` and of the x-request-timeout header, in seconds."""
 CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
 """Variables that the client reads. Client and server may share an environment."""
+ENGINE_VARIABLES = frozenset({"VIVAVOCE_CARD"})
+"""Variables that the engine reads itself: no settings of a server, but means of proof."""
 
 
 def _split_commas(value: object) -> object:
@@ -160,8 +162,8 @@ def load_settings(flags: Mapping[str, Any]) -> tuple[ServerConfig, EngineConfig]
         ValueError: a value is invalid (pydantic's ValidationError), or a variable is unknown.
     """
     for name in os.environ:
-        known = name in CLIENT_VARIABLES or name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
-        if name.startswith(ENV_PREFIX) and not known:
+        setting = name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
+        if name.startswith(ENV_PREFIX) and not setting and name not in CLIENT_VARIABLES | ENGINE_VARIABLES:
             raise UnknownVariable(name)
     values = dict(Settings(**flags))
     engine = EngineConfig(**{field.name: values.pop(field.name) for field in fields(EngineConfig)})

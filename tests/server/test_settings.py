@@ -15,6 +15,7 @@ def test_flags_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("VIVAVOCE_PORT", "9000")
     monkeypatch.setenv("VIVAVOCE_MAX_STREAMS", "3")
     monkeypatch.setenv("VIVAVOCE_URL", "http://elsewhere")
+    monkeypatch.setenv("VIVAVOCE_CARD", "multiprocessors=82")
     server, engine = load_settings({"port": "9001", "grace_s": "1.5"})
     assert (server.port, server.grace_s, engine.max_streams) == (9001, 1.5, 3)
 

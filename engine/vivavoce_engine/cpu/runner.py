@@ -4,6 +4,7 @@ A frame: code predictor (codes 1..G-1) → sum of the frame's code embeddings + 
 code 0 of the next frame, or end of speech. Reference: qwen-tts 0.1.1, Qwen3TTSTalkerForConditionalGeneration.
 """
 
+import logging
 import os
 import time
 from collections import defaultdict
@@ -31,6 +32,8 @@ from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.models.prompts import embed_prompts
 from vivavoce_engine.models.talker import CONTROL_CODES
 from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
+
+log = logging.getLogger(__name__)
 
 SMALL_HIDDEN_SIZE = 1024
 

@@ -40,7 +40,7 @@ class Usage:
     encoder: int
     """The reference encoder at work. 0 if the model does not clone."""
     unseen: int
-    """What no tensor shows: graphs, kernels, fragments."""
+    """Memory that no tensor shows: graphs, kernels, fragments."""
     page: int
     """One page of the talker's keys and values."""
     loading: int

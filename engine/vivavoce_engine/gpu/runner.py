@@ -64,11 +64,10 @@ class GraphRunner:
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
         self.position_bytes = position_bytes(checkpoint, dtype)
-        networks = (talker, predictor, decoder)
+        networks, launch = (talker, predictor, decoder), Launcher.of(device)
+        log.info("Triton's kernels on %s, %s", launch.card, dtype)
         with torch.inference_mode():
-            self._steps = Steps(
-                networks, checkpoint.talker, checkpoint.tts_pad_token_id, config, dtype, Launcher.of(device)
-            )
+            self._steps = Steps(networks, checkpoint.talker, checkpoint.tts_pad_token_id, config, dtype, launch)
         del decoder, networks  # GpuCodec has copied its weights, in the dtype that it computes in
         if device.type == "cuda":
             torch.cuda.empty_cache()  # memory of loading: float32 copies, unprojected embeddings
