@@ -149,7 +149,8 @@ def describe_card(number: int, serves: bool) -> Finding:
     import torch
 
     card = torch.cuda.get_device_properties(number)
-    shared_bytes = card.shared_memory_per_block_optin  # type: ignore[attr-defined]  # PyTorch's stubs lack it
+    # As in gpu/card.py, which cannot be imported where Triton is missing.
+    shared_bytes = getattr(card, "shared_memory_per_block_optin", card.shared_memory_per_block)
     text = (
         f"cuda:{number} is {card.name} (sm_{card.major}{card.minor}) with {card.multi_processor_count} "
         f"multiprocessors, {shared_bytes // KB} KB of shared memory a block, "
