@@ -6,7 +6,11 @@ from typing import Literal
 
 from vivavoce_engine.pages import pages_of
 
-KV_POSITIONS_PER_STREAM = 1024
+KV_POSITIONS_PER_ROW = 1024
+ROWS = 8
+"""Rows of an engine on a CPU, and the number that counts until a card's memory has settled `auto`."""
+NumberOrAuto = int | Literal["auto"]
+"""A number, or `auto` until the device's memory is known."""
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 NO_DEVICE = {
@@ -22,17 +26,19 @@ NO_DEVICE = {
 class EngineConfig:
     """Settings of one engine, which runs one checkpoint."""
 
-    max_streams: int = 8
-    """Utterances that run at the same time. Each owns one row of every table."""
+    max_streams: NumberOrAuto = "auto"
+    """Utterances that run at the same time. Each owns one row of every table. `auto`: on a card as many as suit its
+    size and fit its free memory, at most 256; on a CPU 8."""
     max_queue: int = 64
     """Accepted requests that may wait for a row. The next one is refused as Overloaded."""
     max_queue_s: float = 600.0
     """Seconds of speech that may wait for a row, estimated from the texts."""
     max_context: int = 4096
     """Maximum positions of one utterance in the talker's KV cache: prompt tokens plus generated frames."""
-    kv_positions: int | None = None
+    kv_positions: NumberOrAuto = "auto"
     """Positions of the talker's KV cache that all streams share; on a GPU only. When they run out, new utterances wait
-    first, then running ones. Default: 1024 for each stream (less if max_context is less), but at least max_context."""
+    first, then running ones. `auto`: 1024 for each stream (less if max_context is less), but at least max_context; down
+    to 512 for each stream where memory is short."""
     max_prefills_per_step: int = 8
     """New utterances started between two frames. The limit keeps a burst of requests from stalling running streams.
     Together they prefill at most 1024 tokens (512 on a CPU), unless a single prompt is longer."""
@@ -52,7 +58,7 @@ class EngineConfig:
     """`float32`, `bfloat16`, `float16`, or `auto`: bfloat16 on cards from Ampere on, and float32 elsewhere."""
 
     gpu_memory: float = 0.9
-    """Share of a GPU's free memory for the weights and for the keys and values of all streams."""
+    """Share of a GPU's free memory that the engine may take. What another engine holds is not free."""
     eager: bool = False
     """Launches kernels one by one instead of recording CUDA graphs: starts sooner, speaks slower. On a GPU only."""
     deterministic: bool = False
@@ -61,6 +67,8 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.type == NumberOrAuto and not isinstance(value, int) and value != "auto":
+                raise ValueError(f"{field.name} must be a number above 0, or auto; not {value!r}")
             if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"{field.name} must be above 0, not {value}")
         if not DEVICE.fullmatch(self.device):
@@ -74,16 +82,24 @@ class EngineConfig:
             raise ValueError(f"runner must be auto, triton or torch, not {self.runner!r}")
         if self.runner == "triton" and self.device == "cpu":
             raise ValueError("runner triton needs a card, and device is cpu")
-        if self.kv_positions is not None and self.kv_positions < self.max_context:
+        if self.kv_positions != "auto" and self.kv_positions < self.max_context:
             raise ValueError(
                 f"kv_positions must be {self.max_context} or more, so that one utterance of max_context fits; "
                 f"not {self.kv_positions}"
             )
 
     @property
+    def rows(self) -> int:
+        """Utterances that run at the same time, as a number."""
+        return ROWS if self.max_streams == "auto" else self.max_streams
+
+    @property
     def kv_pages(self) -> int:
         """Pages of talker KV cache that all streams share."""
-        if self.kv_positions is not None:
+        if self.kv_positions != "auto":
             return pages_of(self.kv_positions)
-        each = pages_of(min(self.max_context, KV_POSITIONS_PER_STREAM))
-        return max(pages_of(self.max_context), self.max_streams * each)
+        return self.pages_for(KV_POSITIONS_PER_ROW)
+
+    def pages_for(self, positions: int) -> int:
+        """Pages that give each row this many positions, and one row all of max_context."""
+        return max(pages_of(self.max_context), self.rows * pages_of(min(self.max_context, positions)))

@@ -10,7 +10,28 @@ EngineError
 ├── NotServing        the engine is starting, draining or stopped, or has broken down
 └── SynthesisFailed   this utterance failed while it was running
     └── EndlessSpeech the model did not stop
+
+Errors of PyTorch, Triton and CUDA's libraries are recognised by their texts, so that torch need not be imported.
 """
+
+import re
+
+NO_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|alloc(ation)?[ _]fail|(CUBLAS|CUDNN)_STATUS_NOT_INITIALIZED", re.IGNORECASE
+)
+"""Texts of errors for lack of memory. CUDA's libraries say that they are not initialised if they find none for their
+handles, which they make at their first use in a thread."""
+DEVICE = re.compile(r"(CUDA|HIP) error|Triton Error \[(CUDA|HIP)\]")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or bool(NO_MEMORY.search(str(error)))
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """True if this process can compute nothing any more, because an error of a CUDA context is permanent. A lack of
+    memory is not, although CUDA reports it in the same way."""
+    return bool(DEVICE.search(str(error))) and not is_out_of_memory(error)
 
 
 class EngineError(Exception):

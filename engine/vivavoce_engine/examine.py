@@ -19,16 +19,17 @@ from safetensors import SafetensorError, safe_open
 
 from vivavoce_engine.checkpoint.files import REQUIRED_FILES, WEIGHTS_FILES, is_hub_id, read_checkpoint
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.errors import CheckpointError, EngineError
+from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
 from vivavoce_engine.findings import Finding, State
 from vivavoce_engine.model import model_info
+from vivavoce_engine.pages import PAGE_POSITIONS
+from vivavoce_engine.runtime import is_wsl
 from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 from vivavoce_engine.voices.store import VoiceStore
 
 Check: TypeAlias = Callable[[], list[Finding]]
 
 DEVICES = Path("/dev")
-OS_RELEASE = Path("/proc/sys/kernel/osrelease")
 CACHE_BYTES = 500_000_000
 """Room for the compiled kernels of a model, with a reserve."""
 DOWNLOAD_BYTES = 5_000_000_000
@@ -53,6 +54,7 @@ def checks(config: EngineConfig, checkpoints: Mapping[str, str]) -> list[tuple[s
         ("runner", partial(check_runner, config)),
         ("kernels", partial(check_kernel_cache, config)),
         *(("model", partial(check_model, name, checkpoint)) for name, checkpoint in checkpoints.items()),
+        *(("rows", partial(check_rows, config, name, checkpoint)) for name, checkpoint in checkpoints.items()),
     ]
 
 
@@ -72,14 +74,6 @@ def check_system() -> list[Finding]:
         f"{memory_gb:.1f} GB of memory."
     )
     return [Finding("system", "ok", text)]
-
-
-def is_wsl() -> bool:
-    """True inside the Windows Subsystem for Linux."""
-    try:
-        return "microsoft" in OS_RELEASE.read_text(encoding="utf-8").lower()
-    except OSError:
-        return False
 
 
 def check_needs(config: EngineConfig) -> list[Finding]:
@@ -155,7 +149,8 @@ def describe_card(number: int, serves: bool) -> Finding:
     import torch
 
     card = torch.cuda.get_device_properties(number)
-    shared_bytes = card.shared_memory_per_block_optin  # type: ignore[attr-defined]  # PyTorch's stubs lack it
+    # As in gpu/card.py, which cannot be imported where Triton is missing.
+    shared_bytes = getattr(card, "shared_memory_per_block_optin", card.shared_memory_per_block)
     text = (
         f"cuda:{number} is {card.name} (sm_{card.major}{card.minor}) with {card.multi_processor_count} "
         f"multiprocessors, {shared_bytes // KB} KB of shared memory a block, "
@@ -256,24 +251,63 @@ def check_voices(folder: Path, max_voices: int) -> list[Finding]:
 
 def check_model(name: str, checkpoint: str) -> list[Finding]:
     """The files of a checkpoint, without reading weights: present, complete, and of a kind that can be served."""
-    path = Path(checkpoint)
-    again = ""
+    again = "" if Path(checkpoint).is_dir() else f"hf download --force-download {checkpoint}"
     try:
-        if not path.is_dir():
-            downloaded = in_hub_cache(checkpoint)
-            if downloaded is None:
-                return [_not_downloaded(name, checkpoint)]
-            path, again = downloaded, f"hf download --force-download {checkpoint}"
+        path = located(checkpoint)
+        if path is None:
+            return [_not_downloaded(name, checkpoint)]
         files = read_checkpoint(path)
         info = model_info(name, files, TextFrontend(files, Tokenizer(path)))
     except CheckpointError as error:
-        return [Finding("model", "error", f"{name} cannot be served: {error}.", again)]
+        return [Finding("model", "error", f"{name} cannot be served: {error}.", again if is_hub_id(checkpoint) else "")]
     broken = [Finding("model", "error", f"{name}: {why}.", again) for why in map(why_broken, _weights(path)) if why]
     if broken:
         return broken
     size_gb = sum(file.stat().st_size for file in _weights(path)) / GB
     speakers = f"{len(info.speakers)} speakers, " if info.speakers else ""
     return [Finding("model", "ok", f"{name} is complete ({info.task}, {speakers}{size_gb:.2f} GB).")]
+
+
+def check_rows(config: EngineConfig, name: str, checkpoint: str) -> list[Finding]:
+    """The rows that serving would give a model, which are the utterances that it speaks at once; alone on its card."""
+    import torch
+
+    from vivavoce_engine.device import resolve_dtype
+    from vivavoce_engine.gpu.choice import choices
+
+    try:
+        path, chosen = located(checkpoint), choices(config)[0].config
+        if path is None:
+            return []
+        files = read_checkpoint(path)
+    except EngineError:
+        return []  # the checks of model and runner say so
+    device = torch.device(chosen.device)
+    if device.type == "cpu":
+        return [Finding("rows", "ok", f"{name} speaks {chosen.rows} utterances at once.")]
+    from vivavoce_engine.gpu.memory import settle, settle_plain
+
+    settled_by = settle_plain if chosen.runner == "torch" else settle
+    try:
+        settled = settled_by(chosen, files, device, resolve_dtype(chosen.dtype, device))
+    except NoRoom as error:
+        if config.device == "auto":
+            return [Finding("rows", "warning", f"{name} does not fit {device}, so the CPU speaks: {error}.")]
+        return [Finding("rows", "error", f"{name} does not fit {device}: {error}.")]
+    text = f"{name} speaks {settled.rows} utterances at once on {device}"
+    if chosen.runner == "triton":
+        text += f", with {settled.kv_pages * PAGE_POSITIONS} positions of keys and values that they share"
+    return [Finding("rows", "ok", f"{text}.")]
+
+
+def located(checkpoint: str) -> Path | None:
+    """Returns the folder of a checkpoint. None for one of the hub that has not been downloaded as a whole.
+
+    Raises:
+        CheckpointError: it is neither a folder nor a name that a model on the hub can have.
+    """
+    path = Path(checkpoint)
+    return path if path.is_dir() else in_hub_cache(checkpoint)
 
 
 def _weights(path: Path) -> list[Path]:

@@ -33,6 +33,11 @@ class ModelRunner(Runner, Protocol):
     @property
     def device(self) -> "torch.device": ...
 
+    @property
+    def config(self) -> EngineConfig:
+        """The settings that it was made with, with numbers where a card's memory has settled `auto`."""
+        ...
+
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
         """Name → embedding [hidden] float32 of the preset speakers."""
         ...
@@ -70,7 +75,7 @@ def load_parts(path: Path, config: EngineConfig, model_id: str) -> Parts:
     runner = make_runner(model_id, checkpoint, config)
     encoder = ReferenceEncoder(checkpoint, runner.device) if checkpoint.encoder else None
     log.info("loaded %s in %.1f s", path, time.monotonic() - started_s)
-    return Parts(runner, runner.speaker_embeddings(), encoder)
+    return Parts(runner, runner.speaker_embeddings(), encoder, runner.config)
 
 
 def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunner:
@@ -90,12 +95,20 @@ def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunne
     from vivavoce_engine.cpu.runner import TorchRunner
     from vivavoce_engine.device import resolve_dtype
 
-    if config.runner == "torch":
-        return TorchRunner(name, checkpoint, config)
-    from vivavoce_engine.gpu.runner import GraphRunner
-
     device = torch.device(config.device)
-    return GraphRunner(name, checkpoint, config, device, resolve_dtype(config.dtype, device))
+    if device.type == "cpu":
+        return TorchRunner(name, checkpoint, config)
+    from vivavoce_engine.gpu.loading import loading_on
+
+    with loading_on(device):
+        dtype = resolve_dtype(config.dtype, device)
+        if config.runner == "torch":
+            from vivavoce_engine.gpu.memory import settle_plain
+
+            return TorchRunner(name, checkpoint, settle_plain(config, checkpoint, device, dtype))
+        from vivavoce_engine.gpu.runner import GraphRunner
+
+        return GraphRunner(name, checkpoint, config, device, dtype)
 
 
 def load_engine(
@@ -104,4 +117,4 @@ def load_engine(
     """Creates an engine in this process without starting it. Engines may share a `store`. Raises as `read_model`."""
     path = locate_checkpoint(name)
     parts = load_parts(path, config, model_id or path.resolve().name)
-    return Engine(parts.runner, config, Voices(parts.runner.info, parts.presets, parts.encoder, store))
+    return Engine(parts.runner, parts.config or config, Voices(parts.runner.info, parts.presets, parts.encoder, store))

@@ -31,6 +31,8 @@ MAX_WAIT_S = 86_400.0
 """Upper limit of `max_wait_s` and of the x-request-timeout header, in seconds."""
 CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
 """Variables that the client reads. Client and server may share an environment."""
+ENGINE_VARIABLES = frozenset({"VIVAVOCE_CARD"})
+"""Variables that the engine reads itself: no settings of a server, but means of proof."""
 
 
 def _split_commas(value: object) -> object:
@@ -128,9 +130,23 @@ class _EnvironmentSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid")
 
 
+def _number_or_auto(value: object) -> object:
+    if not isinstance(value, str) or value == "auto":
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"must be a whole number above 0, or auto; not {value!r}") from None
+
+
+def _parsed(kind: object) -> object:
+    """The type of one of the engine's settings. pydantic would report an error for each member of a union."""
+    return Annotated[kind, BeforeValidator(_number_or_auto)] if kind == int | Literal["auto"] else kind
+
+
 def _settings_type() -> type[BaseSettings]:
     server = {name: (field.annotation, field) for name, field in ServerConfig.model_fields.items()}
-    engine = {field.name: (field.type, field.default) for field in fields(EngineConfig)}
+    engine = {field.name: (_parsed(field.type), field.default) for field in fields(EngineConfig)}
     assert not server.keys() & engine.keys(), "one flat namespace of flags and variables"
     definitions: dict[str, Any] = {**server, **engine}
     return create_model("Settings", __base__=_EnvironmentSettings, **definitions)
@@ -146,8 +162,8 @@ def load_settings(flags: Mapping[str, Any]) -> tuple[ServerConfig, EngineConfig]
         ValueError: a value is invalid (pydantic's ValidationError), or a variable is unknown.
     """
     for name in os.environ:
-        known = name in CLIENT_VARIABLES or name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
-        if name.startswith(ENV_PREFIX) and not known:
+        setting = name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
+        if name.startswith(ENV_PREFIX) and not setting and name not in CLIENT_VARIABLES | ENGINE_VARIABLES:
             raise UnknownVariable(name)
     values = dict(Settings(**flags))
     engine = EngineConfig(**{field.name: values.pop(field.name) for field in fields(EngineConfig)})

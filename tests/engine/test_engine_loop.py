@@ -420,6 +420,9 @@ def test_settings_name_what_is_impossible() -> None:
         EngineConfig(max_unread_s=float("nan"))
     with pytest.raises(ValueError, match="kv_positions must be 4096 or more"):
         EngineConfig(kv_positions=4095)
+    for name in ("max_streams", "kv_positions"):
+        with pytest.raises(ValueError, match=f"{name} must be a number above 0, or auto; not 'many'"):
+            EngineConfig(**{name: "many"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from vivavoce_engine.examine import (
     check_kernel_cache,
     check_model,
     check_needs,
+    check_rows,
     check_runner,
     check_system,
     check_voices,
@@ -30,6 +31,15 @@ from vivavoce_engine.voices.store import STALE_S
 from tests.engine.conftest import Checkpoints
 from tests.support.machines import Machine, machine_with_card
 
+L4 = SimpleNamespace(
+    name="NVIDIA L4",
+    major=8,
+    minor=9,
+    multi_processor_count=58,
+    shared_memory_per_block_optin=101376,
+    shared_memory_per_block=49152,
+    total_memory=24 * 10**9,
+)
 HUB_ID = "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice"
 
 
@@ -56,12 +66,12 @@ def states(findings: list[Finding]) -> dict[str, str]:
 # ---- the machine
 
 
-def test_the_system_is_described(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(examining, "OS_RELEASE", tmp_path / "osrelease")
+def test_the_system_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examining, "is_wsl", lambda: False)
     found = only(check_system())
     assert found.state == "ok"
     assert found.text.startswith(f"{platform.system()}, {platform.machine()}, Python {platform.python_version()}, ")
-    (tmp_path / "osrelease").write_text("5.15.153.1-microsoft-standard-WSL2\n")
+    monkeypatch.setattr(examining, "is_wsl", lambda: True)
     assert only(check_system()).text.startswith(f"{platform.system()} inside WSL2, ")
 
 
@@ -133,7 +143,7 @@ def test_a_card_beyond_the_last_is_named(machine: Machine) -> None:
 def test_hidden_cards_have_a_reason(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine(usable=False)
     monkeypatch.setattr(examining, "DEVICES", tmp_path)
-    monkeypatch.setattr(examining, "OS_RELEASE", tmp_path / "osrelease")
+    monkeypatch.setattr(examining, "is_wsl", lambda: False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def reason() -> tuple[str, str, str]:
@@ -160,21 +170,13 @@ def test_cards_are_described_and_only_the_one_that_serves_is_touched(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(cards=2)
-    card = SimpleNamespace(
-        name="NVIDIA L4",
-        major=8,
-        minor=9,
-        multi_processor_count=58,
-        shared_memory_per_block_optin=101376,
-        total_memory=24 * 10**9,
-    )
     touched = []
 
     def free(number: int) -> tuple[int, int]:
         touched.append(number)
-        return 21 * 10**9, card.total_memory
+        return 21 * 10**9, L4.total_memory
 
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: L4)
     monkeypatch.setattr(torch.cuda, "mem_get_info", free)
     first, second = check_cards(EngineConfig(device="cuda:1"))
     assert first.text == (
@@ -332,6 +334,50 @@ def test_a_name_that_the_hub_cannot_have_is_an_error() -> None:
     assert (found.state, "neither a folder nor a hub id" in found.text) == ("error", True)
 
 
+# ---- rows
+
+
+@pytest.mark.parametrize(
+    ("lack", "settings", "told"),
+    [
+        ({}, {}, "mine speaks 64 utterances at once on cuda, with 65536 positions of keys and values that they share."),
+        (
+            {},
+            {"max_streams": 4},
+            "mine speaks 4 utterances at once on cuda, with 4096 positions of keys and values that they share.",
+        ),
+        ({"triton": False}, {}, "mine speaks 8 utterances at once on cuda."),
+        ({}, {"device": "cpu"}, "mine speaks 8 utterances at once."),
+    ],
+)
+def test_rows_are_those_that_serving_settles_on(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, checkpoint: Path, lack: Any, settings: Any, told: str
+) -> None:
+    pytest.importorskip("triton")
+    machine(**lack)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: L4)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (23 * 10**9, 24 * 10**9))
+    assert only(check_rows(EngineConfig(**settings), "mine", str(checkpoint))) == Finding("rows", "ok", told)
+
+
+def test_a_model_without_room_names_settings_that_fit(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, checkpoint: Path
+) -> None:
+    pytest.importorskip("triton")
+    machine()
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: L4)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (10**8, 24 * 10**9))
+    found = only(check_rows(EngineConfig(), "mine", str(checkpoint)))
+    assert found.state == "warning"
+    assert found.text.startswith("mine does not fit cuda, so the CPU speaks: ")
+    assert only(check_rows(EngineConfig(device="cuda"), "mine", str(checkpoint))).state == "error"
+
+
+def test_rows_of_a_model_that_is_not_here_are_not_told(hub: Path, tmp_path: Path) -> None:
+    assert check_rows(EngineConfig(device="cpu"), HUB_ID, HUB_ID) == []
+    assert check_rows(EngineConfig(device="cpu"), "gone", str(tmp_path / "gone")) == []
+
+
 def test_every_model_has_its_check() -> None:
     names = [name for name, _ in checks(EngineConfig(), {"one": "/one", "two": "/two"})]
-    assert names.count("model") == 2
+    assert (names.count("model"), names.count("rows")) == (2, 2)

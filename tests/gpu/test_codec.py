@@ -6,6 +6,7 @@ On a machine without a GPU Triton's interpreter runs the kernels; it knows no bf
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
+from vivavoce_engine.gpu.card import Card  # noqa: E402
 from vivavoce_engine.gpu.codec import layers as codec_layers  # noqa: E402
 from vivavoce_engine.gpu.codec.decoder import GpuCodec  # noqa: E402
 from vivavoce_engine.gpu.codec.kernels import _snake  # noqa: E402
@@ -29,7 +31,7 @@ from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # Triton's interpreter
 
-LAUNCH = Launcher()
+LAUNCH = Launcher(replace(Card.of(DEVICE), dependent_launch=False))
 TOLERANCE = 1e-4
 HALF = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16
 WINDOW, CODES, GROUPS, MAX_FRAMES = 4, 32, 3, 3

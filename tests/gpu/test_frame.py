@@ -1,6 +1,7 @@
 """A whole frame and a prompt by kernels, against the PyTorch modules: any batch, both ways of multiplying."""
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ pytest.importorskip("triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from vivavoce_engine.checkpoint.files import RopeConfig, TalkerConfig, TransformerConfig  # noqa: E402
+from vivavoce_engine.gpu.card import Card  # noqa: E402
 from vivavoce_engine.gpu.frame import FrameModel  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 from vivavoce_engine.gpu.starts import Starts  # noqa: E402
@@ -24,6 +26,7 @@ CODES, GROUPS, HIDDEN, NARROW = 32, 4, 192, 128
 """Wide enough for sums that are split over programs."""
 END, PAD, PENALTY = CODES + 2, 7, 1.3
 ROWS, POSITIONS, FRAMES = 3, 32, 3
+LAUNCH = Launcher(replace(Card.of(DEVICE), dependent_launch=False))
 PAGES = 5
 TEXT = (3, 9)
 LENGTHS = (5, 2, 9)
@@ -112,7 +115,7 @@ def test_codes_are_the_modules_codes_in_any_batch(projected: bool, deterministic
         ring=2,
         pad_id=PAD,
         deterministic=deterministic,
-        launch=Launcher(),
+        launch=LAUNCH,
     )
     tables, dummy = model.tables, model.tables.dummy_row
     assert model.cache.pages.tolist() == [[PAGES]] * (ROWS + 1)
@@ -154,7 +157,7 @@ def test_a_start_of_nobody_is_the_dummy_row_s() -> None:
     plain = Plain(projected=False)
     model = FrameModel(
         plain.talker, plain.predictor, plain.config, rows=ROWS, batch=4, prompt_tokens=6, positions=POSITIONS, ring=2,
-        pad_id=PAD, launch=Launcher(),
+        pad_id=PAD, launch=LAUNCH,
     )  # fmt: skip
     dummy = model.tables.dummy_row
     model.rows[:] = model.token_rows[:] = 0

@@ -17,6 +17,7 @@ from vivavoce_engine.checkpoint.files import RopeConfig  # noqa: E402
 from vivavoce_engine.cpu.sampling import SamplingTable, uniform  # noqa: E402
 from vivavoce_engine.gpu import linear as ops  # noqa: E402
 from vivavoce_engine.gpu.attention import CHUNK, Cache, PagedCache, Places, Projected, attend, attend_prompt  # noqa: E402
+from vivavoce_engine.gpu.card import H200, Card  # noqa: E402
 from vivavoce_engine.gpu.frame_attention import attend_in_frame  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, gemm, gemv, norm, splits  # noqa: E402
@@ -25,7 +26,7 @@ from vivavoce_engine.models.layers import RMSNorm, Rope, rotate  # noqa: E402
 from vivavoce_engine.request import SamplingParams  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # Triton's interpreter
-LAUNCH = Launcher()
+LAUNCH = Launcher(replace(Card.of(DEVICE), dependent_launch=False))
 EPS = 1e-6
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 16
 
@@ -72,7 +73,7 @@ def test_gemm(tokens: int, mode: int) -> None:
 
 def test_a_norm_adds_split_sums_up_and_keeps_its_result() -> None:
     tokens, n, k = 5, 32, 1024
-    count = splits(n, k)
+    count = splits(n, k, H200.multiprocessors)
     assert count > 1
     inner, weight, x, norm_weight = (
         normal(tokens, k),
@@ -252,9 +253,10 @@ def test_the_dummy_row_stands_still() -> None:
 
 
 def test_sums_are_split_where_the_outputs_are_few() -> None:
-    assert splits(1024, 2048) == splits(1024, 3072) == 8
-    assert splits(2048, 6144) == 4
-    assert splits(6144, 2048) == 1
+    assert splits(1024, 2048, 132) == splits(1024, 3072, 132) == 8
+    assert splits(2048, 6144, 132) == 4
+    assert splits(6144, 2048, 132) == 1
+    assert [splits(1024, 2048, count) for count in (28, 58, 82, 108, 128, 170)] == [1, 2, 4, 4, 8, 8]
     assert ops.largest_block(3072, 128) == 128
     assert ops.largest_block(48, 128) == 16
 
@@ -266,8 +268,6 @@ RELEASED = [  # outputs, summands, mode of the products of both sizes
     *((k, 3 * k, ADD.value) for k in (1024, 2048)),
     *((n, k, 0) for n in (2048, 3072) for k in (1024, 2048)),
 ]
-SHARED_BYTES = 232_448
-"""Of a Hopper multiprocessor, that a program may have."""
 
 
 @pytest.mark.parametrize(("n", "k", "mode"), RELEASED)
@@ -277,9 +277,9 @@ def test_products_of_the_released_models_fit_the_card(n: int, k: int, mode: int)
     assert weights * alone.n * math.ceil(k / 1024) * 1024 <= 32 * alone.warps * ops.VALUES_MAX
     for tokens in (1, 16, 17, 32, 33, 64, 65, 512):
         for itemsize in (2, 4):
-            blocks = ops.gemm_blocks(tokens, k, mode, itemsize)
+            blocks = ops.gemm_blocks(tokens, k, mode, itemsize, H200)
             assert blocks.t >= min(tokens, 128)
-            assert blocks.stages * (weights * blocks.n + blocks.t) * blocks.k * itemsize <= SHARED_BYTES
+            assert blocks.stages * (weights * blocks.n + blocks.t) * blocks.k * itemsize <= H200.shared_bytes
 
 
 def test_two_tokens_are_for_tensor_cores_where_the_weights_are_wide() -> None:

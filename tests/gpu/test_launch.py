@@ -2,6 +2,7 @@
 
 import ast
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ pytest.importorskip("triton")
 
 from triton.runtime import JITFunction
 from triton.runtime.interpreter import InterpretedFunction
+from vivavoce_engine.gpu.card import H200, Card
 from vivavoce_engine.gpu.launch import Launcher
 
 GPU = Path(__file__).parents[2] / "engine/vivavoce_engine/gpu"
@@ -37,31 +39,24 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     return seen
 
 
-def test_a_kernel_that_can_is_told_to_begin_early(launched: list[Launch]) -> None:
-    launch = Launcher(dependent=True)
-    launch(JITFunction(dependent_kernel), (2, 3), "x", SIZE=4, num_warps=1)
-    launch(JITFunction(patient_kernel), (1,), "y", SIZE=5)
+@pytest.mark.parametrize("kind", [JITFunction, InterpretedFunction])
+def test_a_kernel_that_can_is_told_to_begin_early(launched: list[Launch], kind: type) -> None:
+    launch = Launcher(H200)
+    launch(kind(dependent_kernel), (2, 3), "x", SIZE=4, num_warps=1)
+    launch(kind(patient_kernel), (1,), "y", SIZE=5)
     meta = {"grid": (2, 3), "warmup": False, "SIZE": 4, "num_warps": 1, "DEPENDENT": True, "launch_pdl": True}
     assert launched == [(("x",), meta), (("y",), {"grid": (1,), "warmup": False, "SIZE": 5})]
 
 
-@pytest.mark.parametrize(
-    ("kind", "dependent"), [(JITFunction, False), (InterpretedFunction, False), (InterpretedFunction, True)]
-)
-def test_nothing_is_added_otherwise(launched: list[Launch], kind: type, dependent: bool) -> None:
-    Launcher(dependent=dependent)(kind(dependent_kernel), (2,), "x", SIZE=4)
+@pytest.mark.parametrize("card", [replace(H200, dependent_launch=False), Card.of(torch.device("cpu"))])
+def test_nothing_is_added_where_the_card_cannot(launched: list[Launch], card: Card) -> None:
+    Launcher(card)(JITFunction(dependent_kernel), (2,), "x", SIZE=4)
     assert launched == [(("x",), {"grid": (2,), "warmup": False, "SIZE": 4})]
 
 
-@pytest.mark.parametrize(
-    ("capability", "dependent"), [((8, 0), False), ((8, 9), False), ((9, 0), True), ((12, 0), True)]
-)
-def test_cards_from_hopper_on_launch_dependent_kernels(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dependent: bool
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    assert Launcher.of(torch.device("cuda")).dependent is dependent
-    assert not Launcher.of(torch.device("cpu")).dependent
+def test_a_device_s_launcher_has_its_card() -> None:
+    device = torch.device("cpu")
+    assert Launcher.of(device).card == Card.of(device)
 
 
 def test_kernels_are_launched_in_one_file() -> None:

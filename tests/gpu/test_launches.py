@@ -11,20 +11,21 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
 pytest.importorskip("triton")
 
+from vivavoce_engine.gpu.card import H200
 from vivavoce_engine.gpu.launches import KernelLaunch, Recorder
 
 from tests.support.released_launches import released_launches
 
-H200 = Path(__file__).with_name("launches_h200.txt")
+MEASURED = Path(__file__).with_name("launches_h200.txt")
 
 
 @pytest.fixture(scope="module")
 def on_h200() -> list[KernelLaunch]:
-    return released_launches(dependent=True)
+    return released_launches(H200)
 
 
 def test_an_h200_launches_what_it_launched_when_it_was_measured(on_h200: list[KernelLaunch]) -> None:
-    assert [str(launch) for launch in on_h200] == H200.read_text("utf-8").splitlines()
+    assert [str(launch) for launch in on_h200] == MEASURED.read_text("utf-8").splitlines()
 
 
 def test_the_kernels_of_talker_and_predictor_alone_begin_early(on_h200: list[KernelLaunch]) -> None:
@@ -49,7 +50,7 @@ def test_launches_are_told_apart_by_what_triton_compiles() -> None:
         @staticmethod
         def fn() -> None: ...
 
-    recorder = Recorder(dependent=True)
+    recorder = Recorder(H200)
     x = torch.empty(3, dtype=torch.bfloat16, device="meta")
     for grid, count in ((1, 2), (7, 16)):
         recorder(Kernel, (grid,), x, None, count, SIZE=4)

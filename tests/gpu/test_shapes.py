@@ -15,6 +15,7 @@ pytest.importorskip("triton")
 
 from vivavoce_bench.cards.random_codec import random_decoder
 from vivavoce_engine.gpu.attention import CHUNK, Cache, PagedCache, Places, Projected, attend
+from vivavoce_engine.gpu.card import H200
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.codec.layers import Buffers, Product, Shape
 from vivavoce_engine.gpu.frame import FrameModel
@@ -37,7 +38,7 @@ class NoLaunch(Launcher):
         pytest.fail(f"{kernel} was launched")
 
 
-LAUNCH = NoLaunch()
+LAUNCH = NoLaunch(H200)
 
 
 def refused(call: Callable[..., Any], *arguments: Any, **options: Any) -> None:

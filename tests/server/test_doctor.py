@@ -78,7 +78,7 @@ def test_a_machine_that_speaks_passes(capsys: pytest.CaptureFixture[str], tmp_pa
         assert finding["state"] in ("ok", "warning")
         assert finding["text"].endswith(".")
     names = [finding["name"] for finding in told["findings"]]
-    assert names == ["settings", "system", "torch", "runner", "model", "codecs", "voices", "port", "keys"]
+    assert names == ["settings", "system", "torch", "runner", "model", "rows", "codecs", "voices", "port", "keys"]
     assert not (tmp_path / "voices").exists()
 
 
@@ -316,4 +316,4 @@ def test_every_check_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ServerConfig(max_voices=0, port=0), EngineConfig(device="cpu")
     )
     names = {name for name, _ in checks}
-    assert names == {"system", "card", "runner", "kernels", "model", "codecs", "voices", "port", "keys"}
+    assert names == {"system", "card", "runner", "kernels", "model", "rows", "codecs", "voices", "port", "keys"}

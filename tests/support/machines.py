@@ -54,7 +54,11 @@ def machine_with_card(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Machine:
         (folder / "Python.h").touch() if headers else None
         monkeypatch.setattr(sysconfig, "get_paths", lambda *_: {"include": str(folder)})
 
-        def ones(*_: Any, device: torch.device) -> torch.Tensor:
+        real_ones = torch.ones
+
+        def ones(*shape: Any, device: torch.device | None = None, **settings: Any) -> torch.Tensor:
+            if device is None or device.type != "cuda":
+                return real_ones(*shape, device=device, **settings)
             if not computes:
                 raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nmore")
             return torch.zeros(1)

@@ -11,14 +11,15 @@ import torch
 from vivavoce_bench.cards.random_codec import RELEASED_CODEC
 from vivavoce_bench.cards.shapes import SIZES, talker_config
 from vivavoce_engine import EngineConfig
+from vivavoce_engine.gpu.card import H200, Card
 from vivavoce_engine.gpu.launches import KernelLaunch, Recorder, record_launches
 
 ROWS = (8, 256)
 
 
-def released_launches(*, dependent: bool) -> list[KernelLaunch]:
-    """All distinct launches, sorted by their text."""
-    recorder = Recorder(dependent=dependent)
+def released_launches(card: Card) -> list[KernelLaunch]:
+    """All distinct launches on a card, sorted by their text."""
+    recorder = Recorder(card)
     for size, rows, deterministic in itertools.product(SIZES, ROWS, (False, True)):
         settings = EngineConfig(max_streams=rows, deterministic=deterministic)
         record_launches(talker_config(size), RELEASED_CODEC, settings, torch.bfloat16, recorder)
@@ -26,4 +27,4 @@ def released_launches(*, dependent: bool) -> list[KernelLaunch]:
 
 
 if __name__ == "__main__":
-    print(*released_launches(dependent=True), sep="\n")
+    print(*released_launches(H200), sep="\n")

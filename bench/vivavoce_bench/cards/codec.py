@@ -6,6 +6,7 @@ python -m vivavoce_bench.cards.codec RESULTS.json [--voice voice/vivavoce_voice/
 # ruff: noqa: E501
 
 import argparse
+import functools
 import itertools
 import json
 import multiprocessing
@@ -20,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.codec.layers import Buffer, Buffers, Product, Shape, Snake, Unit
 from vivavoce_engine.gpu.codec.tiles import Tiles
@@ -37,7 +39,11 @@ PLAIN = ((1, 1), (1, 4), (8, 4), (32, 1), (64, 4))
 """Pairs (batch, frames) for which the PyTorch module is timed too."""
 RESULTS: dict[str, Any] = {}
 Section = Callable[[], None]
-LAUNCH = Launcher()
+
+
+@functools.cache
+def launcher() -> Launcher:
+    return Launcher.of(GPU)
 
 
 def random_codes(decoder: CodecDecoder, batch: int, frames: int) -> Tensor:
@@ -92,7 +98,7 @@ class Recorder(Launcher):
     """Launches kernels and records a label for each launch."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(Card.of(GPU))
         self.labels: list[str] = []
 
     def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **meta: Any) -> None:
@@ -104,7 +110,7 @@ class Share(Launcher):
     """Launches each kernel once, if it belongs to process `index` of `count`. Processes compile in parallel with it."""
 
     def __init__(self, index: int, count: int) -> None:
-        super().__init__()
+        super().__init__(Card.of(GPU))
         self._index, self._count, self._seen = index, count, set[str]()
 
     def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **meta: Any) -> None:
@@ -271,26 +277,26 @@ def check(name: str, decoder: CodecDecoder) -> None:
     expected = cut(plain, index, codes, (30,))
     found = {"rms": float(expected.square().mean().sqrt()), "clamped": float((expected.abs() == 1).float().mean())}
     errors: dict[str, Any] = {"module f32, same cuts": error(cut_fresh(plain, index, codes, sizes), expected)}
-    codec = GpuCodec(decoder, 3, 8, F32, launch=LAUNCH)
+    codec = GpuCodec(decoder, 3, 8, F32, launch=launcher())
     errors["triton f32"] = error(cut(codec, index, codes, sizes), expected)
     for row in index.tolist():
         codec.reset(row)
     codec.prime(1, codes[0, :20])
     errors["triton f32 primed"] = error(cut(codec, index[2:], codes[:1, 20:], (4, 6)), expected[:1, 20 * spf(codec) :])
     for fuse in (True, False):
-        codec = GpuCodec(decoder, 3, 8, BF16, launch=LAUNCH)
+        codec = GpuCodec(decoder, 3, 8, BF16, launch=launcher())
         codec.fuse_units = fuse
         eager = cut(codec, index, codes, sizes)
         errors[f"triton bf16, fused units {fuse}"] = error(eager, expected)
-    codec = GpuCodec(decoder, 3, 8, BF16, launch=LAUNCH)
+    codec = GpuCodec(decoder, 3, 8, BF16, launch=launcher())
     first = cut(codec, index, codes, sizes)
-    alone = cut(GpuCodec(decoder, 3, 8, BF16, launch=LAUNCH), index[:1], codes[:1], sizes)
+    alone = cut(GpuCodec(decoder, 3, 8, BF16, launch=launcher()), index[:1], codes[:1], sizes)
     found["bf16 alone = in a batch of 3"] = bool(torch.equal(first[:1], alone))
     errors["bf16 alone against batch"] = error(alone, first[:1])
     errors["bf16 by 6 against cut"] = error(
-        cut(GpuCodec(decoder, 3, 8, BF16, launch=LAUNCH), index, codes, (6,) * 5), first
+        cut(GpuCodec(decoder, 3, 8, BF16, launch=launcher()), index, codes, (6,) * 5), first
     )
-    codec = GpuCodec(decoder, 3, 8, BF16, launch=LAUNCH)
+    codec = GpuCodec(decoder, 3, 8, BF16, launch=launcher())
     static = codes[:, :1].clone()
     out: list[Tensor] = []
     graph = graphed(lambda: out.append(codec.decode(index, static)))
@@ -301,7 +307,7 @@ def check(name: str, decoder: CodecDecoder) -> None:
         static.copy_(codes[:, frame : frame + 1])
         graph.replay()
         audio.append(out[-1].clone())
-    fresh = GpuCodec(decoder, 3, 8, BF16, launch=LAUNCH)
+    fresh = GpuCodec(decoder, 3, 8, BF16, launch=launcher())
     found["graph = eager"] = bool(torch.equal(torch.cat(audio, 1), cut(fresh, index, codes, (1,) * 30)))
     module = decoder.to(BF16)
     errors["module bf16"] = error(
@@ -324,7 +330,7 @@ def spf(codec: GpuCodec) -> int:
 
 def table() -> None:
     decoder = random_decoder(RELEASED_CODEC, GPU)
-    codec = GpuCodec(decoder, max(BATCHES), max(FRAMES), BF16, launch=LAUNCH)
+    codec = GpuCodec(decoder, max(BATCHES), max(FRAMES), BF16, launch=launcher())
     RESULTS["memory_gb"] = torch.cuda.memory_allocated() / 1e9
     times: dict[str, float] = {}
     print("\nTriton bf16, in a graph: ms (us a frame)")
@@ -341,7 +347,7 @@ def table() -> None:
     print("  units in two kernels:", RESULTS["two_kernel_units_ms"], flush=True)
     pieces = {}
     for at_once in (64, 128, 256, 512):
-        codec = GpuCodec(decoder, 128, 8, BF16, frames_at_once=at_once, launch=LAUNCH)
+        codec = GpuCodec(decoder, 128, 8, BF16, frames_at_once=at_once, launch=launcher())
         pieces[at_once] = {f"{b}x{t}": time_decode(codec, decoder, b, t) for b, t in ((64, 4), (128, 8))}
         del codec
     RESULTS["frames_at_once_ms"] = pieces
@@ -358,7 +364,7 @@ def plain() -> None:
 def profile(batch: int, frames: int) -> None:
     """Measures the time of each kernel in eager calls, in the order of the launches."""
     decoder = random_decoder(RELEASED_CODEC, GPU)
-    codec = GpuCodec(decoder, batch, frames, BF16, launch=LAUNCH)
+    codec = GpuCodec(decoder, batch, frames, BF16, launch=launcher())
     rows, codes = torch.arange(batch, device=GPU), random_codes(decoder, batch, frames)
     codec.decode(rows, codes)
     codec.launch = recorder = Recorder()
@@ -389,7 +395,7 @@ def sweep() -> None:
     everything = []
     for info, trial in trials():
         try:
-            ms = do_bench(lambda trial=trial: trial(LAUNCH), warmup=2, rep=8, return_mode="median")
+            ms = do_bench(lambda trial=trial: trial(launcher()), warmup=2, rep=8, return_mode="median")
         except Exception as failure:
             print("  ", info["name"], info["tiles"], "failed:", str(failure)[:100])
             continue

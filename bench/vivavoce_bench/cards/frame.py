@@ -12,12 +12,14 @@ import multiprocessing
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs
 from vivavoce_engine.gpu.launch import Launcher
@@ -29,6 +31,12 @@ from vivavoce_bench.cards.timing import median_ms
 DEVICE = torch.device("cuda")
 PROMPT = 40
 RING = 16
+
+
+def launcher(dependent: bool) -> Launcher:
+    """The card's launcher; with `dependent` its kernels begin early if the card can do that."""
+    card = Card.of(DEVICE)
+    return Launcher(replace(card, dependent_launch=dependent and card.dependent_launch))
 
 
 def build(
@@ -45,7 +53,7 @@ def build(
     talker, predictor = random_models(config, DEVICE, dtype)
     model = FrameModel(
         talker, predictor, config, rows=rows, batch=rows, prompt_tokens=max(256, 4 * PROMPT), positions=positions,
-        ring=RING, pad_id=5, deterministic=deterministic, launch=Launcher(dependent=dependent),
+        ring=RING, pad_id=5, deterministic=deterministic, launch=launcher(dependent),
     )  # fmt: skip
     model.tables.params[:] = torch.tensor([0.9, 50, 1.0, 1.05], device=DEVICE)
     model.tables.params[:, 1, 3] = 1.0
@@ -209,7 +217,9 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(SIZES))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64, 128, 256])
     parser.add_argument("--contexts", nargs="+", type=int, default=[200, 1000])
-    parser.add_argument("--dependent-launch", nargs="+", type=int, choices=(0, 1), default=[0, 1])
+    parser.add_argument(
+        "--dependent-launch", nargs="+", type=int, choices=(0, 1), default=[0, 1], help="1: where the card has it"
+    )
     parser.add_argument("--deterministic", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--skip-checks", action="store_true")
     parser.add_argument("--profile", action="store_true", help="also measure the time of each kernel")

@@ -275,12 +275,11 @@ def time_engine(model: Path, frames: int, streams: Sequence[int]) -> Json | None
 def time_frames(size: str, rows: Sequence[int]) -> Json | None:
     """Milliseconds a frame by rows, from cards/frame.py. None if they do not fit the card."""
     import torch
-    from vivavoce_engine.gpu.launch import Launcher
 
-    from vivavoce_bench.cards.frame import DEVICE, times
+    from vivavoce_bench.cards.frame import times
 
     try:
-        timed = times(size, list(rows), [CONTEXT], Launcher.of(DEVICE).dependent, deterministic=False)
+        timed = times(size, list(rows), [CONTEXT], dependent=True, deterministic=False)
     except torch.OutOfMemoryError:
         return None
     return dict(timed[str(CONTEXT)])

@@ -20,15 +20,15 @@ import torch
 import triton
 from torch import Tensor
 from vivavoce_engine.gpu import stack
+from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, Blocks, block_tokens, gemm, gemv, splits
 
-from vivavoce_bench.cards.frame import DEVICE, build
+from vivavoce_bench.cards.frame import DEVICE, build, launcher
 from vivavoce_bench.cards.timing import median_ms
 
-LAUNCH = Launcher(dependent=True)
 Product = tuple[int, int, int]
 """Outputs, summands, and the mode of the kernel's epilogue."""
 SMALL = [  # products of the code predictor, and of the 0.6B talker
@@ -58,11 +58,14 @@ VALUES = range(16, 257)
 """Numbers of weight values that a thread of a matrix-vector kernel may hold."""
 
 
-def candidates(product: Product, tokens: int) -> list[Blocks]:
+def candidates(product: Product, tokens: int, card: Card) -> list[Blocks]:
+    """Blocks to try, those whose stages fit the card's shared memory."""
     _, k, mode = product
     if tokens > GEMV_TOKENS:
         block_t = block_tokens(tokens)
-        return [Blocks(block_t, n, block_k, warps, stages) for n, block_k, warps, stages in GEMM_BLOCKS]
+        all_blocks = [Blocks(block_t, n, block_k, warps, stages) for n, block_k, warps, stages in GEMM_BLOCKS]
+        itemsize = torch.bfloat16.itemsize
+        return [blocks for blocks in all_blocks if card.fits(blocks.stages, blocks.stage_bytes(mode, itemsize))]
     width = triton.next_power_of_2(k) * (2 if mode == GATED.value else 1)
     return [
         Blocks(1, rows, k, warps, 1)
@@ -77,15 +80,16 @@ def compile_ahead(job: tuple[Product, int, Blocks]) -> bool:
     kind: dict[str, Any] = {"dtype": torch.bfloat16, "device": DEVICE}
     x, weight = torch.zeros(tokens, k, **kind), torch.zeros(2 * n if mode == GATED.value else n, k, **kind)
     out, bias = torch.zeros(tokens, n, **kind), torch.zeros(n, **kind)
+    launch = launcher(dependent=True)
     try:
         if tokens <= GEMV_TOKENS:
             norm = None if mode in (ADD.value, BIAS.value) else (torch.ones(k, **kind), 1e-6)
-            gemv(LAUNCH, x, weight, out, mode=mode, bias=bias, norm=norm, blocks=blocks)
+            gemv(launch, x, weight, out, mode=mode, bias=bias, norm=norm, blocks=blocks)
         elif mode == ADD.value:
-            parts = torch.zeros(splits(n, k), tokens, n, device=DEVICE)
-            gemm(LAUNCH, x, weight, parts, mode=PARTS.value, blocks=blocks)
+            parts = torch.zeros(splits(n, k, launch.card.multiprocessors), tokens, n, device=DEVICE)
+            gemm(launch, x, weight, parts, mode=PARTS.value, blocks=blocks)
         else:
-            gemm(LAUNCH, x, weight, out, mode=mode, bias=bias, blocks=blocks)
+            gemm(launch, x, weight, out, mode=mode, bias=bias, blocks=blocks)
         torch.cuda.synchronize()
     except Exception as failure:
         print(job, str(failure)[:100], flush=True)
@@ -125,10 +129,11 @@ def tune(size: str, batch: int, context: int, chosen: Chosen, works: Callable[[A
     """Maps each product to pairs (blocks, milliseconds per frame), best first."""
     model = build(size, torch.bfloat16, batch, context + 200, dependent=True)
     model.rows[:] = torch.arange(batch, device=DEVICE)
+    card = model.launch.card
     result: dict[str, Any] = {"before": round(time_frame(model, batch, context), 4)}
     for product in PRODUCTS[size]:
         times = []
-        for blocks in candidates(product, batch):
+        for blocks in candidates(product, batch, card):
             if works((product, batch, blocks)):
                 chosen.blocks[product] = blocks
                 times.append((round(time_frame(model, batch, context), 4), blocks))
@@ -149,12 +154,13 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=200)
     args = parser.parse_args()
     began_s = time.perf_counter()
+    card = Card.of(DEVICE)
     jobs = [
         (product, batch, blocks)
         for size in args.sizes
         for batch in args.batches
         for product in PRODUCTS[size]
-        for blocks in candidates(product, batch)
+        for blocks in candidates(product, batch, card)
     ]
     with multiprocessing.get_context("spawn").Pool(16) as pool:
         compiled = dict(zip(jobs, pool.map(compile_ahead, jobs, chunksize=4), strict=True))

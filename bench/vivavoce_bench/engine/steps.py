@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     recorder = Recorder(runner, args.rounds)
     recorder.frames(1)  # warm-up
     recorded = {rows: recorder.frames(rows) for rows in args.rows}
-    prefills = range(1, min(config.max_prefills_per_step, config.max_streams) + 1)
+    prefills = range(1, min(config.max_prefills_per_step, config.rows) + 1)
     starts = {count: recorder.starts(count) for count in prefills}
     document = {
         "machine": describe_machine(str(runner.device)),

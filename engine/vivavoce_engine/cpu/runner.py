@@ -4,6 +4,7 @@ A frame: code predictor (codes 1..G-1) → sum of the frame's code embeddings + 
 code 0 of the next frame, or end of speech. Reference: qwen-tts 0.1.1, Qwen3TTSTalkerForConditionalGeneration.
 """
 
+import logging
 import os
 import time
 from collections import defaultdict
@@ -32,6 +33,8 @@ from vivavoce_engine.models.prompts import embed_prompts
 from vivavoce_engine.models.talker import CONTROL_CODES
 from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 
+log = logging.getLogger(__name__)
+
 SMALL_HIDDEN_SIZE = 1024
 
 
@@ -43,11 +46,11 @@ class TorchRunner(ImmediateRunner):
         dtype = resolve_dtype(config.dtype, self.device)
         if self.device.type == "cpu":
             use_cpu_threads(checkpoint.talker.transformer.hidden_size)
-        self._checkpoint = checkpoint
+        self._checkpoint, self.config = checkpoint, config
         self._talker, self._predictor, decoder = load_models(checkpoint, self.device, dtype)
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
-        rows, talker = config.max_streams, checkpoint.talker
+        rows, talker = config.rows, checkpoint.talker
         like = self._talker.codec_head.weight
         self._cache = KVCache(talker.transformer, rows, config.max_context, like)
         self._frame_cache = self._predictor.frame_cache(talker, rows)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vivavoce_engine.checkpoint.files import CodecDecoderConfig, TalkerConfig
 from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.launch import DEPENDENT, Launcher
 from vivavoce_engine.gpu.steps import Steps
 from vivavoce_engine.models.code_predictor import CodePredictor
@@ -58,15 +59,15 @@ class KernelLaunch:
 class Recorder(Launcher):
     """Launches nothing, and notes each distinct launch in `launches`."""
 
-    def __init__(self, *, dependent: bool) -> None:
-        super().__init__(dependent=dependent)
+    def __init__(self, card: Card) -> None:
+        super().__init__(card)
         self.launches: set[KernelLaunch] = set()
 
     def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **meta: Any) -> None:  # noqa: ANN401
         assert all(size > 0 for size in grid)
         warps, stages = meta.pop("num_warps", WARPS), meta.pop("num_stages", STAGES)
         types, constants = tuple(map(type_name, arguments)), tuple(sorted(meta.items()))
-        dependent = self.dependent and DEPENDENT in kernel.arg_names
+        dependent = self.card.dependent_launch and DEPENDENT in kernel.arg_names
         self.launches.add(KernelLaunch(kernel.fn.__name__, types, constants, warps, stages, dependent, kernel))
 
 

@@ -11,7 +11,7 @@ does not depend on the number of tokens.
 # ruff: noqa: ANN001, ANN201
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.launch import Launcher
 
 PLAIN = tl.constexpr(0)
@@ -208,14 +209,16 @@ class Blocks:
     warps: int
     stages: int
 
+    def stage_bytes(self, mode: int, itemsize: int) -> int:
+        """Returns the shared memory that one pipeline stage of a tensor-core product takes."""
+        return (self.n * (2 if mode == GATED.value else 1) + self.t) * self.k * itemsize
+
 
 VALUES_MAX = 256
 """Most values of a weight in each thread of a matrix-vector kernel. Registers limit it."""
 TOKENS_MIN = 16
 """Fewest tokens of a block that tensor cores take."""
 SPLITS_MAX = 8
-MULTIPROCESSORS = 128
-"""Programs that keep the memory of an H100 busy: about one for each of its multiprocessors."""
 
 
 def gemv_tokens(hidden: int) -> int:
@@ -250,25 +253,30 @@ def block_tokens(tokens: int) -> int:
     return max(TOKENS_MIN, int(triton.next_power_of_2(tokens)))
 
 
-def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int) -> Blocks:
-    """Returns the tiling of a tensor-core product.
+def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int, card: Card) -> Blocks:
+    """Returns the tiling of a tensor-core product, with as many of the stages below as the card's memory holds.
 
     Measured on an H100 and, up to 64 tokens, in whole frames on an H200 (vivavoce_bench/cards/tune.py). Results do not
     depend on it: sums run over K in the same order.
     """
     if tokens > 64:
-        return Blocks(128, 64, largest_block(k, 128 // itemsize), 8, 4)
-    block_t = block_tokens(tokens)
-    # Six stages of a gated product fit into shared memory only with the smallest block of tokens.
-    deep = block_t == TOKENS_MIN and k <= 1024 if mode == GATED.value else block_t <= 2 * TOKENS_MIN
-    return Blocks(block_t, 64, largest_block(k, 256 // itemsize), 4, 6 if deep else 4)
+        blocks = Blocks(128, 64, largest_block(k, 128 // itemsize), 8, 4)
+    else:
+        block_t = block_tokens(tokens)
+        # Six stages of a gated product fit into an H200's shared memory only with the smallest block of tokens.
+        deep = block_t == TOKENS_MIN and k <= 1024 if mode == GATED.value else block_t <= 2 * TOKENS_MIN
+        blocks = Blocks(block_t, 64, largest_block(k, 256 // itemsize), 4, 6 if deep else 4)
+    return replace(blocks, stages=card.stages(blocks.stages, blocks.stage_bytes(mode, itemsize)))
 
 
-def splits(n: int, k: int) -> int:
-    """Returns the number of parts that a product's sums are split into. A product with few outputs would otherwise
-    leave most of the card idle."""
+def splits(n: int, k: int, multiprocessors: int) -> int:
+    """Returns the number of parts that a product's sums are split into, for at most one program a multiprocessor.
+
+    A product with few outputs would otherwise leave most of the card idle. More programs than that would write and
+    read more parts, and gain nothing.
+    """
     count = 1
-    while 2 * count * triton.cdiv(n, 64) <= MULTIPROCESSORS and k % (2 * count * 64) == 0 and count < SPLITS_MAX:
+    while 2 * count * triton.cdiv(n, 64) <= multiprocessors and k % (2 * count * 64) == 0 and count < SPLITS_MAX:
         count *= 2
     return count
 
@@ -339,7 +347,7 @@ def gemm(
     assert out.shape == ((parts, tokens, n) if mode == PARTS.value else (tokens, n))
     assert k % parts == 0, "every program sums equally many products"
     assert mode != PARTS.value or out.dtype == torch.float32
-    blocks = blocks or gemm_blocks(tokens, k // parts, mode, x.itemsize)
+    blocks = blocks or gemm_blocks(tokens, k // parts, mode, x.itemsize, launch.card)
     launch(
         gemm_kernel,
         (triton.cdiv(n, blocks.n), triton.cdiv(tokens, blocks.t), parts),

@@ -31,7 +31,7 @@ from vivavoce_engine.device import copy_into, to_device, to_host
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.graphs import Graphs, bucket_of
 from vivavoce_engine.gpu.launch import Launcher
-from vivavoce_engine.gpu.memory import check_memory, position_bytes
+from vivavoce_engine.gpu.memory import position_bytes, settle
 from vivavoce_engine.gpu.sampler import PARAMS
 from vivavoce_engine.gpu.starts import RowStart, pack_tokens
 from vivavoce_engine.gpu.steps import Steps
@@ -54,28 +54,28 @@ class GraphRunner:
     def __init__(
         self, name: str, checkpoint: Checkpoint, config: EngineConfig, device: torch.device, dtype: torch.dtype
     ) -> None:
+        if device.type == "cuda":
+            config = settle(config, checkpoint, device, dtype)
         self.device = device
-        self._checkpoint, self._config = checkpoint, config
-        check_memory(checkpoint, config, device, dtype)
+        self._checkpoint, self.config = checkpoint, config
         # Parameters of the decoder's activations are prepared in float32, even if it computes in another dtype.
         talker, predictor, decoder = load_models(checkpoint, device, dtype, torch.float32)
         self._talker, self._predictor = talker, predictor
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
         self.position_bytes = position_bytes(checkpoint, dtype)
-        networks = (talker, predictor, decoder)
+        networks, launch = (talker, predictor, decoder), Launcher.of(device)
+        log.info("Triton's kernels on %s, %s", launch.card, dtype)
         with torch.inference_mode():
-            self._steps = Steps(
-                networks, checkpoint.talker, checkpoint.tts_pad_token_id, config, dtype, Launcher.of(device)
-            )
+            self._steps = Steps(networks, checkpoint.talker, checkpoint.tts_pad_token_id, config, dtype, launch)
         del decoder, networks  # GpuCodec has copied its weights, in the dtype that it computes in
         if device.type == "cuda":
             torch.cuda.empty_cache()  # memory of loading: float32 copies, unprojected embeddings
         self._frames, self._starts, self._codec = self._steps.frames, self._steps.starts, self._steps.codec
         self._tables = self._frames.tables
         self._dummy = self._tables.dummy_row
-        self._text_sent = [0] * config.max_streams
-        self._pages_sent = [0] * config.max_streams
+        self._text_sent = [0] * config.rows
+        self._pages_sent = [0] * config.rows
         self._frame_stream = DeviceStream(device, priority=0)
         # Listeners wait for its audio. LOG.md has the gain.
         self._codec_stream = DeviceStream(device, priority=-1)

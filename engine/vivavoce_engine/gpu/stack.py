@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vivavoce_engine.checkpoint.files import TransformerConfig
 from vivavoce_engine.gpu.attention import Cache, Projected
+from vivavoce_engine.gpu.card import H200
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import ADD, GATED, PARTS, gemm, gemv, gemv_tokens, norm, splits
 from vivavoce_engine.models.layers import Block, Rope, Transformer
@@ -43,7 +44,8 @@ class Residual:
 class Stack:
     """One transformer, for at most `tokens` new tokens a step. The caller writes the inputs to `x` [tokens, hidden].
 
-    With `deterministic` results do not depend on the number of tokens, because every number is computed in one way.
+    With `deterministic` results depend neither on the number of tokens nor on the card's multiprocessors, because every
+    number is computed in one way.
     """
 
     def __init__(self, transformer: Transformer, tokens: int, launch: Launcher, *, deterministic: bool) -> None:
@@ -59,7 +61,8 @@ class Stack:
         self._qkv = like.new_empty(tokens, first.qkv.shape[0])
         self._inner = like.new_empty(tokens, first.down.shape[1])
         self._normed = like.new_empty(tokens, hidden)
-        sizes = [splits(*weight.shape) * tokens * hidden for weight in (first.o, first.down)]
+        self._multiprocessors = (H200 if deterministic else launch.card).multiprocessors
+        sizes = [self._splits(weight) * tokens * hidden for weight in (first.o, first.down)]
         self._parts = torch.empty(max(sizes), dtype=torch.float32, device=like.device)
         self.x = like.new_zeros(tokens, hidden)
 
@@ -85,6 +88,10 @@ class Stack:
         norm(self._launch, stream.x, norm_weight, self.eps, normed, parts=stream.parts)
         self.linear(normed, weight, out, mode)
 
+    def _splits(self, weight: Tensor) -> int:
+        n, k = weight.shape
+        return splits(n, k, self._multiprocessors)
+
     def _add(self, inner: Tensor, weight: Tensor) -> Residual:
         """x += inner · weightᵀ."""
         tokens = len(inner)
@@ -92,7 +99,7 @@ class Stack:
         if tokens <= self._gemv_tokens:
             gemv(self._launch, inner, weight, x, mode=ADD.value)
             return Residual(x)
-        count = splits(*weight.shape)
+        count = self._splits(weight)
         parts = self._parts[: count * x.numel()].view(count, tokens, -1)
         gemm(self._launch, inner, weight, parts, mode=PARTS.value)
         return Residual(x, parts)

@@ -4,9 +4,10 @@ Modules hold some weights in another form than the file: packed, projected, expo
 here. Tensor names are those of the released checkpoints.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ from vivavoce_engine.checkpoint.files import (
     TalkerConfig,
     TransformerConfig,
 )
-from vivavoce_engine.errors import CheckpointError
+from vivavoce_engine.errors import CheckpointError, is_device_lost, is_out_of_memory
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import CodecDecoder
 from vivavoce_engine.models.codec_encoder import CodecEncoder
@@ -31,7 +32,6 @@ from vivavoce_engine.models.talker import Talker, TextProjection
 NAMED_IN_ERROR = 5
 SNAKE_EPS = 1e-9
 USAGE_MIN = 1e-5
-TEXT_EMBEDDING = "talker.model.text_embedding.weight"
 TEXT_ROWS_AT_ONCE = 8192
 ENCODING_TENSORS = (
     "encoder.",
@@ -48,6 +48,16 @@ UNSPOKEN_CODEBOOKS = "encoder.quantizer.acoustic_residual_vector_quantizer.layer
 """Prefix of Mimi's codebooks. It has more of them than the talker."""
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Opens a safetensors file. Raises CheckpointError if it is broken."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is no complete safetensors file: {error}") from error
+
+
 class Weights:
     """The tensors of one safetensors file, with a record of which were taken.
 
@@ -57,14 +67,11 @@ class Weights:
 
     def __init__(self, path: Path, device: torch.device, dtype: torch.dtype, prefix: str = "") -> None:
         """Reads the tensors whose names begin with `prefix`."""
-        try:
-            with safe_open(path, framework="pt", device="cpu") as file:
-                names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
-                self._tensors = {name: file.get_tensor(name) for name in names}
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} is no complete safetensors file: {error}") from error
-        self.path = path
-        self.device = device
+        with opened(path) as file:
+            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
+            self._tensors = {name: file.get_tensor(name) for name in names}
+        self._path = path
+        self._device = device
         self.dtype = dtype
         self._asked: set[str] = set()
 
@@ -74,19 +81,18 @@ class Weights:
         self._asked.update(names)
         if any(name not in self._tensors for name in names):
             return torch.empty(0)
-        parts = [self._tensors[name].to(self.device, self.dtype) for name in names]
+        parts = [self._tensors[name].to(self._device, self.dtype) for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def take_as_it_is(self, name: str) -> Tensor:
+        """Returns a tensor on the host and in the file's dtype. Empty if it is missing."""
+        self._asked.add(name)
+        return self._tensors[name] if name in self._tensors else torch.empty(0)
 
     def take_float32(self, name: str) -> Tensor:
         """Returns a tensor in float32, for arithmetic that must not be rounded to `dtype`. Empty if it is missing."""
         self._asked.add(name)
-        return self._tensors[name].to(self.device, torch.float32) if name in self._tensors else torch.empty(0)
-
-    def take_on_host(self, name: str) -> Tensor:
-        """Returns a tensor on the host, as the file has it. Empty if it is missing."""
-        self._asked.add(name)
-        tensor: Tensor = self._tensors.get(name, torch.empty(0))
-        return tensor
+        return self._tensors[name].to(self._device, torch.float32) if name in self._tensors else torch.empty(0)
 
     def check(self, unused: Iterable[str]) -> None:
         """Raises CheckpointError if a taken tensor does not exist, or if a tensor was not taken and its name does not
@@ -96,7 +102,7 @@ class Weights:
         for kind, names in (("lacks", missing), ("has unexpected", unexpected)):
             if names:
                 more = f" and {len(names) - NAMED_IN_ERROR} more" if len(names) > NAMED_IN_ERROR else ""
-                raise CheckpointError(f"{self.path} {kind} tensors: {', '.join(names[:NAMED_IN_ERROR])}{more}")
+                raise CheckpointError(f"{self._path} {kind} tensors: {', '.join(names[:NAMED_IN_ERROR])}{more}")
 
 
 State = dict[str, Tensor]
@@ -112,9 +118,9 @@ def load_models(
     """
     try:
         return _load_models(checkpoint, device, dtype, codec_dtype or dtype)
-    except (torch.OutOfMemoryError, torch.AcceleratorError):
-        raise
     except RuntimeError as error:  # tensors of shapes that cannot be packed or projected
+        if is_out_of_memory(error) or is_device_lost(error):
+            raise
         raise CheckpointError(f"{checkpoint.path}: the weights do not fit config.json: {error}") from error
 
 
@@ -123,14 +129,13 @@ def _load_models(
 ) -> tuple[Talker, CodePredictor, CodecDecoder]:
     main = Weights(checkpoint.path / "model.safetensors", device, dtype)
     talker, predictor, text_projection = _main_state(main, checkpoint.talker)
-    wide = main.take_on_host(TEXT_EMBEDDING)
     main.check(unused=(SPEAKER_ENCODER,) if checkpoint.encoder else ())
     codec_file = Weights(checkpoint.path / "speech_tokenizer/model.safetensors", device, codec_dtype)
     codec = _codec_state(codec_file, checkpoint.codec)
     codec_file.check(unused=ENCODING_TENSORS)
     path = checkpoint.path
     with torch.no_grad():
-        talker["text_embedding.weight"] = _project_text(main, wide, checkpoint.talker, text_projection)
+        _project_text(path, checkpoint.talker, talker, text_projection)
         _project_codes(checkpoint.talker, talker, predictor)
     return (
         _build(path, lambda: Talker(checkpoint.talker), talker, device),
@@ -208,9 +213,10 @@ def _build(path: Path, make: Callable[[], ModuleT], state: State, device: torch.
 
 
 def _main_state(file: Weights, config: TalkerConfig) -> tuple[State, State, State]:
-    """Reads model.safetensors → states of talker, code predictor and text projection. The talker's lacks its text
-    embedding, and embeddings are not yet projected."""
+    """Reads model.safetensors → states of talker, code predictor and text projection. Embeddings are not yet projected,
+    and that of the text is still on the host."""
     talker = _transformer_state(file, "talker.model.", config.transformer)
+    talker["text_embedding.weight"] = file.take_as_it_is("talker.model.text_embedding.weight")
     talker["codec_embedding.weight"] = file.take("talker.model.codec_embedding.weight")
     talker["codec_head.weight"] = file.take("talker.codec_head.weight")
     prefix = "talker.code_predictor."
@@ -253,17 +259,20 @@ def _packed_state(file: Weights, source: str, target: str) -> State:
     return state
 
 
-def _project_text(file: Weights, wide: Tensor, config: TalkerConfig, projection: State) -> Tensor:
-    """Projects the wide text embedding, so that a token is one look-up: returns [text_vocab_size, hidden].
+def _project_text(path: Path, config: TalkerConfig, talker: State, projection: State) -> None:
+    """Replaces the wide text embedding by its projection, so that a token is one look-up.
 
-    The wide table lies on the host. On a small card it would not fit beside the rest.
+    The embedding goes to the device part by part: at once it would take more memory than the engine has left on a small
+    card.
     """
+    embedding, like = talker["text_embedding.weight"], projection["linear_fc1.weight"]
     hidden = config.transformer.hidden_size
-    module = _build(file.path, lambda: TextProjection(config.text_hidden_size, hidden), projection, file.device)
-    table = torch.empty(len(wide), hidden, dtype=file.dtype, device=file.device)
-    for rows, chunk in zip(*(torch.split(one, TEXT_ROWS_AT_ONCE) for one in (table, wide)), strict=True):
-        rows.copy_(module(chunk.to(file.device, file.dtype)))
-    return table
+    module = _build(path, lambda: TextProjection(config.text_hidden_size, hidden), projection, like.device)
+    projected = like.new_empty(len(embedding), hidden)
+    for at in range(0, len(embedding), TEXT_ROWS_AT_ONCE):
+        part = slice(at, at + TEXT_ROWS_AT_ONCE)
+        projected[part] = module(embedding[part].to(like))
+    talker["text_embedding.weight"] = projected
 
 
 def _project_codes(config: TalkerConfig, talker: State, predictor: State) -> None:

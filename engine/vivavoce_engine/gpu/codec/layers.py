@@ -150,7 +150,7 @@ class Product:
         assert x.keep == (self.taps - 1) * self.dilation, "a window begins with the oldest input that is kept"
         assert width * x.rate == out.channels * out.rate
         assert residual is None or (residual.channels, residual.rate) == (columns, x.rate)
-        tiles = tiles or choose(rows, columns, depth, x.memory.dtype)
+        tiles = tiles or choose(rows, columns, depth, x.memory.dtype, launch.card)
         launch(
             product_kernel,
             (tiles.count(rows, columns),),
@@ -219,7 +219,7 @@ class Unit:
         `hidden` is scratch memory.
         """
         rows = shape.rows(x)
-        tiles = tiles or choose_unit(rows, x.channels, x.memory.dtype)
+        tiles = tiles or choose_unit(rows, x.channels, x.memory.dtype, launch.card)
         if tiles is None or not fuse:
             self.spread(launch, shape, x, hidden)
             self.point(launch, shape, hidden, out, raw, None if last else raw)

@@ -1,8 +1,10 @@
 """Tiles of Code2Wav's matrix products: a small table instead of tuning at start-up."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+
+from vivavoce_engine.gpu.card import Card
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,39 +19,55 @@ class Tiles:
     warps: int
     stages: int
 
+    def stage_bytes(self, dtype: torch.dtype) -> int:
+        """Returns the shared memory that one pipeline stage takes."""
+        return (self.rows + self.columns + self.more_columns) * self.depth * dtype.itemsize
+
     def count(self, rows: int, columns: int) -> int:
         """Returns the number of programs of a product with `rows` rows and `columns` columns."""
         return -(-rows // self.rows) * -(-columns // (self.columns + self.more_columns))
 
 
-ENOUGH_PROGRAMS = 112
-"""Programs that keep an H100's 132 multiprocessors busy. Beyond that, larger tiles are better: they read less."""
+BUSY = 0.85
+"""Programs for each multiprocessor that keep a card busy. Beyond that, larger tiles are better: they read less."""
 FEW_ROWS = 16
 LONG_SUM = 2048
 """Shortest sum that the largest tiles are used for. A shorter sum ends too soon to gain by them, and their last steps
 need more registers than there are."""
 
 
-def choose(rows: int, columns: int, depth: int, dtype: torch.dtype) -> Tiles:
+def enough_programs(card: Card) -> int:
+    """Returns the number of programs that keep a card busy: 112 on an H200."""
+    return int(BUSY * card.multiprocessors)
+
+
+def choose(rows: int, columns: int, depth: int, dtype: torch.dtype, card: Card) -> Tiles:
     """Returns tiles for the product of [rows, depth] and [depth, columns]."""
     if dtype == torch.float32:
-        return Tiles(32, _cut(columns, 64), 0, 32, 4, 2)
-    candidates = _candidates(columns, depth)
-    fitting = (tiles for tiles in candidates if tiles.count(rows, columns) >= ENOUGH_PROGRAMS)
-    tiles = next(fitting, None) if rows > FEW_ROWS else None
-    return tiles or _streaming(rows, columns, depth)
+        return _fitted(Tiles(32, _cut(columns, 64), 0, 32, 4, 2), dtype, card)
+    enough = enough_programs(card)
+    busy = (tiles for tiles in _candidates(columns, depth) if tiles.count(rows, columns) >= enough)
+    tiles = next(busy, None) if rows > FEW_ROWS else None
+    return _fitted(tiles or _streaming(rows, columns, depth), dtype, card)
 
 
-def choose_unit(rows: int, width: int, dtype: torch.dtype) -> Tiles | None:
+def choose_unit(rows: int, width: int, dtype: torch.dtype, card: Card) -> Tiles | None:
     """Returns tiles for a whole residual unit of `width` channels in one kernel. None if the width does not allow it,
     or for float32, whose sums do not fit into the registers."""
     halves = {96: (64, 32), 192: (128, 64)}.get(width, (width, 0))
     if dtype == torch.float32 or sum(halves) > 192 or halves[0] & (halves[0] - 1) or halves[0] < 16:
         return None
     depth = min(64, max(16, width & -width))
-    if rows >= 128 * ENOUGH_PROGRAMS:
-        return Tiles(128, *halves, depth, 8 if width > 96 else 4, 4)
-    return Tiles(64, *halves, depth, 4, 4)
+    if rows >= 128 * enough_programs(card):
+        tiles = Tiles(128, *halves, depth, 8 if width > 96 else 4, 4)
+    else:
+        tiles = Tiles(64, *halves, depth, 4, 4)
+    return _fitted(tiles, dtype, card)
+
+
+def _fitted(tiles: Tiles, dtype: torch.dtype, card: Card) -> Tiles:
+    """The same tiles with as many of their stages as the card's memory holds."""
+    return replace(tiles, stages=card.stages(tiles.stages, tiles.stage_bytes(dtype)))
 
 
 def _candidates(columns: int, depth: int) -> list[Tiles]:
