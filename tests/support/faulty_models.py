@@ -85,7 +85,7 @@ def faulty_parts(refusal: Path | None, load_s: float, rows: Path | None) -> Part
 def faulty_model(
     name: str = "faulty", refusal: Path | None = None, load_s: float = 0.0, rows: Path | None = None
 ) -> Model:
-    """A faulty model. It cannot be loaded while the file `refusal` exists, for lack of memory if that has a text. Loading settles on the number of rows that
-    the file `rows` holds, as a card's memory does."""
+    """A faulty model. While the file `refusal` exists, it cannot be loaded: for lack of memory if that has a text.
+    Loading settles on the number of rows that the file `rows` holds, as a card's memory does."""
     info = replace(FAKE_INFO, name=name)
     return Model(info, FakeText(info), partial(faulty_parts, refusal, load_s, rows))
