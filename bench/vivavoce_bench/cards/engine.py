@@ -133,7 +133,7 @@ def measure_engine(model: Path, streams: Sequence[int], frames: int, steps_ahead
     runner.capacity = replace(runner.capacity, steps_ahead=steps_ahead)
     load_s = time.perf_counter() - started_s
     free, total = torch.cuda.mem_get_info()
-    engine = Engine(runner, config)
+    engine = Engine(runner, runner.config)
     engine.start()
     try:
         asyncio.run(first_audio_ms(engine))  # warm-up
