@@ -68,12 +68,16 @@ def load_parts(path: Path, config: EngineConfig, model_id: str) -> Parts:
     Raises:
         CheckpointError: the checkpoint is not servable.
     """
-    from vivavoce_engine.models.reference_encoder import ReferenceEncoder  # imports torch, which takes seconds
+    from vivavoce_engine.gpu.loading import loading_on  # imports torch, which takes seconds
+    from vivavoce_engine.models.reference_encoder import ReferenceEncoder
 
     started_s = time.monotonic()
     checkpoint = read_checkpoint(path)
     runner = make_runner(model_id, checkpoint, config)
-    encoder = ReferenceEncoder(checkpoint, runner.device) if checkpoint.encoder else None
+    encoder = None
+    if checkpoint.encoder is not None:
+        with loading_on(runner.device):
+            encoder = ReferenceEncoder(checkpoint, runner.device)
     log.info("loaded %s in %.1f s", path, time.monotonic() - started_s)
     return Parts(runner, runner.speaker_embeddings(), encoder, runner.config)
 

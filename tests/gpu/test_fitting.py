@@ -131,7 +131,8 @@ def test_each_row_takes_memory_and_graphs_do(counters: dict[str, Counter]) -> No
     assert few.tables < more.tables
     assert few.code2wav < more.code2wav
     eager = counters["0.6b"](EngineConfig(max_streams=8, eager=True))
-    assert few.unseen - eager.unseen == (4 + 10 + 2 + 4 * 4) * memory.GRAPH_BYTES
+    assert (few.graphs, eager.graphs) == (4 + 10 + 2 + 4 * 4, 0)
+    assert few.unseen - eager.unseen == few.graphs * memory.GRAPH_BYTES
 
 
 @pytest.mark.parametrize(
@@ -305,7 +306,7 @@ def test_settings_come_from_the_memory_of_the_card(
     monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
     monkeypatch.setattr(Launcher, "of", classmethod(lambda cls, _: Launcher.__new__(cls)))
     launch = Launcher.of(CPU)
-    monkeypatch.setattr(memory, "Counter", lambda *_: lambda config: Usage(1, 1, 1, 0, 1, 10**6, 1, 1))
+    monkeypatch.setattr(memory, "Counter", lambda *_: lambda config: Usage(1, 1, 1, 0, 0, 1, 10**6, 1, 1))
     assert isinstance(launch, Launcher)
     caplog.set_level("INFO")
     settled = memory.settle(EngineConfig(), released("0.6b"), CARD, torch.bfloat16)

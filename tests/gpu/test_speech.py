@@ -51,8 +51,7 @@ def dtype(request: pytest.FixtureRequest) -> str:
 
 
 def said(engine_runner: GraphRunner | TorchRunner, *requests: SynthesisRequest) -> list[Speech]:
-    config = EngineConfig(max_streams=ROWS, max_context=512, max_queue=1000, max_queue_s=1e6, max_prefills_per_step=8)
-    with running(Engine(engine_runner, config)) as engine:
+    with running(Engine(engine_runner, engine_runner.config)) as engine:
         return speak(engine, *requests)
 
 
@@ -160,8 +159,7 @@ def test_half_an_hour_of_speech_over_all_rows_with_joins_and_cancels() -> None:
                 return
             await asyncio.sleep(0.05)
 
-    config = EngineConfig(max_streams=ROWS, max_context=512, max_queue=1000, max_queue_s=1e6, max_prefills_per_step=8)
-    with running(Engine(runner("bfloat16"), config)) as engine:
+    with running(Engine(runner("bfloat16"), runner("bfloat16").config)) as engine:
         asyncio.run(everybody(engine))
         assert engine.ready
         assert engine.stats().running == engine.stats().queued == 0

@@ -14,7 +14,7 @@ from vivavoce_engine.batching.isolation import isolated
 from vivavoce_engine.batching.runner import Outcome
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
-from vivavoce_engine.errors import CheckpointError
+from vivavoce_engine.errors import CheckpointError, NoRoom
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeEncoder, FakeRunner, FakeText, fake_presets
 from vivavoce_engine.model import Parts
 
@@ -75,7 +75,8 @@ class FaultyEncoder(FakeEncoder):
 
 def faulty_parts(refusal: Path | None, load_s: float, rows: Path | None) -> Parts:
     if refusal is not None and refusal.exists():
-        raise CheckpointError("the weights are of another model")
+        lack = refusal.read_text()
+        raise NoRoom(lack) if lack else CheckpointError("the weights are of another model")
     time.sleep(load_s)
     settled = None if rows is None else EngineConfig(max_streams=int(rows.read_text()))
     return Parts(FaultyRunner(before_step=misbehave), fake_presets(), FaultyEncoder(), settled)
@@ -84,7 +85,7 @@ def faulty_parts(refusal: Path | None, load_s: float, rows: Path | None) -> Part
 def faulty_model(
     name: str = "faulty", refusal: Path | None = None, load_s: float = 0.0, rows: Path | None = None
 ) -> Model:
-    """A faulty model. It cannot be loaded while the file `refusal` exists. Loading settles on the number of rows that
-    the file `rows` holds, as a card's memory does."""
+    """A faulty model. While the file `refusal` exists, it cannot be loaded: for lack of memory if that has a text.
+    Loading settles on the number of rows that the file `rows` holds, as a card's memory does."""
     info = replace(FAKE_INFO, name=name)
     return Model(info, FakeText(info), partial(faulty_parts, refusal, load_s, rows))

@@ -39,6 +39,8 @@ class Usage:
     """Weights, buffers and state of Code2Wav, and the audio that its graphs leave in place."""
     encoder: int
     """The reference encoder at work. 0 if the model does not clone."""
+    graphs: int
+    """Number of recorded graphs."""
     unseen: int
     """Memory that no tensor shows: graphs, kernels, fragments."""
     page: int

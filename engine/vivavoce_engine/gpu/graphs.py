@@ -35,7 +35,7 @@ class Graphs:
         self._pool = None if self._eager else torch.cuda.graph_pool_handle()
 
     def record(self, key: Hashable, launch: Launch) -> None:
-        """Runs `launch` once, which compiles its kernels, and records it under `key`.
+        """Runs `launch` once, which compiles its kernels, and records it under `key`, which runs it once more.
 
         Record the largest step first: the others then fit into its memory.
         """
@@ -56,6 +56,7 @@ class Graphs:
         finally:
             if collecting:
                 gc.enable()
+        graph.replay()  # its first replay uploads the graph, and takes memory that another process may have later
         return graph.replay
 
     def __len__(self) -> int:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vivavoce_engine.batching.capacity import DEVICE
-from vivavoce_engine.batching.isolation import isolated
+from vivavoce_engine.batching.isolation import failing_for_memory, isolated
 from vivavoce_engine.batching.messages import AudioChunk
 from vivavoce_engine.batching.runner import Outcome, Step
 from vivavoce_engine.batching.scheduler import Plan
@@ -131,11 +131,14 @@ class GraphRunner:
             with self._frame_stream.current(after=self._first_audio):
                 isolated(self._start, plan.start, outcome)
                 step = [sequence for sequence in plan.step if sequence.utterance_id not in outcome.failed]
-                ended = self._step(step) if step else None
+                ended = None
+                if step:
+                    with failing_for_memory(step, outcome):
+                        ended = self._step(step)
                 framed = self._frame_stream.record_event()
             with self._codec_stream.current(after=framed):
                 vocode = [item for item in plan.vocode if item[0].utterance_id not in outcome.failed]
-                pieces = self._vocode(vocode)
+                pieces = self._vocode(vocode, outcome)
                 done = self._codec_stream.record_event()
         # If all rows have just begun, listeners wait for first audio, and none of them for the next frame.
         self._first_audio = done if plan.start and len(plan.start) == len(plan.step) else None
@@ -239,24 +242,28 @@ class GraphRunner:
         self._graphs.launch(("frame", batch), lambda: self._frames.frame(batch))
         return to_host(self._frames.ended[: len(rows)])
 
-    def _vocode(self, vocode: Iterable[tuple[Sequence, int]]) -> dict[int, list[tuple[Tensor, Tensor, int]]]:
+    def _vocode(
+        self, vocode: Iterable[tuple[Sequence, int]], outcome: Outcome
+    ) -> dict[int, list[tuple[Tensor, Tensor, int]]]:
         """Decodes the planned frames in calls of the recorded sizes → utterance id: (audio, codes, index in both) of
-        each call."""
+        each call. A call that finds no memory fails its utterances."""
         done: dict[int, list[tuple[Tensor, Tensor, int]]] = {sequence.utterance_id: [] for sequence, _ in vocode}
         todo = [Waiting(sequence, sequence.frames_vocoded, frames) for sequence, frames in vocode]
         for size in self._steps.pieces:
             while due := [item for item in todo if item.frames >= size]:
                 batch = bucket_of(len(due), self._steps.codec_batches)
                 fill = batch - len(due)
-                copy_into(self._steps.codec_rows, [item.sequence.row for item in due] + [self._dummy] * fill)
-                copy_into(self._steps.codec_first, [item.first for item in due] + [0] * fill)
-                self._codec_graphs.launch((batch, size), lambda b=batch, t=size: self._steps.decode(b, t))  # type: ignore[misc]
-                audio, codes = (to_host(out[: len(due)]) for out in self._steps.decoded[batch, size])
-                for at, item in enumerate(due):
-                    done[item.sequence.utterance_id].append((audio, codes, at))
+                with failing_for_memory([item.sequence for item in due], outcome):
+                    copy_into(self._steps.codec_rows, [item.sequence.row for item in due] + [self._dummy] * fill)
+                    copy_into(self._steps.codec_first, [item.first for item in due] + [0] * fill)
+                    self._codec_graphs.launch((batch, size), lambda b=batch, t=size: self._steps.decode(b, t))  # type: ignore[misc]
+                    audio, codes = (to_host(out[: len(due)]) for out in self._steps.decoded[batch, size])
+                    for at, item in enumerate(due):
+                        done[item.sequence.utterance_id].append((audio, codes, at))
+                for item in due:
                     item.first += size
-                    item.frames -= size
-        return done
+                    item.frames = 0 if item.sequence.utterance_id in outcome.failed else item.frames - size
+        return {utterance_id: parts for utterance_id, parts in done.items() if utterance_id not in outcome.failed}
 
 
 @dataclass
