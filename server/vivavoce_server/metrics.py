@@ -110,7 +110,8 @@ class _EngineCollector(Collector):
         self._engines = engines
 
     def collect(self) -> Iterable[Metric]:
-        rows = GaugeMetricFamily("vivavoce_active_rows", "Utterances that run", labels=["model"])
+        rows = GaugeMetricFamily("vivavoce_rows", "Utterances that can run at once", labels=["model"])
+        active = GaugeMetricFamily("vivavoce_active_rows", "Utterances that run", labels=["model"])
         queued = GaugeMetricFamily("vivavoce_queued", "Utterances that wait for a row", labels=["model"])
         steps = CounterMetricFamily("vivavoce_engine_steps", "Engine steps", labels=["model"])
         frames = CounterMetricFamily("vivavoce_frames", "Codec frames made; their rate is frames/s", labels=["model"])
@@ -124,7 +125,8 @@ class _EngineCollector(Collector):
         )
         for model, engine in self._engines.items():
             stats = engine.stats()
-            rows.add_metric([model], stats.running)
+            rows.add_metric([model], engine.rows)
+            active.add_metric([model], stats.running)
             queued.add_metric([model], stats.queued)
             steps.add_metric([model], stats.steps)
             frames.add_metric([model], stats.frames)
@@ -132,7 +134,7 @@ class _EngineCollector(Collector):
             counts = engine.restarts
             for reason in get_args(Reason):
                 restarts.add_metric([model, reason], counts[reason])
-        return [rows, queued, steps, frames, processes, restarts]
+        return [rows, active, queued, steps, frames, processes, restarts]
 
 
 class SpeechMeter:

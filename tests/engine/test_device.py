@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from vivavoce_engine import VoiceReference
+from vivavoce_engine import EngineConfig, VoiceReference
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.device import staging, to_device, use_device
 from vivavoce_engine.models import loader
 from vivavoce_engine.models.reference_encoder import ReferenceEncoder
@@ -130,3 +132,13 @@ def test_weights_that_find_no_memory_are_not_called_unfit(
     checkpoint = read_checkpoint(checkpoints("tiny", "custom_voice"))
     with pytest.raises(RuntimeError, match="out of memory"):
         loader.load_models(checkpoint, torch.device("cpu"), torch.float32)
+
+
+def test_a_step_of_the_plain_runner_uses_the_card_on_any_thread(
+    checkpoints: Checkpoints, cards: list[torch.device]
+) -> None:
+    config = EngineConfig(max_streams=1, max_context=64, device="cpu", dtype="float32")
+    runner = TorchRunner("tiny", read_checkpoint(checkpoints("tiny", "custom_voice")), config)
+    runner.device = torch.device("cuda:1")
+    runner.run(Plan((), (), ()))
+    assert [str(card) for card in cards] == ["cuda:1"]

@@ -204,6 +204,17 @@ async def test_a_card_that_a_neighbour_has_filled_is_a_503_for_that_request_alon
         assert metric(server.url, "vivavoce_engine_restarts_total") == 0
 
 
+def test_rows_that_loading_settles_are_in_the_metrics(tmp_path: Path) -> None:
+    rows = tmp_path / "rows"
+    rows.write_text("12")
+    with live_server(EngineProcess(faulty_model(rows=rows), EngineConfig())) as server:
+        assert metric(server.url, "vivavoce_rows") == 12
+    with live_server(EngineProcess(faulty_model(rows=rows), EngineConfig(), on_demand_s=60)) as server:
+        assert metric(server.url, "vivavoce_rows") == 8
+        assert httpx.post(f"{server.url}{SPEECH}", json=BODY, timeout=HUNG_S).status_code == 200
+        assert metric(server.url, "vivavoce_rows") == 12
+
+
 async def test_an_engine_that_does_not_get_its_memory_back_is_no_dead_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

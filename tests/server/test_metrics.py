@@ -158,6 +158,7 @@ def test_speech_is_counted(server: LiveServer) -> None:
     assert numbers["vivavoce_underrun_seconds_count", ""] == 2
     assert numbers["vivavoce_audio_seconds_total", ""] == pytest.approx(2 * len("Hello.") * 0.08)
     assert numbers["vivavoce_frames_total", ""] == 2 * len("Hello.")
+    assert numbers["vivavoce_rows", ""] == 8
     assert numbers["vivavoce_active_rows", ""] == numbers["vivavoce_queued", ""] == 0
     assert numbers["vivavoce_engine_steps_total", ""] >= len("Hello.")
 

@@ -24,7 +24,7 @@ from vivavoce_engine.batching.sequence import MIN_FRAMES, Sequence
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu.sampling import SamplingTable, uniform
-from vivavoce_engine.device import resolve_dtype
+from vivavoce_engine.device import resolve_dtype, use_device
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.models.layers import KVCache, RowView
@@ -78,6 +78,7 @@ class TorchRunner(ImmediateRunner):
 
     def run(self, plan: Plan) -> Outcome:
         """Does prefill, one frame a row, and audio. Rows outside the plan keep their state bit for bit."""
+        use_device(self.device)  # whichever thread this is
         outcome = Outcome(plan, {}, {}, {})
         calls: defaultdict[tuple[int, int], list[Sequence]] = defaultdict(list)
         for sequence, frames in plan.vocode:
