@@ -276,15 +276,16 @@ def check_rows(config: EngineConfig, name: str, checkpoint: str) -> list[Finding
     from vivavoce_engine.gpu.choice import choices
 
     try:
-        path, chosen = located(checkpoint), choices(config)[0].config
+        path = located(checkpoint)
         if path is None:
             return []
         files = read_checkpoint(path)
+        chosen = choices(config, files.talker.transformer.hidden_size)[0].config
     except EngineError:
         return []  # the checks of model and runner say so
     device = torch.device(chosen.device)
     if device.type == "cpu":
-        return [Finding("rows", "ok", f"{name} speaks {chosen.rows} utterances at once.")]
+        return [Finding("rows", "ok", f"{name} speaks {chosen.rows} utterances at once on the CPU.")]
     from vivavoce_engine.gpu.memory import settle, settle_plain
 
     settled_by = settle_plain if chosen.runner == "torch" else settle

@@ -90,7 +90,8 @@ def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> Mode
     """
     from vivavoce_engine.gpu.choice import first_that_works  # imports torch, which takes seconds
 
-    return first_that_works(config, partial(_make, name, checkpoint))
+    hidden_size = checkpoint.talker.transformer.hidden_size
+    return first_that_works(config, hidden_size, partial(_make, name, checkpoint))
 
 
 def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunner:

@@ -87,6 +87,20 @@ def test_auto_speaks_on_the_cpu_beside_a_card_that_cannot_be_used(
     assert "the CPU speaks although there is a card" in only.loses
 
 
+def test_a_small_model_speaks_on_the_cpu_where_triton_cannot_run(machine: Machine) -> None:
+    """Beside a card too: to launch one operation after the other takes longer than to compute them."""
+    machine((7, 5))
+    (only,) = choices(EngineConfig(), hidden_size=512)
+    assert (only.config.device, only.config.runner) == CPU
+    assert "older than sm_80" in only.loses
+    assert "faster for a small model" in only.loses
+    named = choices(EngineConfig(device="cuda"), hidden_size=512)
+    assert [(one.config.device, one.config.runner) for one in named] == [PLAIN]
+    machine()
+    good = choices(EngineConfig(), hidden_size=512)
+    assert [(one.config.device, one.config.runner) for one in good] == [CARD, CPU]
+
+
 def test_a_machine_without_a_card_speaks_without_a_warning(machine: Machine) -> None:
     machine(driver=None, usable=False, cuda=None)
     (only,) = choices(EngineConfig())
@@ -146,7 +160,7 @@ def test_the_next_choice_speaks_if_the_first_cannot_be_made(machine: Machine, ca
     fault = RuntimeError("out of resource: shared memory, Required: 184320\nmuch more")
     make = Maker({CARD: fault, PLAIN: RuntimeError("CUDA error: unspecified launch failure")})
     with caplog.at_level(logging.WARNING):
-        assert first_that_works(EngineConfig(), make) == CPU
+        assert first_that_works(EngineConfig(), 1024, make) == CPU
     assert make.made == [CARD, PLAIN, CPU]
     warnings = [record.getMessage() for record in caplog.records]
     assert (
@@ -158,17 +172,17 @@ def test_the_next_choice_speaks_if_the_first_cannot_be_made(machine: Machine, ca
 def test_a_model_without_room_on_the_card_goes_to_the_cpu_at_once(machine: Machine) -> None:
     machine()
     make = Maker({CARD: NoRoom("8 rows take 9.0 GB; --max-streams 2 would fit")})
-    assert first_that_works(EngineConfig(), make) == CPU
+    assert first_that_works(EngineConfig(), 1024, make) == CPU
     assert make.made == [CARD, CPU]
     with pytest.raises(NoRoom, match="--max-streams 2 would fit"):
-        first_that_works(EngineConfig(device="cuda"), Maker(make.faults))
+        first_that_works(EngineConfig(device="cuda"), 1024, Maker(make.faults))
 
 
 def test_a_broken_checkpoint_is_reported_and_not_tried_elsewhere(machine: Machine) -> None:
     machine()
     make = Maker({CARD: CheckpointError("lacks tensors")})
     with pytest.raises(CheckpointError, match="lacks tensors"):
-        first_that_works(EngineConfig(), make)
+        first_that_works(EngineConfig(), 1024, make)
     assert make.made == [CARD]
 
 

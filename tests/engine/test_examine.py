@@ -346,8 +346,9 @@ def test_a_name_that_the_hub_cannot_have_is_an_error() -> None:
             {"max_streams": 4},
             "mine speaks 4 utterances at once on cuda, with 4096 positions of keys and values that they share.",
         ),
-        ({"triton": False}, {}, "mine speaks 8 utterances at once on cuda."),
-        ({}, {"device": "cpu"}, "mine speaks 8 utterances at once."),
+        ({"triton": False}, {"device": "cuda"}, "mine speaks 8 utterances at once on cuda."),
+        ({"triton": False}, {}, "mine speaks 8 utterances at once on the CPU."),
+        ({}, {"device": "cpu"}, "mine speaks 8 utterances at once on the CPU."),
     ],
 )
 def test_rows_are_those_that_serving_settles_on(

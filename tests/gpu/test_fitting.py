@@ -25,6 +25,7 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.errors import CheckpointError, NoRoom
 from vivavoce_engine.gpu import loading, memory
+from vivavoce_engine.gpu.card import H200
 from vivavoce_engine.gpu.fitting import GB, CardMemory, Fit, Usage
 from vivavoce_engine.gpu.graphs import BATCHES
 from vivavoce_engine.gpu.launch import Launcher
@@ -53,7 +54,7 @@ def released(size: str) -> Checkpoint:
 
 @pytest.fixture(scope="module")
 def counters() -> dict[str, Counter]:
-    launch = Launcher.of(CPU)
+    launch = Launcher(H200)
     return {size: Counter(released(size), torch.bfloat16, launch) for size in ("0.6b", "1.7b")}
 
 
@@ -78,7 +79,7 @@ def test_the_count_is_the_memory_of_a_runner(tmp_path: Path, shape: ShapeName, d
     """To the byte, for all tensors. Audio that graphs leave in place is there only on a card."""
     checkpoint = read_checkpoint(write_checkpoint(tmp_path, shape, "custom_voice"))
     config = EngineConfig(max_streams=rows, max_context=100, max_chunk_frames=4, kv_positions=300)
-    usage = Counter(checkpoint, dtype, Launcher.of(CPU))(config)
+    usage = Counter(checkpoint, dtype, Launcher(H200))(config)
     runner = GraphRunner("made", checkpoint, config, CPU, dtype)
     counted = usage.weights + usage.tables + usage.code2wav + (config.kv_pages + 1) * usage.page
     frames = {1: 1, 3: 1 + 2 + 3}[rows] * (1 + 2 + 4)
@@ -103,7 +104,7 @@ def test_to_count_imports_neither_a_compiler_nor_sympy() -> None:
     count = (
         "import sys, torch; from tests.gpu.test_fitting import *;"
         "before = set(sys.modules);"
-        "Counter(released('0.6b'), torch.bfloat16, Launcher.of(CPU))(EngineConfig());"
+        "Counter(released('0.6b'), torch.bfloat16, Launcher(H200))(EngineConfig());"
         "sys.exit(str({'sympy', 'torch._dynamo'} & set(sys.modules) - before or ''))"
     )
     ran = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, check=False)
@@ -305,7 +306,7 @@ def test_settings_come_from_the_memory_of_the_card(
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
     monkeypatch.setattr(Launcher, "of", classmethod(lambda cls, _: Launcher.__new__(cls)))
-    launch = Launcher.of(CPU)
+    launch = Launcher(H200)
     monkeypatch.setattr(memory, "Counter", lambda *_: lambda config: Usage(1, 1, 1, 0, 0, 1, 10**6, 1, 1))
     assert isinstance(launch, Launcher)
     caplog.set_level("INFO")
