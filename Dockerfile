@@ -20,11 +20,14 @@ RUN python -c "import tomllib; \
     print(*(line for line in lines if not line.startswith(project['name'])), sep='\n')" > requirements.txt
 
 FROM build AS third-party-cpu
-ARG TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
-# Without "+cpu", an index that is out of reach would mean gigabytes of CUDA, silently.
+# A page or a folder that lists wheels of torch for a CPU.
+ARG TORCH_CPU_WHEELS=https://download.pytorch.org/whl/cpu/torch/
+# torch comes from there or not at all: PyPI's would bring gigabytes of CUDA. Only a GPU uses Triton.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/vivavoce/bin/python install --extra-index-url "$TORCH_CPU_INDEX" \
-    "$(sed -n 's/^torch==.*/&+cpu/p' constraints.txt)" -r requirements.txt
+    pip --python /opt/vivavoce/bin/python install --no-deps --no-index --find-links "$TORCH_CPU_WHEELS" \
+    "$(sed -n 's/^torch==.*/&+cpu/p' constraints.txt)" \
+    && sed -i '/^triton\b/d' requirements.txt \
+    && pip --python /opt/vivavoce/bin/python install -r requirements.txt
 
 FROM build AS third-party-cuda
 RUN --mount=type=cache,target=/root/.cache/pip \
@@ -46,23 +49,28 @@ FROM ${PYTHON_IMAGE} AS runtime
 LABEL org.opencontainers.image.title="Vivavoce" \
       org.opencontainers.image.description="A streaming speech server for the Qwen3-TTS model family" \
       org.opencontainers.image.licenses="Apache-2.0"
+# Another user (docker run --user 12345, OpenShift) is of group 0, and may write into the volumes as well.
 RUN useradd --no-log-init --create-home --uid 10001 vivavoce \
-    && install --directory --owner=vivavoce --group=vivavoce /voices /models /cache
+    && install --directory --owner=vivavoce --group=root --mode=0775 /voices /models /cache
 ENV PATH=/opt/vivavoce/bin:$PATH PYTHONUNBUFFERED=1 \
-    VIVAVOCE_HOST=0.0.0.0 VIVAVOCE_VOICES_DIR=/voices HF_HOME=/models
+    VIVAVOCE_HOST=0.0.0.0 VIVAVOCE_PORT=8000 VIVAVOCE_VOICES_DIR=/voices HF_HOME=/models
 VOLUME ["/voices", "/models", "/cache"]
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=180s \
-  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/health', timeout=2)"]
+  CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f\"http://127.0.0.1:{os.environ['VIVAVOCE_PORT']}/health\", timeout=2)"]
 ENTRYPOINT ["vivavoce"]
 CMD ["serve"]
 
-FROM runtime AS cuda
-# Triton builds a small launcher with a C compiler when a kernel first runs; its results stay in the volume.
+FROM runtime AS runtime-cuda
+# Triton builds a small launcher with a C compiler and Python's headers, which the base must bring, when a kernel first
+# runs. The results stay in the volume.
 # hadolint ignore=DL3008
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/* \
+    && ls "$(python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
 ENV TRITON_CACHE_DIR=/cache/triton TORCHINDUCTOR_CACHE_DIR=/cache/inductor CUDA_CACHE_PATH=/cache/cuda \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+FROM runtime-cuda AS cuda
 COPY --from=third-party-cuda /opt/vivavoce /opt/vivavoce
 COPY --from=ours /ours/ /
 USER 10001:10001

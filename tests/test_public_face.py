@@ -57,7 +57,7 @@ def pinned_version(package: str) -> str:
 
 def test_the_files_are_found() -> None:
     assert [path.name for path in WORKFLOWS] == ["test.yml", "weekly.yml"]
-    assert [path.name for path in FORMS] == ["bug.yml", "feature.yml"]
+    assert [path.name for path in FORMS] == ["bug.yml", "card.yml", "feature.yml"]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_workflows_call_verbs_of_the_makefile(path: Path) -> None:
 def test_every_push_is_linted_and_tested_and_every_week_audited() -> None:
     runs = {path.name: runs_of(steps_of(path)) for path in WORKFLOWS}
     assert {"make lint types", "make quick", "make test", "make test-programs"} <= set(runs["test.yml"])
-    assert {"make audit", "make fuzz"} == set(runs["weekly.yml"])
+    assert {"make audit", "make test-pins", "make fuzz"} == set(runs["weekly.yml"])
     triggers = read(GITHUB / "workflows/test.yml")[True]  # YAML 1.1 reads the key `on` as true
     assert triggers == {"push": {"branches": ["main"]}, "pull_request": None, "workflow_dispatch": None}
 

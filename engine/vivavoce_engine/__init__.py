@@ -31,6 +31,8 @@ from vivavoce_engine.errors import (
     StoreFull,
     SynthesisFailed,
 )
+from vivavoce_engine.examine import check_voices, checks
+from vivavoce_engine.findings import Finding
 from vivavoce_engine.front.interface import EngineStats, SpeechEngine
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream, collect
@@ -78,6 +80,7 @@ __all__ = [
     "EnginePool",
     "EngineProcess",
     "EngineStats",
+    "Finding",
     "Finished",
     "LiveUtterance",
     "Model",
@@ -102,6 +105,8 @@ __all__ = [
     "Voices",
     "blend_embeddings",
     "check_characters",
+    "check_voices",
+    "checks",
     "collect",
     "draw_seed",
     "embedding_of",

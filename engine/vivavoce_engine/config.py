@@ -1,27 +1,44 @@
 """Engine settings: each default is written once, here, with its unit."""
 
+import re
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from vivavoce_engine.pages import pages_of
 
-KV_POSITIONS_PER_STREAM = 1024
+KV_POSITIONS_PER_ROW = 1024
+ROWS = 8
+"""Rows of an engine on a CPU, and the number that counts until a card's memory has settled `auto`."""
+NumberOrAuto = int | Literal["auto"]
+"""A number, or `auto` until the device's memory is known."""
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+NO_DEVICE = {
+    "mps": "Apple's GPU lacks float64, which drawing a code needs; a Mac speaks on its cpu",
+    "rocm": "a ROCm build of PyTorch calls AMD's cards cuda",
+    "hip": "a ROCm build of PyTorch calls AMD's cards cuda",
+    "gpu": "an NVIDIA card is named cuda",
+}
+"""Names that people try → what to do instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Settings of one engine, which runs one checkpoint."""
 
-    max_streams: int = 8
-    """Utterances that run at the same time. Each owns one row of every table."""
+    max_streams: NumberOrAuto = "auto"
+    """Utterances that run at the same time. Each owns one row of every table. `auto`: on a card as many as suit its
+    size and fit its free memory, at most 256; on a CPU 8."""
     max_queue: int = 64
     """Accepted requests that may wait for a row. The next one is refused as Overloaded."""
     max_queue_s: float = 600.0
     """Seconds of speech that may wait for a row, estimated from the texts."""
     max_context: int = 4096
     """Maximum positions of one utterance in the talker's KV cache: prompt tokens plus generated frames."""
-    kv_positions: int | None = None
+    kv_positions: NumberOrAuto = "auto"
     """Positions of the talker's KV cache that all streams share; on a GPU only. When they run out, new utterances wait
-    first, then running ones. Default: 1024 for each stream (less if max_context is less), but at least max_context."""
+    first, then running ones. `auto`: 1024 for each stream (less if max_context is less), but at least max_context; down
+    to 512 for each stream where memory is short."""
     max_prefills_per_step: int = 8
     """New utterances started between two frames. The limit keeps a burst of requests from stalling running streams.
     Together they prefill at most 1024 tokens (512 on a CPU), unless a single prompt is longer."""
@@ -33,12 +50,15 @@ class EngineConfig:
     max_step_s: float = 60.0
     """Seconds that a step may take. After that the engine's process counts as hung and is restarted."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`, or `auto`: cuda if a card is present."""
+    """`cpu`, `cuda`, `cuda:1`, or `auto`: the first NVIDIA card that can be used, else the CPU."""
+    runner: Literal["auto", "triton", "torch"] = "auto"
+    """Kernels: Vivavoce's own for NVIDIA cards from Ampere on (`triton`), or PyTorch's (`torch`), which run everywhere
+    and are slower on a card. `auto` takes the best that can be used."""
     dtype: str = "auto"
-    """`float32`, `bfloat16`, `float16`, or `auto`: bfloat16 on cuda and float32 on cpu."""
+    """`float32`, `bfloat16`, `float16`, or `auto`: bfloat16 on cards from Ampere on, and float32 elsewhere."""
 
     gpu_memory: float = 0.9
-    """Share of a GPU's free memory for the weights and for the keys and values of all streams."""
+    """Share of a GPU's free memory that the engine may take. What another engine holds is not free."""
     eager: bool = False
     """Launches kernels one by one instead of recording CUDA graphs: starts sooner, speaks slower. On a GPU only."""
     deterministic: bool = False
@@ -47,18 +67,39 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.type == NumberOrAuto and not isinstance(value, int) and value != "auto":
+                raise ValueError(f"{field.name} must be a number above 0, or auto; not {value!r}")
             if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"{field.name} must be above 0, not {value}")
-        if self.kv_positions is not None and self.kv_positions < self.max_context:
+        if not DEVICE.fullmatch(self.device):
+            hint = NO_DEVICE.get(self.device.partition(":")[0].lower())
+            raise ValueError(
+                f"device must be auto, cpu, cuda or cuda:N, not {self.device!r}" + (f": {hint}" if hint else "")
+            )
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.runner not in ("auto", "triton", "torch"):
+            raise ValueError(f"runner must be auto, triton or torch, not {self.runner!r}")
+        if self.runner == "triton" and self.device == "cpu":
+            raise ValueError("runner triton needs a card, and device is cpu")
+        if self.kv_positions != "auto" and self.kv_positions < self.max_context:
             raise ValueError(
                 f"kv_positions must be {self.max_context} or more, so that one utterance of max_context fits; "
                 f"not {self.kv_positions}"
             )
 
     @property
+    def rows(self) -> int:
+        """Utterances that run at the same time, as a number."""
+        return ROWS if self.max_streams == "auto" else self.max_streams
+
+    @property
     def kv_pages(self) -> int:
         """Pages of talker KV cache that all streams share."""
-        if self.kv_positions is not None:
+        if self.kv_positions != "auto":
             return pages_of(self.kv_positions)
-        each = pages_of(min(self.max_context, KV_POSITIONS_PER_STREAM))
-        return max(pages_of(self.max_context), self.max_streams * each)
+        return self.pages_for(KV_POSITIONS_PER_ROW)
+
+    def pages_for(self, positions: int) -> int:
+        """Pages that give each row this many positions, and one row all of max_context."""
+        return max(pages_of(self.max_context), self.rows * pages_of(min(self.max_context, positions)))

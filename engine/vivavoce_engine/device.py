@@ -1,8 +1,11 @@
 """The device and dtype of an engine, and small copies between host and device that do not block the host.
 
 The copies go through pinned memory. PyTorch's pinned allocator does not reuse memory while a copy still reads or
-writes it.
+writes it. Where none can be pinned, copies go through ordinary memory and block the host, which is slower but right.
 """
+
+from collections.abc import Sequence as SequenceOf
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -10,34 +13,52 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
+def use_device(device: torch.device) -> None:
+    """Makes a card the current one of this thread. Call it in every thread that computes, before anything else.
+
+    What names no card, such as pinned memory and a library's handle, goes to the current one, which is the first card
+    otherwise. There it would open a second context, of some 0.4 GB.
+    """
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
+
+
 def to_device(host: Tensor, device: torch.device) -> Tensor:
     """Copies a host tensor to the device. On a CPU it returns the tensor itself."""
-    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+    if device.type != "cuda":
+        return host
+    with suppress(RuntimeError):
+        host = host.pin_memory()
+    return host.to(device, non_blocking=True)
 
 
 def copy_into(target: Tensor, values: list[int] | NDArray[np.int64]) -> None:
     """Writes values [n] to the first n elements of target."""
-    host = torch.empty(np.shape(values), dtype=target.dtype, pin_memory=target.is_cuda)
+    host = staging(np.shape(values), target)
     host.numpy()[:] = values
     target[: len(values)].copy_(host, non_blocking=True)
 
 
 def to_host(source: Tensor) -> Tensor:
     """Starts a copy to the host. Read it only after the device has finished."""
-    host = torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda)
+    host = staging(source.shape, source)
     return host.copy_(source, non_blocking=True)
 
 
-def resolve_device(name: str) -> str:
-    """Resolves `auto` to the first CUDA card, or to the CPU if there is none."""
-    return ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+def staging(shape: SequenceOf[int], like: Tensor) -> Tensor:
+    """Allocates a host tensor for a copy from or to a tensor `like` this, pinned if that is on a card."""
+    if like.is_cuda:
+        with suppress(RuntimeError):
+            return torch.empty(shape, dtype=like.dtype, pin_memory=True)
+    return torch.empty(shape, dtype=like.dtype)
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Resolves `auto` to bfloat16 on a GPU, as the released weights are, and to float32, which is faster, on a CPU."""
+    """Resolves `auto` to bfloat16 on cards that multiply it, as the released weights are, and to float32 elsewhere.
+
+    A CPU is faster in float32. An older card would be faster in float16, but the weights may exceed its range.
+    """
     if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name not in dtypes:
-        raise ValueError(f"dtype must be auto, {', '.join(dtypes)}; not {name!r}")
-    return dtypes[name]
+        ampere = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+        return torch.bfloat16 if ampere else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]

@@ -2,6 +2,7 @@
 
 EngineError
 ├── CheckpointError   the folder is not a usable checkpoint (names the file, key or tensor)
+│   └── NoRoom        the device has too little memory for it (names settings that would fit)
 ├── Rejected          this model cannot serve this request (names the field)
 ├── Overloaded        the queue or the memory for running speech is full; try again after `retry_after_s`
 ├── StoreFull         no room for another stored voice
@@ -9,7 +10,28 @@ EngineError
 ├── NotServing        the engine is starting, draining or stopped, or has broken down
 └── SynthesisFailed   this utterance failed while it was running
     └── EndlessSpeech the model did not stop
+
+Errors of PyTorch, Triton and CUDA's libraries are recognised by their texts, so that torch need not be imported.
 """
+
+import re
+
+NO_MEMORY = re.compile(
+    r"out of memory|can't allocate memory|alloc(ation)?[ _]fail|(CUBLAS|CUDNN)_STATUS_NOT_INITIALIZED", re.IGNORECASE
+)
+"""Texts of errors for lack of memory. CUDA's libraries say that they are not initialised if they find none for their
+handles, which they make at their first use in a thread."""
+DEVICE = re.compile(r"(CUDA|HIP) error|Triton Error \[(CUDA|HIP)\]")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or bool(NO_MEMORY.search(str(error)))
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """True if this process can compute nothing any more, because an error of a CUDA context is permanent. A lack of
+    memory is not, although CUDA reports it in the same way."""
+    return bool(DEVICE.search(str(error))) and not is_out_of_memory(error)
 
 
 class EngineError(Exception):
@@ -27,6 +49,10 @@ def _revive(kind: type[EngineError], args: tuple[object, ...], fields: dict[str,
 
 class CheckpointError(EngineError):
     """The checkpoint folder is missing or incomplete, or has another layout."""
+
+
+class NoRoom(CheckpointError):
+    """The checkpoint, with these settings, does not fit the device's memory."""
 
 
 class Rejected(EngineError):

@@ -33,6 +33,11 @@ class ModelRunner(Runner, Protocol):
     @property
     def device(self) -> "torch.device": ...
 
+    @property
+    def config(self) -> EngineConfig:
+        """The settings that it was made with, with numbers where a card's memory has settled `auto`."""
+        ...
+
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
         """Name → embedding [hidden] float32 of the preset speakers."""
         ...
@@ -63,29 +68,52 @@ def load_parts(path: Path, config: EngineConfig, model_id: str) -> Parts:
     Raises:
         CheckpointError: the checkpoint is not servable.
     """
-    from vivavoce_engine.models.reference_encoder import ReferenceEncoder  # imports torch, which takes seconds
+    from vivavoce_engine.gpu.loading import loading_on  # imports torch, which takes seconds
+    from vivavoce_engine.models.reference_encoder import ReferenceEncoder
 
     started_s = time.monotonic()
     checkpoint = read_checkpoint(path)
     runner = make_runner(model_id, checkpoint, config)
-    encoder = ReferenceEncoder(checkpoint, runner.device) if checkpoint.encoder else None
+    encoder = None
+    if checkpoint.encoder is not None:
+        with loading_on(runner.device):
+            encoder = ReferenceEncoder(checkpoint, runner.device)
     log.info("loaded %s in %.1f s", path, time.monotonic() - started_s)
-    return Parts(runner, runner.speaker_embeddings(), encoder)
+    return Parts(runner, runner.speaker_embeddings(), encoder, runner.config)
 
 
 def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunner:
-    """Creates the runner for the configured device: Vivavoce's kernels on a GPU, PyTorch's on a CPU."""
+    """Creates the best runner that this machine can have: Vivavoce's kernels on a card, PyTorch's elsewhere.
+
+    Raises:
+        EngineError: the named device or runner cannot be used, or the checkpoint does not fit.
+    """
+    from vivavoce_engine.gpu.choice import first_that_works  # imports torch, which takes seconds
+
+    hidden_size = checkpoint.talker.transformer.hidden_size
+    return first_that_works(config, hidden_size, partial(_make, name, checkpoint))
+
+
+def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunner:
     import torch
 
     from vivavoce_engine.cpu.runner import TorchRunner
-    from vivavoce_engine.device import resolve_device, resolve_dtype
+    from vivavoce_engine.device import resolve_dtype
 
-    device = torch.device(resolve_device(config.device))
-    if device.type != "cuda":
+    device = torch.device(config.device)
+    if device.type == "cpu":
         return TorchRunner(name, checkpoint, config)
-    from vivavoce_engine.gpu.runner import GraphRunner
+    from vivavoce_engine.gpu.loading import loading_on
 
-    return GraphRunner(name, checkpoint, config, device, resolve_dtype(config.dtype, device))
+    with loading_on(device):
+        dtype = resolve_dtype(config.dtype, device)
+        if config.runner == "torch":
+            from vivavoce_engine.gpu.memory import settle_plain
+
+            return TorchRunner(name, checkpoint, settle_plain(config, checkpoint, device, dtype))
+        from vivavoce_engine.gpu.runner import GraphRunner
+
+        return GraphRunner(name, checkpoint, config, device, dtype)
 
 
 def load_engine(
@@ -94,4 +122,4 @@ def load_engine(
     """Creates an engine in this process without starting it. Engines may share a `store`. Raises as `read_model`."""
     path = locate_checkpoint(name)
     parts = load_parts(path, config, model_id or path.resolve().name)
-    return Engine(parts.runner, config, Voices(parts.runner.info, parts.presets, parts.encoder, store))
+    return Engine(parts.runner, parts.config or config, Voices(parts.runner.info, parts.presets, parts.encoder, store))

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from vivavoce_engine.batching.runner import PromptBuilder, Runner
 from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.request import ModelInfo
 from vivavoce_engine.text.prompt import TextFrontend
 from vivavoce_engine.voices.registry import AudioEncoder
@@ -20,6 +21,8 @@ class Parts:
     runner: Runner
     presets: Mapping[str, NDArray[np.float32]]
     encoder: AudioEncoder | None = None
+    config: EngineConfig | None = None
+    """The settings as loading has settled them, with numbers for `auto`. None if they are those that were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

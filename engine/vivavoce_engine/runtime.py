@@ -5,12 +5,16 @@ import logging
 import os
 import sys
 import threading
+import time
 from contextlib import suppress
+from pathlib import Path
 
 log = logging.getLogger(__name__)
 
 NICENESS = 10
 """Niceness of a thread whose work may wait."""
+PROGRESS_EVERY_S = 2.0
+KERNEL = Path("/proc/sys/kernel/osrelease")
 ALLOCATOR_VARIABLES = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
 """The setting's name, and its name in older versions of PyTorch."""
 
@@ -33,10 +37,39 @@ def lower_thread_priority() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
-def use_expandable_segments() -> None:
+def is_wsl(kernel: Path = KERNEL) -> bool:
+    """True inside the Windows Subsystem for Linux. `kernel`: the file with the kernel's release."""
+    try:
+        return "microsoft" in kernel.read_text(encoding="utf-8").lower()
+    except OSError:
+        return False
+
+
+def use_expandable_segments(kernel: Path = KERNEL) -> None:
     """Lets PyTorch return the GPU memory that loading a model leaves unused between the tensors that stay.
 
-    A setting of the user's is kept. Call this before torch is imported.
+    A setting of the user's is kept. Call this before torch is imported. Under WSL2 PyTorch is left as it is: with
+    expandable segments several users saw CUDA fail there at its first allocation (PyTorch's issues 182286 and 192330).
     """
-    if not ALLOCATOR_VARIABLES & os.environ.keys():
+    if not ALLOCATOR_VARIABLES & os.environ.keys() and not is_wsl(kernel):
         os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+
+
+class Progress:
+    """The progress of `total` pieces of work, as log lines with a percentage, at most one every PROGRESS_EVERY_S."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what, self._total = what, total
+        self._done = 0
+        self._started_s = self._told_s = time.monotonic()
+
+    def advance(self) -> None:
+        """Counts a piece of work as done. The last one always gets a line."""
+        self._done += 1
+        now_s = time.monotonic()
+        if self._done < self._total and now_s - self._told_s < PROGRESS_EVERY_S:
+            return
+        self._told_s = now_s
+        percent = 100 * self._done // self._total
+        seconds = now_s - self._started_s
+        log.info("%s: %d of %d (%d %%), %.1f s", self._what, self._done, self._total, percent, seconds)

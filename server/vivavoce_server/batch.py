@@ -8,7 +8,7 @@ from typing import Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.types import Send
-from vivavoce_engine import EngineError
+from vivavoce_engine import EngineError, SpeechEngine
 
 from vivavoce_server.access import Caller, CallerDep
 from vivavoce_server.deadlines import MaxWaitDep
@@ -69,6 +69,26 @@ class BatchResults(BaseModel):
     failed: int
 
 
+class RowLimit:
+    """Lets in as many at once as the engine has rows. That number is settled when the model is loaded, which may be
+    while items wait, so it is asked for whenever one leaves."""
+
+    def __init__(self, engine: SpeechEngine) -> None:
+        self._engine = engine
+        self._inside = 0
+        self._left = asyncio.Condition()
+
+    async def __aenter__(self) -> None:
+        async with self._left:
+            await self._left.wait_for(lambda: self._inside < self._engine.rows)
+            self._inside += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        async with self._left:
+            self._inside -= 1
+            self._left.notify_all()
+
+
 class BatchResponse(SpokenResponse):
     """Speaks the items concurrently, at most one for each of the engine's rows, so that a long batch is not refused."""
 
@@ -76,7 +96,7 @@ class BatchResponse(SpokenResponse):
         super().__init__(service, caller, "application/json", cost=len(requests))
         self._requests = requests
         self._max_wait_s = max_wait_s
-        self._rows = {model: asyncio.Semaphore(engine.config.max_streams) for model, engine in service.engines.items()}
+        self._rows = {model: RowLimit(engine) for model, engine in service.engines.items()}
 
     async def speak(self, send: Send) -> None:
         async with asyncio.TaskGroup() as group:

@@ -74,7 +74,11 @@ def bind(host: str, port: int) -> socket.socket:
     family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, proto)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(address)
+    try:
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 

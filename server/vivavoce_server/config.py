@@ -121,14 +121,32 @@ class ServerConfig(BaseModel):
 class UnknownVariable(ValueError):
     """The environment contains a VIVAVOCE_* variable that is not a setting, most likely a typing error."""
 
+    def __init__(self, variable: str) -> None:
+        super().__init__(f"the environment variable {variable} is not a setting of Vivavoce")
+        self.variable = variable
+
 
 class _EnvironmentSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid")
 
 
+def _number_or_auto(value: object) -> object:
+    if not isinstance(value, str) or value == "auto":
+        return value
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"must be a whole number above 0, or auto; not {value!r}") from None
+
+
+def _parsed(kind: object) -> object:
+    """The type of one of the engine's settings. pydantic would report an error for each member of a union."""
+    return Annotated[kind, BeforeValidator(_number_or_auto)] if kind == int | Literal["auto"] else kind
+
+
 def _settings_type() -> type[BaseSettings]:
     server = {name: (field.annotation, field) for name, field in ServerConfig.model_fields.items()}
-    engine = {field.name: (field.type, field.default) for field in fields(EngineConfig)}
+    engine = {field.name: (_parsed(field.type), field.default) for field in fields(EngineConfig)}
     assert not server.keys() & engine.keys(), "one flat namespace of flags and variables"
     definitions: dict[str, Any] = {**server, **engine}
     return create_model("Settings", __base__=_EnvironmentSettings, **definitions)
@@ -146,7 +164,7 @@ def load_settings(flags: Mapping[str, Any]) -> tuple[ServerConfig, EngineConfig]
     for name in os.environ:
         setting = name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
         if name.startswith(ENV_PREFIX) and not setting and name not in CLIENT_VARIABLES | ENGINE_VARIABLES:
-            raise UnknownVariable(f"the environment variable {name} is not a setting of Vivavoce")
+            raise UnknownVariable(name)
     values = dict(Settings(**flags))
     engine = EngineConfig(**{field.name: values.pop(field.name) for field in fields(EngineConfig)})
     return ServerConfig(**values), engine

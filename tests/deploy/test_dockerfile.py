@@ -1,5 +1,6 @@
 """The Dockerfile agrees with the project: it installs pyproject's packages at constraints.txt's versions, as nobody."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,35 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.dockerfile import ancestors, instructions, of_stage
+
 ROOT = Path(__file__).parents[2]
-CONTINUED = re.compile(r"\\\n")
-
-
-def instructions() -> list[tuple[str, str, str]]:
-    """(stage, instruction, its arguments), in order, with continued lines joined."""
-    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.lstrip().startswith("#")]
-    stage, found = "", []
-    for line in CONTINUED.sub(" ", "\n".join(lines)).splitlines():
-        word, _, rest = line.strip().partition(" ")
-        if word == "FROM":
-            stage = rest.partition(" AS ")[2] or "last"
-        if word:
-            found.append((stage, word, rest.strip()))
-    return found
-
-
-def of_stage(stage: str, word: str) -> list[str]:
-    return [rest for where, what, rest in instructions() if (where, what) == (stage, word)]
-
-
-def base_of(stage: str) -> str:
-    return of_stage(stage, "FROM")[0].partition(" AS ")[0]
-
-
-def ancestors(stage: str) -> list[str]:
-    """The stage and those that it is made from."""
-    stages = {where for where, _, _ in instructions()}
-    return [stage, *(ancestors(base_of(stage)) if base_of(stage) in stages else [])]
 
 
 def test_requirements_are_those_of_the_server_extra(tmp_path: Path) -> None:
@@ -75,9 +50,8 @@ def test_installs_are_constrained(target: str) -> None:
     assert ancestors(f"third-party-{target}")[1] == "build"
     (install,) = of_stage(f"third-party-{target}", "RUN")
     assert install.endswith("-r requirements.txt")
-    assert ("+cpu" in install) == (target == "cpu"), (
-        "the CPU's torch is asked for by name, or there would be CUDA in it"
-    )
+    from_its_own_page = "--no-deps --no-index --find-links" in install and "+cpu" in install
+    assert from_its_own_page == (target == "cpu"), "PyPI's torch would bring CUDA"
     (ours,) = of_stage("ours", "RUN")
     assert ours.endswith("--no-deps --root /ours .")
     assert of_stage(target, "COPY") == [
@@ -97,7 +71,7 @@ def test_the_cpu_version_of_torch_is_that_of_the_project() -> None:
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_it_runs_as_nobody_and_says_whether_it_lives(target: str) -> None:
-    assert ancestors(target) == [target, "runtime"]
+    assert ancestors(target) == {"cpu": ["cpu", "runtime"], "cuda": ["cuda", "runtime-cuda", "runtime"]}[target]
     user = of_stage(target, "USER")[-1]
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user), "Kubernetes tells that a user is not root by a number"
     assert of_stage("runtime", "RUN")[0].count(user.split(":")[0]) == 1
@@ -107,7 +81,25 @@ def test_it_runs_as_nobody_and_says_whether_it_lives(target: str) -> None:
 
 def test_compilers_are_only_where_triton_needs_one() -> None:
     with_compiler = {stage for stage, word, rest in instructions() if word == "RUN" and "gcc" in rest}
-    assert with_compiler == {"cuda"}
+    assert with_compiler == {"runtime-cuda"}
+
+
+def test_what_is_compiled_is_kept_in_a_volume() -> None:
+    volumes = json.loads(of_stage("runtime", "VOLUME")[0])
+    variables = dict(word.split("=", 1) for word in of_stage("runtime-cuda", "ENV")[0].split())
+    assert {"TRITON_CACHE_DIR", "CUDA_CACHE_PATH"} <= variables.keys()
+    folders = [value for name, value in variables.items() if "CACHE" in name]
+    assert all(f"/{folder.split('/')[1]}" in volumes for folder in folders)
+
+
+def test_a_cpu_gets_all_packages_but_triton(tmp_path: Path) -> None:
+    """The step that drops it, executed."""
+    (install,) = of_stage("third-party-cpu", "RUN")
+    step = re.search(r"&& (sed -i .*?) &&", install)
+    assert step is not None
+    (tmp_path / "requirements.txt").write_text("torch>=2.11\ntriton>=3.6; sys_platform == 'linux'\ntritonic\nav>=15\n")
+    subprocess.run(["/bin/sh", "-ec", step[1]], cwd=tmp_path, check=True)
+    assert (tmp_path / "requirements.txt").read_text().split() == ["torch>=2.11", "tritonic", "av>=15"]
 
 
 def test_without_a_target_it_is_the_cpus() -> None:

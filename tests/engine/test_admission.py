@@ -151,7 +151,7 @@ def test_rows_that_are_free_count_before_they_are_taken() -> None:
     ],
 )
 def test_requests_that_find_no_row_free_wait(accepted: Backlog, state: LoopState, expected: Backlog) -> None:
-    assert waiting(accepted, state, max_streams=8) == expected
+    assert waiting(accepted, state, rows=8) == expected
 
 
 def test_a_simulation_counts_what_waits_as_an_engine_does() -> None:

@@ -493,8 +493,3 @@ def test_an_engine_tells_what_its_checkpoint_can_do(checkpoints: Checkpoints) ->
     assert ("ryan" in info.speakers, "english" in info.languages) == (True, True)
     assert info.sampling == Sampling()
     assert load_engine(str(folder), config, "small").info.name == "small"
-
-
-def test_an_unknown_dtype_is_named(checkpoints: Checkpoints) -> None:
-    with pytest.raises(ValueError, match=r"dtype must be auto, float32, bfloat16, float16; not 'int8'"):
-        load_engine(str(checkpoints("tiny_noproj", "custom_voice")), EngineConfig(device="cpu", dtype="int8"))

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -20,8 +21,10 @@ from vivavoce_engine import (
     Rejected,
     SynthesisRequest,
     collect,
+    load,
 )
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, FakeText, tone
+from vivavoce_engine.model import Parts
 from vivavoce_engine.text.prompt import Prompt
 
 from tests.support.speaking import join, running, speak
@@ -420,6 +423,9 @@ def test_settings_name_what_is_impossible() -> None:
         EngineConfig(max_unread_s=float("nan"))
     with pytest.raises(ValueError, match="kv_positions must be 4096 or more"):
         EngineConfig(kv_positions=4095)
+    for name in ("max_streams", "kv_positions"):
+        with pytest.raises(ValueError, match=f"{name} must be a number above 0, or auto; not 'many'"):
+            EngineConfig(**{name: "many"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -434,3 +440,14 @@ def test_settings_name_what_is_impossible() -> None:
 )
 def test_pages_of_the_cache_by_settings(settings: dict[str, int], pages: int) -> None:
     assert EngineConfig(**settings).kv_pages == pages  # type: ignore[arg-type]
+
+
+def test_an_engine_in_this_process_runs_with_what_loading_has_settled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    settled = Parts(FakeRunner(), {}, None, EngineConfig(max_streams=3))
+    monkeypatch.setattr(load, "locate_checkpoint", lambda _: tmp_path)
+    monkeypatch.setattr(load, "load_parts", lambda *_: settled)
+    assert load.load_engine("any", EngineConfig()).rows == 3
+    monkeypatch.setattr(load, "load_parts", lambda *_: Parts(FakeRunner(), {}))
+    assert load.load_engine("any", EngineConfig(max_streams=5)).rows == 5

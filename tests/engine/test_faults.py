@@ -6,11 +6,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from vivavoce_engine import EndlessSpeech, Engine, EngineConfig, EngineError, SynthesisFailed, SynthesisRequest
-from vivavoce_engine.batching.runner import PromptBuilder
+from vivavoce_engine import (
+    EndlessSpeech,
+    Engine,
+    EngineConfig,
+    EngineError,
+    NotServing,
+    SynthesisFailed,
+    SynthesisRequest,
+)
+from vivavoce_engine.batching.faults import failure_of, reason_of
+from vivavoce_engine.batching.isolation import failing_for_memory
+from vivavoce_engine.batching.runner import Outcome, PromptBuilder
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import ENDLESS_FRAMES, ENDLESS_FRAMES_PER_TOKEN, SAME_FRAMES, Sequence
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu.runner import TorchRunner
+from vivavoce_engine.errors import is_device_lost, is_out_of_memory
 from vivavoce_engine.fake_runner import FakeRunner
 from vivavoce_engine.request import UtteranceOptions
 from vivavoce_engine.text.prompt import Prompt
@@ -106,6 +118,62 @@ def test_the_same_frame_over_and_over_is_endless_speech() -> None:
     assert not sequence.runs_away
     sequence.count_repeats(np.array([frame], np.int16))
     assert sequence.runs_away
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1 GiB free.",
+        "CUDA error: out of memory",
+        "HIP error: out of memory",
+        "Triton Error [CUDA]: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "cuFFT error: CUFFT_ALLOC_FAILED",
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.",
+    ],
+)
+def test_a_lack_of_memory_is_no_loss_of_the_device(text: str) -> None:
+    error = RuntimeError(text)
+    assert is_out_of_memory(error)
+    assert not is_device_lost(error)
+    assert reason_of(error) == "out_of_memory"
+    assert isinstance(failure_of(error), NotServing)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: an illegal memory access was encountered",
+        "CUDA error: unspecified launch failure",
+        "HIP error: an illegal memory access was encountered",
+        "Triton Error [CUDA]: an illegal memory access was encountered",
+        "Triton Error [HIP]: unspecified launch failure",
+    ],
+)
+def test_other_errors_of_a_device_are_its_loss(text: str) -> None:
+    error = RuntimeError(text)
+    assert is_device_lost(error)
+    assert reason_of(error) == "device"
+
+
+@pytest.mark.parametrize("text", ["out of resource: shared memory, Required: 184320", "index 7 is out of bounds"])
+def test_an_error_of_the_work_is_neither(text: str) -> None:
+    error = RuntimeError(text)
+    assert not is_out_of_memory(error)
+    assert not is_device_lost(error)
+    assert isinstance(failure_of(error), SynthesisFailed)
+
+
+def test_work_that_changes_rows_in_place_fails_them_all_for_memory_alone() -> None:
+    sequences = [Sequence(pending(number), row=number) for number in (1, 2)]
+    outcome = Outcome(Plan((), (), ()), {}, {}, {})
+    with failing_for_memory(sequences, outcome):
+        raise RuntimeError("CUDA error: out of memory")
+    assert {number: type(error) for number, error in outcome.failed.items()} == {1: NotServing, 2: NotServing}
+    with pytest.raises(ValueError, match="a bug"), failing_for_memory(sequences, outcome):
+        raise ValueError("a bug")
 
 
 def test_errors_form_one_tree() -> None:

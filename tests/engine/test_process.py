@@ -21,6 +21,7 @@ from vivavoce_engine import (
     AudioStream,
     CheckpointError,
     EngineConfig,
+    EnginePool,
     EngineProcess,
     NotServing,
     Overloaded,
@@ -302,6 +303,47 @@ def test_a_model_that_cannot_be_loaded_is_told_at_the_start(tmp_path: Path) -> N
     engine.stop()
 
 
+# ---- rows that loading settles
+
+
+async def test_what_loading_settles_counts_in_both_processes(tmp_path: Path) -> None:
+    """More rows run, and the front counts only what waits for one of them. Another start may settle otherwise."""
+    rows = tmp_path / "rows"
+    rows.write_text("12")
+    engine = EngineProcess(faulty_model(rows=rows), EngineConfig(max_queue_s=3600))
+    assert engine.rows == 8
+    with started(engine):
+        assert (engine.rows, engine.config.max_streams) == (12, 12)
+        streams = [engine.submit(replace(ENDLESS, seed=seed)) for seed in range(12)]
+        await until(lambda: engine.stats().running == 12)
+        streams.append(engine.submit(ENDLESS))
+        assert engine.waiting().requests == 1
+        rows.write_text("3")
+        os.kill(pid_of(engine), signal.SIGKILL)
+        for stream in streams:
+            with pytest.raises(NotServing):
+                await soon(collect(stream))
+        await until(lambda: engine.ready)
+        assert engine.rows == 3
+        streams = [engine.submit(replace(ENDLESS, seed=seed)) for seed in range(5)]
+        await until(lambda: engine.stats().running == 3)
+        assert engine.waiting().requests == 2
+        for stream in streams:
+            stream.cancel()
+
+
+async def test_a_pool_has_the_rows_of_all_its_processes(tmp_path: Path) -> None:
+    rows = tmp_path / "rows"
+    rows.write_text("5")
+    pool = EnginePool(faulty_model(rows=rows), EngineConfig(), workers=2)
+    assert pool.rows == 16
+    pool.start()
+    try:
+        assert pool.rows == 10
+    finally:
+        pool.stop()
+
+
 # ---- ending
 
 
@@ -405,7 +447,7 @@ async def test_a_request_waits_for_the_model_no_longer_than_it_wants() -> None:
 
 async def test_the_queue_counts_while_the_model_loads() -> None:
     with started(on_demand(load_s=1)) as engine:
-        streams = [engine.submit(says(2)) for _ in range(engine.config.max_streams + engine.config.max_queue)]
+        streams = [engine.submit(says(2)) for _ in range(engine.config.rows + engine.config.max_queue)]
         with pytest.raises(Overloaded):
             engine.submit(says(2))
         streams[0].cancel()

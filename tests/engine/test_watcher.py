@@ -22,6 +22,7 @@ class Owner:
     def __init__(self) -> None:
         self.answers: list[Answer] = []
         self.lost: list[EngineError] = []
+        self.rows: list[int] = []
 
     def on_report(self, report: Report) -> None:
         pass
@@ -31,6 +32,9 @@ class Owner:
 
     def on_loading(self, now_s: float) -> None:
         pass
+
+    def on_loaded(self, config: EngineConfig) -> None:
+        self.rows.append(config.rows)
 
     def last_needed_s(self) -> float:
         return float("inf")
@@ -94,6 +98,16 @@ def test_a_message_to_a_process_that_broke_does_not_reach_the_next(
     ask(watcher, gate, 3)
     wait_until(lambda: any(answer.number == 3 for answer in owner.answers))
     assert 2 not in [answer.number for answer in owner.answers]
+
+
+def test_the_owner_is_told_the_settings_of_every_process(watcher: Watcher, owner: Owner, gate: threading.Lock) -> None:
+    for number in (1, 2):
+        ask(watcher, gate, number)
+        wait_until(lambda: watcher.phase is Phase.SERVING)
+        assert owner.rows == [8] * number
+        assert watcher.pid is not None
+        os.kill(watcher.pid, signal.SIGKILL)
+        wait_until(lambda: watcher.phase is Phase.ASLEEP)
 
 
 def test_require_takes_the_gate(watcher: Watcher) -> None:

@@ -14,7 +14,10 @@ pytest.importorskip("triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from vivavoce_bench.cards.layout import SHAPE, Kind  # noqa: E402
-from vivavoce_engine import Engine, EngineConfig, SynthesisRequest, VoiceReference  # noqa: E402
+from vivavoce_engine import Engine, EngineConfig, NotServing, SynthesisRequest, VoiceReference  # noqa: E402
+from vivavoce_engine.batching.runner import Outcome  # noqa: E402
+from vivavoce_engine.batching.scheduler import Plan  # noqa: E402
+from vivavoce_engine.batching.sequence import Sequence  # noqa: E402
 from vivavoce_engine.checkpoint.files import read_checkpoint  # noqa: E402
 from vivavoce_engine.cpu.runner import TorchRunner  # noqa: E402
 from vivavoce_engine.gpu import steps as gpu_steps  # noqa: E402
@@ -25,6 +28,7 @@ from vivavoce_engine.request import SpokenContext  # noqa: E402
 
 from tests.support.speaking import GREEDY, Speech, running, speak  # noqa: E402
 from tests.support.tiny_checkpoints import write_checkpoint  # noqa: E402
+from tests.support.utterances import pending  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # Triton's interpreter
 ROWS, FRAMES, REFERENCE_FRAMES = 2, 3, 5
@@ -106,3 +110,51 @@ def test_it_says_what_the_cpu_says(tmp_path: Path, kind: Kind, monkeypatch: pyte
     for number, (mine, theirs) in enumerate(zip(ours, expected, strict=True)):
         assert mine.codes.tolist() == theirs.codes.tolist(), number
         assert np.abs(mine.pcm - theirs.pcm).max() < WAVE_TOLERANCE, number
+
+
+class Recorded:
+    """Stands for the graphs of a runner: makes silence, or finds no memory for some of them."""
+
+    def __init__(self, runner: GraphRunner, full: set[object]) -> None:
+        self._runner, self._full = runner, full
+
+    def launch(self, key: object, _: object) -> None:
+        if key in self._full:
+            raise RuntimeError("CUDA error: out of memory")
+        match key:
+            case (int(batch), int(frames)):
+                info, groups = self._runner.info, SMALLEST.groups
+                pcm, codes = torch.zeros(batch, frames * info.samples_per_frame), torch.zeros(batch, frames, groups)
+                self._runner._steps.decoded[batch, frames] = pcm, codes
+
+
+def run_plan(path: Path, full: set[object], monkeypatch: pytest.MonkeyPatch) -> tuple[Outcome, list[int]]:
+    """A step of two rows: a piece of two frames of the first, and of one of the second."""
+    monkeypatch.setitem(SHAPE, "tiny", SMALLEST)
+    checkpoint = read_checkpoint(write_checkpoint(path, "tiny", "custom_voice"))
+    runner = GraphRunner("kernels", checkpoint, config(), DEVICE, torch.float32)
+    runner._graphs = runner._codec_graphs = Recorded(runner, full)  # type: ignore[assignment]
+    first, second = (Sequence(pending(number), row=number - 1) for number in (1, 2))
+    step = runner.launch(Plan((), (first, second), ((first, 2), (second, 1))))
+    step.wait()
+    return step.outcome, [len(chunk.codes) for chunk in step.outcome.audio.values()]
+
+
+def test_a_call_of_code2wav_without_memory_fails_its_utterances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome, frames = run_plan(tmp_path, {(1, 2)}, monkeypatch)
+    assert {number: type(error) for number, error in outcome.failed.items()} == {1: NotServing}
+    assert (list(outcome.audio), frames) == ([2], [1])
+    assert outcome.ended == {1: False, 2: False}
+
+
+def test_a_frame_without_memory_fails_the_rows_of_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome, frames = run_plan(tmp_path, {("frame", 2)}, monkeypatch)
+    assert {number: type(error) for number, error in outcome.failed.items()} == {1: NotServing, 2: NotServing}
+    assert (frames, outcome.ended) == ([], {})
+
+
+def test_a_step_with_memory_fails_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome, frames = run_plan(tmp_path, set(), monkeypatch)
+    assert (outcome.failed, list(outcome.audio), frames) == ({}, [1, 2], [2, 1])

@@ -51,8 +51,7 @@ def dtype(request: pytest.FixtureRequest) -> str:
 
 
 def said(engine_runner: GraphRunner | TorchRunner, *requests: SynthesisRequest) -> list[Speech]:
-    config = EngineConfig(max_streams=ROWS, max_context=512, max_queue=1000, max_queue_s=1e6, max_prefills_per_step=8)
-    with running(Engine(engine_runner, config)) as engine:
+    with running(Engine(engine_runner, engine_runner.config)) as engine:
         return speak(engine, *requests)
 
 
@@ -77,13 +76,18 @@ def test_greedy_codes_equal_the_reference_in_float32() -> None:
         assert not len(different), f"{name}: {len(different)} codes differ, the first at {different[0]}"
 
 
-def test_audio_equals_the_cpu_s_in_float32() -> None:
-    config = EngineConfig(max_streams=4, max_context=512, device="cpu", dtype="float32")
-    plain = TorchRunner("voice", read_checkpoint(CHECKPOINT), config)
+def said_plainly(device: str, request: SynthesisRequest) -> Speech:
+    """The speech of PyTorch's own kernels, in float32."""
+    config = EngineConfig(max_streams=4, max_context=512, device=device, dtype="float32", runner="torch")
+    with running(Engine(TorchRunner("voice", read_checkpoint(CHECKPOINT), config), config)) as engine:
+        return speak(engine, request)[0]
+
+
+@pytest.mark.parametrize("kernels", ["triton", "torch"])
+def test_audio_equals_the_cpu_s_in_float32(kernels: str) -> None:
     request = SynthesisRequest(SENTENCES[0], speaker="bella", sampling=GREEDY)
-    with running(Engine(plain, config)) as engine:
-        (expected,) = speak(engine, request)
-    (ours,) = said(runner("float32"), request)
+    expected = said_plainly("cpu", request)
+    ours = said_plainly("cuda", request) if kernels == "torch" else said(runner("float32"), request)[0]
     assert (ours.codes == expected.codes).all()
     assert np.abs(ours.pcm - expected.pcm).max() < WAVE_TOLERANCE
 
@@ -155,8 +159,7 @@ def test_half_an_hour_of_speech_over_all_rows_with_joins_and_cancels() -> None:
                 return
             await asyncio.sleep(0.05)
 
-    config = EngineConfig(max_streams=ROWS, max_context=512, max_queue=1000, max_queue_s=1e6, max_prefills_per_step=8)
-    with running(Engine(runner("bfloat16"), config)) as engine:
+    with running(Engine(runner("bfloat16"), runner("bfloat16").config)) as engine:
         asyncio.run(everybody(engine))
         assert engine.ready
         assert engine.stats().running == engine.stats().queued == 0

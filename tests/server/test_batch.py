@@ -1,5 +1,6 @@
 """POST /v1/audio/speech/batch."""
 
+import asyncio
 import base64
 from typing import Any
 
@@ -7,6 +8,7 @@ import httpx
 import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_server import ServerConfig
+from vivavoce_server.batch import RowLimit
 
 from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
 from tests.support.waiting import wait_until
@@ -61,6 +63,34 @@ def test_a_bad_batch_is_refused_by_name(body: dict[str, Any], param: str) -> Non
     with live_server(config=ServerConfig(max_batch_items=2)) as server:
         response = post(server, body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+async def test_rows_that_loading_settles_count_for_items_that_wait() -> None:
+    engine, inside, most = fake_engine(EngineConfig(max_streams=1)), 0, 0
+    limit, leave = RowLimit(engine), asyncio.Event()
+
+    async def item() -> None:
+        nonlocal inside, most
+        async with limit:
+            inside += 1
+            most = max(most, inside)
+            await leave.wait()
+            inside -= 1
+
+    items = [asyncio.create_task(item()) for _ in range(6)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert inside == 1
+    engine.config = EngineConfig(max_streams=4)
+    leave.set()
+    leave.clear()
+    await items[0]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (inside, most) == (4, 4)
+    leave.set()
+    await asyncio.gather(*items)
+    assert inside == 0
 
 
 def test_a_client_that_leaves_frees_every_row() -> None:

@@ -13,14 +13,16 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from vivavoce_engine import EngineConfig, EnginePool, EngineProcess
+from vivavoce_engine import CheckpointError, EngineConfig, EnginePool, EngineProcess, VoiceStore
+from vivavoce_engine.process import watcher
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.support.faulty_models import SLOW, faulty_model
+from tests.support.faulty_models import SHORT, SHORT_RECORDING_S, SLOW, faulty_model
 from tests.support.live_server import live_server
 from tests.support.live_socket import pcm_of
 from tests.support.programs import needs, path_of
+from tests.support.recordings import voice_like, wav
 from tests.support.server_process import serving
 from tests.support.speaking import assert_same_samples
 from tests.support.waiting import HUNG_S, wait_until
@@ -176,6 +178,61 @@ async def test_a_model_that_runs_out_of_memory_is_a_503_and_its_neighbour_goes_o
             assert (await client.post(SPEECH, json={**BODY, "model": "one", "input": "abc"})).content == pcm_of(7, 3)
         assert metric(server.url, "vivavoce_engine_restarts_total", model="one", reason="out_of_memory") == 1
         assert metric(server.url, "vivavoce_engine_restarts_total", model="two") == 0
+
+
+async def test_a_card_that_a_neighbour_has_filled_is_a_503_for_that_request_alone(tmp_path: Path) -> None:
+    """Both a prompt and a recording find no memory. What runs beside them is not disturbed, nor is the process."""
+    engine = EngineProcess(faulty_model(), EngineConfig(), VoiceStore(tmp_path))
+    with live_server(engine) as server:
+        async with httpx.AsyncClient(base_url=server.url, timeout=HUNG_S) as client:
+            pid = engine.pid
+            beside = asyncio.create_task(client.post(SPEECH, json={**BODY, "input": SLOW + "a" * 200, "seed": 3}))
+            await asyncio.to_thread(wait_until, lambda: engine.stats().running == 1)
+            spoken = [client.post(SPEECH, json={**BODY, "input": text}) for text in (SHORT, "abc", SHORT)]
+            refused, heard, refused_too = await asyncio.gather(*spoken)
+            clone = {"audio_sample": ("me.wav", wav(voice_like(1, SHORT_RECORDING_S + 1)), "audio/wav")}
+            form = {"name": "me", "consent": "This is my voice."}
+            stored = await client.post("/v1/audio/voices", data=form, files=clone)
+            for answer in (refused, refused_too, stored):
+                assert answer.status_code == 503
+                assert answer.headers["retry-after"] == "5"
+                assert answer.json()["error"]["message"] == "there is not enough memory for this now"
+            assert heard.content == pcm_of(7, 3)
+            assert (await beside).content == pcm_of(3, 204)
+        assert engine.pid == pid
+        assert status(server.url, "/ready") == 200
+        assert metric(server.url, "vivavoce_engine_restarts_total") == 0
+
+
+async def test_an_engine_that_does_not_get_its_memory_back_is_no_dead_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A neighbour takes it at a restart. The server answers, tries again, and speaks once there is room."""
+    monkeypatch.setattr(watcher, "FIRST_BACKOFF_S", 0.05)
+    monkeypatch.setattr(watcher, "MAX_FAILURES", 2)
+    refusal = tmp_path / "refuse"
+    engine = EngineProcess(faulty_model(refusal=refusal), EngineConfig())
+    with live_server(engine) as server:
+        async with httpx.AsyncClient(base_url=server.url, timeout=HUNG_S) as client:
+            refusal.write_text("cuda:0 ran out of memory while the model was loaded (0.2 of 24.0 GB are free)")
+            assert engine.pid is not None
+            os.kill(engine.pid, signal.SIGKILL)
+            await asyncio.to_thread(wait_until, lambda: engine.restarts["load"] >= 2)
+            refused = await client.post(SPEECH, json=BODY)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+            assert (status(server.url, "/health"), status(server.url, "/ready")) == (200, 503)
+            refusal.unlink()
+            await asyncio.to_thread(wait_until, lambda: status(server.url, "/ready") == 200)
+            assert (await client.post(SPEECH, json={**BODY, "input": "abc"})).content == pcm_of(7, 3)
+
+
+def test_a_start_without_memory_ends_with_the_numbers(tmp_path: Path) -> None:
+    refusal = tmp_path / "refuse"
+    refusal.write_text("the model with 1 row takes 5.1 GB, but 4.0 GB may be used")
+    engine = EngineProcess(faulty_model(refusal=refusal), EngineConfig())
+    with pytest.raises(CheckpointError, match=r"takes 5.1 GB, but 4.0 GB may be used"):
+        engine.start()
+    engine.stop()
 
 
 # ---- on demand

@@ -20,6 +20,16 @@ def test_flags_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     assert (server.port, server.grace_s, engine.max_streams) == (9001, 1.5, 3)
 
 
+@pytest.mark.parametrize(("given", "settled", "rows"), [("auto", "auto", 8), ("5", 5, 5)])
+def test_rows_are_a_number_or_auto(given: str, settled: int | str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, by_flag = load_settings({"max_streams": given, "kv_positions": "8192"})
+    monkeypatch.setenv("VIVAVOCE_MAX_STREAMS", given)
+    monkeypatch.setenv("VIVAVOCE_KV_POSITIONS", "8192")
+    _, by_variable = load_settings({})
+    assert by_flag == by_variable
+    assert (by_flag.max_streams, by_flag.rows, by_flag.kv_positions) == (settled, rows, 8192)
+
+
 def test_a_card_is_chosen_by_its_number() -> None:
     engines = open_engines(*load_settings({"device": "cuda:1", "model": ["fake"], "max_voices": "0"}))
     assert engines["fake"].config.device == "cuda:1"
@@ -31,7 +41,11 @@ def test_a_card_is_chosen_by_its_number() -> None:
         ({"port": "many"}, "port"),
         ({"port": "70000"}, "port"),
         ({"max_streams": "0"}, "max_streams"),
-        ({"max_streams": "1.5"}, "max_streams"),
+        ({"max_streams": "1.5"}, "max_streams\n.*must be a whole number above 0, or auto; not '1.5'"),
+        ({"max_streams": "many"}, "max_streams\n.*must be a whole number above 0, or auto; not 'many'"),
+        ({"max_streams": "-3"}, "max_streams must be above 0, not -3"),
+        ({"kv_positions": "none"}, "1 validation error.*\nkv_positions\n.*must be a whole number"),
+        ({"kv_positions": "64"}, "kv_positions must be 4096 or more"),
         ({"colour": "red"}, "colour"),
         ({"log_level": "loud"}, "log_level"),
     ],

@@ -12,8 +12,10 @@ import logging
 import math
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
@@ -119,6 +121,43 @@ async def first_audio_ms(engine: Engine) -> list[float]:
     return times
 
 
+def measure_engine(model: Path, streams: Sequence[int], frames: int, steps_ahead: int = 1) -> dict[str, Any]:
+    """Loads a checkpoint and measures it with each number of streams. All memory is on the card for the largest one."""
+    config = EngineConfig(
+        max_streams=max(streams), max_context=1024, max_queue=1000, max_queue_s=1e6, max_prefills_per_step=8,
+        device="cuda", runner="triton",
+    )  # fmt: skip
+    started_s = time.perf_counter()
+    runner = make_runner("bench", read_checkpoint(model), config)
+    assert isinstance(runner, GraphRunner)
+    runner.capacity = replace(runner.capacity, steps_ahead=steps_ahead)
+    load_s = time.perf_counter() - started_s
+    free, total = torch.cuda.mem_get_info()
+    engine = Engine(runner, runner.config)
+    engine.start()
+    try:
+        asyncio.run(first_audio_ms(engine))  # warm-up
+        first_ms = asyncio.run(first_audio_ms(engine))
+        results = []
+        for count in streams:
+            results.append(asdict(asyncio.run(measure(engine, count, frames))))
+            print(results[-1], flush=True)
+        bursts = asyncio.run(burst(engine, frames)) if max(streams) > BURST_RUNNING else None
+    finally:
+        engine.stop()
+    return {
+        "card": torch.cuda.get_device_name(),
+        "model": model.name,
+        "steps_ahead": steps_ahead,
+        "load_s": round(load_s, 1),
+        "gpu_gb": round((total - free) / 1e9, 2),
+        "first_pcm_ms": statistics.median(first_ms),
+        "first_pcm_ms_worst": max(first_ms),
+        "runs": results,
+        "burst": bursts,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
@@ -130,38 +169,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     logging.basicConfig(level="INFO")
-    config = EngineConfig(
-        max_streams=max(args.streams), max_context=1024, max_queue=1000, max_queue_s=1e6, max_prefills_per_step=8
-    )
-    started_s = time.perf_counter()
-    runner = make_runner("bench", read_checkpoint(args.model), config)
-    assert isinstance(runner, GraphRunner)
-    runner.capacity = replace(runner.capacity, steps_ahead=args.steps_ahead)
-    load_s = time.perf_counter() - started_s
-    free, total = torch.cuda.mem_get_info()
-    engine = Engine(runner, config)
-    engine.start()
-    try:
-        asyncio.run(first_audio_ms(engine))  # warm-up
-        first_ms = asyncio.run(first_audio_ms(engine))
-        results = []
-        for streams in args.streams:
-            results.append(asdict(asyncio.run(measure(engine, streams, args.frames))))
-            print(results[-1], flush=True)
-        bursts = asyncio.run(burst(engine, args.frames)) if max(args.streams) > BURST_RUNNING else None
-    finally:
-        engine.stop()
-    document = {
-        "card": torch.cuda.get_device_name(),
-        "model": args.model.name,
-        "steps_ahead": args.steps_ahead,
-        "load_s": round(load_s, 1),
-        "gpu_gb": round((total - free) / 1e9, 2),
-        "first_pcm_ms": statistics.median(first_ms),
-        "first_pcm_ms_worst": max(first_ms),
-        "runs": results,
-        "burst": bursts,
-    }
+    document = measure_engine(args.model, args.streams, args.frames, args.steps_ahead)
     print(json.dumps(document), flush=True)
     args.out.write_text(json.dumps(document, indent=1) + "\n")
 

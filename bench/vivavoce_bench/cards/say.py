@@ -46,7 +46,8 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     config = EngineConfig(max_streams=32, max_context=512, max_queue=1000, max_queue_s=1e6, device="cuda")
-    engine = Engine(make_runner("voice", read_checkpoint(CHECKPOINT), config), config)
+    runner = make_runner("voice", read_checkpoint(CHECKPOINT), config)
+    engine = Engine(runner, runner.config)
     engine.start()
     try:
         asyncio.run(say_all(engine, args.out))

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     # A GPU's step is CUDA graphs, which run no modules that could be timed one by one.
     modules = runner.models if isinstance(runner, TorchRunner) else {}
     clock = ComponentClock(modules, runner.synchronize)
-    engine = Engine(runner, config)
+    engine = Engine(runner, runner.config)
     engine.start()
     try:
         asyncio.run(measure(engine, clock, streams=1, utterances=1))  # warm-up

@@ -19,9 +19,9 @@ from vivavoce_engine.batching.pending import Pending, TrailingText
 from vivavoce_engine.batching.runner import Runner, Step
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
-from vivavoce_engine.checkpoint.files import locate_checkpoint
+from vivavoce_engine.checkpoint.files import locate_checkpoint, read_checkpoint
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.load import load_parts
+from vivavoce_engine.load import make_runner
 from vivavoce_engine.pages import pages_of
 from vivavoce_engine.request import SynthesisRequest
 
@@ -52,18 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs `vivavoce bench steps`. Entry point of the command line."""
-    from vivavoce_engine.device import resolve_device
-
     config = EngineConfig(max_streams=max(args.rows), device=args.device, dtype=args.dtype)
     path = locate_checkpoint(args.model or shipped_voice())
-    runner = load_parts(path, config, args.name).runner
+    runner = make_runner(args.name, read_checkpoint(path), config)
     recorder = Recorder(runner, args.rounds)
     recorder.frames(1)  # warm-up
     recorded = {rows: recorder.frames(rows) for rows in args.rows}
-    prefills = range(1, min(config.max_prefills_per_step, config.max_streams) + 1)
+    prefills = range(1, min(config.max_prefills_per_step, config.rows) + 1)
     starts = {count: recorder.starts(count) for count in prefills}
     document = {
-        "machine": describe_machine(resolve_device(config.device)),
+        "machine": describe_machine(str(runner.device)),
         "frame_ms": {args.name: {rows: times.frame_ms for rows, times in recorded.items()}},
         "prefill_ms": {args.name: {count: times.prefill_ms for count, times in starts.items()}},
         "code2wav_us_per_frame": {

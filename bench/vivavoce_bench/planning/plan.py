@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--serving-ms", type=float, default=0.0, help="delay that network and client add to all audio [%(default)s]"
     )
     parser.add_argument("--audio-s", type=float, default=4.5, help="mean length of speech [%(default)s]")
-    parser.add_argument("--max-streams", type=int, default=defaults.max_streams, help="rows of a replica [%(default)s]")
+    parser.add_argument("--max-streams", type=int, default=defaults.rows, help="rows of a replica [%(default)s]")
     parser.add_argument("--max-queue", type=int, default=defaults.max_queue, help="[%(default)s]")
     parser.add_argument(
         "--duration", type=float, default=60.0, help="least seconds to simulate, after 10 s of warm-up [%(default)s]"
@@ -94,7 +94,7 @@ class SimulatedEngine:
             "machine": self.times.machine,
             "model": self.times.model,
             "assumed": self.times.assumed,
-            "max_streams": self.config.max_streams,
+            "max_streams": self.config.rows,
             "serving_ms": 1000 * self.serving_s,
         }
 
@@ -197,7 +197,7 @@ def _plan(engine: SimulatedEngine, args: argparse.Namespace) -> int:
             raise ValueError(f"--{name.replace('_', '-')} must be above 0")
     workload = Workload(args.rate, args.audio_s, args.duration, args.seed)
     replicas, tried = fewest_replicas(engine, workload, args.ttfa_ms, args.underruns)
-    print(f"{engine.times.machine}, {engine.times.model}; {engine.config.max_streams} rows a replica")
+    print(f"{engine.times.machine}, {engine.times.model}; {engine.config.rows} rows a replica")
     for name in engine.times.assumed:
         print(f"{name} was not recorded: see vivavoce_bench/planning/step_times.py for what is assumed")
     print("replicas  requests/s each  TTFA p50 / p95 ms  underruns  refused  audio s/s each")

@@ -260,7 +260,7 @@ class Simulation:
 
     def waiting(self) -> Backlog:
         """The requests that find no row free."""
-        return waiting(self._accepted, self._loop.state(), self._config.max_streams)
+        return waiting(self._accepted, self._loop.state(), self._config.rows)
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
         self._take_in()  # requests that arrived before this report

@@ -15,10 +15,19 @@ from vivavoce_client.protocol import VivavoceError
 
 COMMAND_GROUP = "vivavoce.commands"
 BENCH_GROUP = "vivavoce.bench"
-EXTRAS = {"serve": "server", "engine": "engine", "plan": "engine", "steps": "engine"}
+EXTRAS = {
+    "card": "server",
+    "doctor": "server",
+    "engine": "engine",
+    "plan": "engine",
+    "serve": "server",
+    "steps": "engine",
+}
 """Command → the extra of vivavoce-speech that installs its imports. By default the extra has the command's name."""
 HELP = {
+    "card": "measure this machine's NVIDIA card, for the table of cards",
     "compare": "measure two servers under the same load",
+    "doctor": "check what serving needs of this machine, and say what mends a lack",
     "engine": "measure the engine on this machine",
     "eval": "judge the speech of a voice",
     "load": "measure a server under load, as its listeners hear it",

@@ -73,18 +73,18 @@ class LoopState:
     short_of_pages: bool = False
     """True while the next request in the queue waits for pages of the KV cache, though rows may be free."""
 
-    def rows_free(self, max_streams: int) -> int:
+    def rows_free(self, rows: int) -> int:
         """Number of waiting requests that are about to start."""
-        return 0 if self.short_of_pages else max_streams - self.running
+        return 0 if self.short_of_pages else rows - self.running
 
 
-def waiting(accepted: Backlog, state: LoopState, max_streams: int) -> Backlog:
+def waiting(accepted: Backlog, state: LoopState, rows: int) -> Backlog:
     """The requests that find no row free, of all that were `accepted` so far.
 
     Which of the queued requests find a row is not known yet, so each counts with their mean length.
     """
     queued = accepted.requests - state.left_queue
-    requests = queued - state.rows_free(max_streams)
+    requests = queued - state.rows_free(rows)
     if requests <= 0:
         return Backlog()
     return Backlog(requests, (accepted.frames - state.left_queue_frames) * requests / queued)

@@ -1,20 +1,8 @@
-"""The meaning of an exception for the engine and for callers. Torch-free: exceptions are recognised by their text."""
+"""The meaning of an exception for the engine and for callers. Torch-free."""
 
-import re
 from typing import Literal
 
-from vivavoce_engine.errors import EngineError, NotServing, SynthesisFailed
-
-NO_MEMORY = re.compile(r"out of memory|can't allocate memory|alloc(ation)? fail|_ALLOC_FAILED", re.IGNORECASE)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or bool(NO_MEMORY.search(str(error)))
-
-
-def is_device_lost(error: BaseException) -> bool:
-    """True if this process can compute nothing any more, because an error of a CUDA context is permanent."""
-    return "CUDA error" in str(error)
+from vivavoce_engine.errors import EngineError, NotServing, SynthesisFailed, is_device_lost, is_out_of_memory
 
 
 def reason_of(error: BaseException) -> Literal["out_of_memory", "device", "error"]:

@@ -1,12 +1,14 @@
 """Work on several utterances at once, where a fault of one utterance fails that utterance alone."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
 
-from vivavoce_engine.batching.faults import failure_of, is_device_lost
+from vivavoce_engine.batching.faults import failure_of
 from vivavoce_engine.batching.runner import Outcome
 from vivavoce_engine.batching.sequence import Sequence
+from vivavoce_engine.errors import is_device_lost, is_out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -34,3 +36,18 @@ def isolated(stage: Stage, sequences: SequenceOf[Sequence], outcome: Outcome) ->
         log.warning("%d utterances failed together, and go on one by one", len(alive), exc_info=True)
         for sequence in alive:
             isolated(stage, [sequence], outcome)
+
+
+@contextmanager
+def failing_for_memory(sequences: SequenceOf[Sequence], outcome: Outcome) -> Iterator[None]:
+    """Fails all `sequences` if the work in this context finds no memory, because another process may have taken it.
+
+    For work that must not be repeated, as it changes rows in place. Any other error is raised.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        log.exception("%d utterances failed for lack of memory", len(sequences))
+        outcome.failed.update({sequence.utterance_id: failure_of(error) for sequence in sequences})

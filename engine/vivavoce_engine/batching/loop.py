@@ -59,7 +59,7 @@ class EngineLoop:
         self._runner = runner
         self._frame_s = runner.info.frame_s
         self._capacity = capacity = runner.capacity
-        pages = config.kv_pages if capacity.shares_pages else config.max_streams * pages_of(config.max_context)
+        pages = config.kv_pages if capacity.shares_pages else config.rows * pages_of(config.max_context)
         self._scheduler = Scheduler(config, int(config.max_unread_s / self._frame_s), pages, capacity)
         self._admission = admission
         self._deliver = deliver

@@ -52,7 +52,7 @@ class Scheduler:
         self._config = config
         self._capacity = capacity
         self._max_unread_frames = max_unread_frames
-        self._rows = Slots("row", config.max_streams)
+        self._rows = Slots("row", config.rows)
         self._pages = Slots("page", pages)
         self._queue: dict[int, Pending] = {}
         self._running: dict[int, Sequence] = {}

@@ -20,14 +20,14 @@ REFERENCE_SAMPLE_RATE = 24000
 """Sample rate, in Hz, of the audio that both encoders read. The speaker encoder's mel bins are defined for it."""
 CODEBOOKS_MAX = 64
 """Most codebooks of a frame. sampling.py numbers each draw as frame * CODEBOOKS_MAX + codebook."""
+WEIGHTS_FILES = ("model.safetensors", "speech_tokenizer/model.safetensors")
 REQUIRED_FILES = (
     "config.json",
     "generation_config.json",
     "vocab.json",
     "merges.txt",
-    "model.safetensors",
     "speech_tokenizer/config.json",
-    "speech_tokenizer/model.safetensors",
+    *WEIGHTS_FILES,
 )
 
 
@@ -403,6 +403,11 @@ def _sampling(file: _JsonFile) -> Sampling:
     return Sampling(params("", "do_sample", penalty), params("subtalker_", "subtalker_dosample", 1.0))
 
 
+def is_hub_id(name: str) -> bool:
+    """True if a name can be a model id of the Hugging Face hub, owner/model."""
+    return name.count("/") == 1 and not name.startswith((".", "/", "~"))
+
+
 def locate_checkpoint(name: str) -> Path:
     """Returns the path of a checkpoint folder.
 
@@ -414,7 +419,7 @@ def locate_checkpoint(name: str) -> Path:
     """
     if Path(name).is_dir():
         return Path(name)
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+    if not is_hub_id(name):
         raise CheckpointError(f"{name} is neither a folder nor a hub id of the form owner/model")
     from huggingface_hub import snapshot_download  # takes a second to import, and most starts do not need it
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError

@@ -4,6 +4,7 @@ A frame: code predictor (codes 1..G-1) → sum of the frame's code embeddings + 
 code 0 of the next frame, or end of speech. Reference: qwen-tts 0.1.1, Qwen3TTSTalkerForConditionalGeneration.
 """
 
+import logging
 import os
 import time
 from collections import defaultdict
@@ -23,7 +24,7 @@ from vivavoce_engine.batching.sequence import MIN_FRAMES, Sequence
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu.sampling import SamplingTable, uniform
-from vivavoce_engine.device import resolve_device, resolve_dtype
+from vivavoce_engine.device import resolve_dtype
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.models.layers import KVCache, RowView
@@ -32,6 +33,8 @@ from vivavoce_engine.models.prompts import embed_prompts
 from vivavoce_engine.models.talker import CONTROL_CODES
 from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 
+log = logging.getLogger(__name__)
+
 SMALL_HIDDEN_SIZE = 1024
 
 
@@ -39,15 +42,15 @@ class TorchRunner(ImmediateRunner):
     """Runs one checkpoint on one device, without graphs or kernels of its own."""
 
     def __init__(self, name: str, checkpoint: Checkpoint, config: EngineConfig) -> None:
-        self.device = torch.device(resolve_device(config.device))
+        self.device = torch.device("cpu" if config.device == "auto" else config.device)
         dtype = resolve_dtype(config.dtype, self.device)
         if self.device.type == "cpu":
             use_cpu_threads(checkpoint.talker.transformer.hidden_size)
-        self._checkpoint = checkpoint
+        self._checkpoint, self.config = checkpoint, config
         self._talker, self._predictor, decoder = load_models(checkpoint, self.device, dtype)
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
-        rows, talker = config.max_streams, checkpoint.talker
+        rows, talker = config.rows, checkpoint.talker
         like = self._talker.codec_head.weight
         self._cache = KVCache(talker.transformer, rows, config.max_context, like)
         self._frame_cache = self._predictor.frame_cache(talker, rows)

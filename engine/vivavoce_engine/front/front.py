@@ -128,7 +128,7 @@ class EngineFront(SpeechEngine):
         self._send(Submit(pending))
 
     def waiting(self) -> Backlog:
-        return waiting(self._accepted, self._loop_state(), self.config.max_streams)
+        return waiting(self._accepted, self._loop_state(), self.config.rows)
 
     def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
         """Sends more text of a live utterance that has been queued."""

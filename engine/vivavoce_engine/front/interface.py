@@ -35,6 +35,11 @@ class SpeechEngine(ABC):
         """Turns names, mixes and recordings into a request's `speaker` and `reference`."""
 
     @property
+    def rows(self) -> int:
+        """Utterances that it can run at the same time. Until a card's memory has settled `auto`, an estimate."""
+        return self.config.rows
+
+    @property
     @abstractmethod
     def ready(self) -> bool:
         """True if `submit` may be called."""

@@ -10,7 +10,6 @@ Code2Wav reads frames of the ring that the next frame does not write, and each s
 """
 
 import logging
-import time
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vivavoce_engine.batching.capacity import DEVICE
-from vivavoce_engine.batching.isolation import isolated
+from vivavoce_engine.batching.isolation import failing_for_memory, isolated
 from vivavoce_engine.batching.messages import AudioChunk
 from vivavoce_engine.batching.runner import Outcome, Step
 from vivavoce_engine.batching.scheduler import Plan
@@ -32,7 +31,7 @@ from vivavoce_engine.device import copy_into, to_device, to_host
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.graphs import Graphs, bucket_of
 from vivavoce_engine.gpu.launch import Launcher
-from vivavoce_engine.gpu.memory import check_memory, position_bytes
+from vivavoce_engine.gpu.memory import position_bytes, settle
 from vivavoce_engine.gpu.sampler import PARAMS
 from vivavoce_engine.gpu.starts import RowStart, pack_tokens
 from vivavoce_engine.gpu.steps import Steps
@@ -43,6 +42,7 @@ from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.models.prompts import embed_conditioning
 from vivavoce_engine.models.talker import Talker
 from vivavoce_engine.request import SamplingParams
+from vivavoce_engine.runtime import Progress
 from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 
 log = logging.getLogger(__name__)
@@ -54,28 +54,28 @@ class GraphRunner:
     def __init__(
         self, name: str, checkpoint: Checkpoint, config: EngineConfig, device: torch.device, dtype: torch.dtype
     ) -> None:
+        if device.type == "cuda":
+            config = settle(config, checkpoint, device, dtype)
         self.device = device
-        self._checkpoint, self._config = checkpoint, config
-        check_memory(checkpoint, config, device, dtype)
+        self._checkpoint, self.config = checkpoint, config
         # Parameters of the decoder's activations are prepared in float32, even if it computes in another dtype.
         talker, predictor, decoder = load_models(checkpoint, device, dtype, torch.float32)
         self._talker, self._predictor = talker, predictor
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
         self.position_bytes = position_bytes(checkpoint, dtype)
-        networks = (talker, predictor, decoder)
+        networks, launch = (talker, predictor, decoder), Launcher.of(device)
+        log.info("Triton's kernels on %s, %s", launch.card, dtype)
         with torch.inference_mode():
-            self._steps = Steps(
-                networks, checkpoint.talker, checkpoint.tts_pad_token_id, config, dtype, Launcher.of(device)
-            )
+            self._steps = Steps(networks, checkpoint.talker, checkpoint.tts_pad_token_id, config, dtype, launch)
         del decoder, networks  # GpuCodec has copied its weights, in the dtype that it computes in
         if device.type == "cuda":
             torch.cuda.empty_cache()  # memory of loading: float32 copies, unprojected embeddings
         self._frames, self._starts, self._codec = self._steps.frames, self._steps.starts, self._steps.codec
         self._tables = self._frames.tables
         self._dummy = self._tables.dummy_row
-        self._text_sent = [0] * config.max_streams
-        self._pages_sent = [0] * config.max_streams
+        self._text_sent = [0] * config.rows
+        self._pages_sent = [0] * config.rows
         self._frame_stream = DeviceStream(device, priority=0)
         # Listeners wait for its audio. LOG.md has the gain.
         self._codec_stream = DeviceStream(device, priority=-1)
@@ -107,20 +107,15 @@ class GraphRunner:
         """Records every possible batch, the largest first. On a GPU this also compiles the kernels."""
         if self.device.type != "cuda":  # the interpreter compiles nothing, and is slow
             return
-        started_s = time.monotonic()
-        batches = self._steps.batches
-        with self._frame_stream.current():
-            for key, launch in self._steps.frame_graphs():
-                self._graphs.record(key, launch)
-                match key:
-                    case ("frame", batch):
-                        done = len(batches) - batches.index(batch)
-                        log.info("recorded frames of %d rows (%d of %d)", batch, done, len(batches))
-        with self._codec_stream.current():
-            for key, launch in self._steps.codec_graphs():
-                self._codec_graphs.record(key, launch)
-        graphs = len(self._graphs) + len(self._codec_graphs)
-        log.info("recorded %d graphs in %.1f s", graphs, time.monotonic() - started_s)
+        frames, codec = list(self._steps.frame_graphs()), list(self._steps.codec_graphs())
+        log.info("compiling kernels, which the next start finds in Triton's cache, and recording graphs")
+        progress = Progress("compiled and recorded graphs", len(frames) + len(codec))
+        streams = ((self._frame_stream, self._graphs, frames), (self._codec_stream, self._codec_graphs, codec))
+        for stream, graphs, steps in streams:
+            with stream.current():
+                for key, launch in steps:
+                    graphs.record(key, launch)
+                    progress.advance()
 
     def _array(self, values: NDArray[np.generic]) -> Tensor:
         return to_device(torch.from_numpy(np.ascontiguousarray(values)), self.device)
@@ -136,11 +131,14 @@ class GraphRunner:
             with self._frame_stream.current(after=self._first_audio):
                 isolated(self._start, plan.start, outcome)
                 step = [sequence for sequence in plan.step if sequence.utterance_id not in outcome.failed]
-                ended = self._step(step) if step else None
+                ended = None
+                if step:
+                    with failing_for_memory(step, outcome):
+                        ended = self._step(step)
                 framed = self._frame_stream.record_event()
             with self._codec_stream.current(after=framed):
                 vocode = [item for item in plan.vocode if item[0].utterance_id not in outcome.failed]
-                pieces = self._vocode(vocode)
+                pieces = self._vocode(vocode, outcome)
                 done = self._codec_stream.record_event()
         # If all rows have just begun, listeners wait for first audio, and none of them for the next frame.
         self._first_audio = done if plan.start and len(plan.start) == len(plan.step) else None
@@ -244,24 +242,28 @@ class GraphRunner:
         self._graphs.launch(("frame", batch), lambda: self._frames.frame(batch))
         return to_host(self._frames.ended[: len(rows)])
 
-    def _vocode(self, vocode: Iterable[tuple[Sequence, int]]) -> dict[int, list[tuple[Tensor, Tensor, int]]]:
+    def _vocode(
+        self, vocode: Iterable[tuple[Sequence, int]], outcome: Outcome
+    ) -> dict[int, list[tuple[Tensor, Tensor, int]]]:
         """Decodes the planned frames in calls of the recorded sizes → utterance id: (audio, codes, index in both) of
-        each call."""
+        each call. A call that finds no memory fails its utterances."""
         done: dict[int, list[tuple[Tensor, Tensor, int]]] = {sequence.utterance_id: [] for sequence, _ in vocode}
         todo = [Waiting(sequence, sequence.frames_vocoded, frames) for sequence, frames in vocode]
         for size in self._steps.pieces:
             while due := [item for item in todo if item.frames >= size]:
                 batch = bucket_of(len(due), self._steps.codec_batches)
                 fill = batch - len(due)
-                copy_into(self._steps.codec_rows, [item.sequence.row for item in due] + [self._dummy] * fill)
-                copy_into(self._steps.codec_first, [item.first for item in due] + [0] * fill)
-                self._codec_graphs.launch((batch, size), lambda b=batch, t=size: self._steps.decode(b, t))  # type: ignore[misc]
-                audio, codes = (to_host(out[: len(due)]) for out in self._steps.decoded[batch, size])
-                for at, item in enumerate(due):
-                    done[item.sequence.utterance_id].append((audio, codes, at))
+                with failing_for_memory([item.sequence for item in due], outcome):
+                    copy_into(self._steps.codec_rows, [item.sequence.row for item in due] + [self._dummy] * fill)
+                    copy_into(self._steps.codec_first, [item.first for item in due] + [0] * fill)
+                    self._codec_graphs.launch((batch, size), lambda b=batch, t=size: self._steps.decode(b, t))  # type: ignore[misc]
+                    audio, codes = (to_host(out[: len(due)]) for out in self._steps.decoded[batch, size])
+                    for at, item in enumerate(due):
+                        done[item.sequence.utterance_id].append((audio, codes, at))
+                for item in due:
                     item.first += size
-                    item.frames -= size
-        return done
+                    item.frames = 0 if item.sequence.utterance_id in outcome.failed else item.frames - size
+        return {utterance_id: parts for utterance_id, parts in done.items() if utterance_id not in outcome.failed}
 
 
 @dataclass

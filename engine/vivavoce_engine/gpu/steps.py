@@ -45,7 +45,7 @@ class Steps:
         launch: Launcher,
     ) -> None:
         talker, predictor, decoder = networks
-        rows, self.prompts_at_once = settings.max_streams, settings.max_prefills_per_step
+        rows, self.prompts_at_once = settings.rows, settings.max_prefills_per_step
         self.largest_prompt = min(PROMPT_TOKENS[-1], settings.max_context)
         self.batches = buckets(rows)
         """Numbers of rows of a frame, ascending."""

@@ -4,14 +4,16 @@ Modules hold some weights in another form than the file: packed, projected, expo
 here. Tensor names are those of the released checkpoints.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from vivavoce_engine.checkpoint.files import (
     Checkpoint,
@@ -20,7 +22,7 @@ from vivavoce_engine.checkpoint.files import (
     TalkerConfig,
     TransformerConfig,
 )
-from vivavoce_engine.errors import CheckpointError
+from vivavoce_engine.errors import CheckpointError, is_device_lost, is_out_of_memory
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import CodecDecoder
 from vivavoce_engine.models.codec_encoder import CodecEncoder
@@ -46,6 +48,16 @@ UNSPOKEN_CODEBOOKS = "encoder.quantizer.acoustic_residual_vector_quantizer.layer
 """Prefix of Mimi's codebooks. It has more of them than the talker."""
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Opens a safetensors file. Raises CheckpointError if it is broken."""
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path} is no complete safetensors file: {error}") from error
+
+
 class Weights:
     """The tensors of one safetensors file, with a record of which were taken.
 
@@ -55,12 +67,9 @@ class Weights:
 
     def __init__(self, path: Path, device: torch.device, dtype: torch.dtype, prefix: str = "") -> None:
         """Reads the tensors whose names begin with `prefix`."""
-        try:
-            with safe_open(path, framework="pt", device="cpu") as file:
-                names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
-                self._tensors = {name: file.get_tensor(name) for name in names}
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} is no complete safetensors file: {error}") from error
+        with opened(path) as file:
+            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
+            self._tensors = {name: file.get_tensor(name) for name in names}
         self._path = path
         self._device = device
         self.dtype = dtype
@@ -74,6 +83,11 @@ class Weights:
             return torch.empty(0)
         parts = [self._tensors[name].to(self._device, self.dtype) for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def take_as_it_is(self, name: str) -> Tensor:
+        """Returns a tensor on the host and in the file's dtype. Empty if it is missing."""
+        self._asked.add(name)
+        return self._tensors[name] if name in self._tensors else torch.empty(0)
 
     def take_float32(self, name: str) -> Tensor:
         """Returns a tensor in float32, for arithmetic that must not be rounded to `dtype`. Empty if it is missing."""
@@ -104,9 +118,9 @@ def load_models(
     """
     try:
         return _load_models(checkpoint, device, dtype, codec_dtype or dtype)
-    except torch.OutOfMemoryError:
-        raise
     except RuntimeError as error:  # tensors of shapes that cannot be packed or projected
+        if is_out_of_memory(error) or is_device_lost(error):
+            raise
         raise CheckpointError(f"{checkpoint.path}: the weights do not fit config.json: {error}") from error
 
 
@@ -166,12 +180,30 @@ def _load_codec_encoder(path: Path, config: EncoderConfig, device: torch.device)
     return encoder.to(device).eval()
 
 
+class SkipInit(TorchFunctionMode):
+    """Leaves out the first values of weights, which are loaded afterwards.
+
+    To draw them, even without storage, PyTorch imports its compiler, which takes seconds.
+    """
+
+    def __torch_function__(
+        self,
+        function: Callable[..., object],
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return args[0] if args else (kwargs or {})["tensor"]
+        return function(*args, **(kwargs or {}))
+
+
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def _build(path: Path, make: Callable[[], ModuleT], state: State, device: torch.device) -> ModuleT:
     """Builds a module without storage, and assigns the loaded tensors."""
-    with torch.device("meta"):
+    with torch.device("meta"), SkipInit():
         module = make().requires_grad_(False)
     try:
         module.load_state_dict(state, strict=True, assign=True)
@@ -181,11 +213,11 @@ def _build(path: Path, make: Callable[[], ModuleT], state: State, device: torch.
 
 
 def _main_state(file: Weights, config: TalkerConfig) -> tuple[State, State, State]:
-    """Reads model.safetensors → states of talker, code predictor and text projection. Embeddings are not yet
-    projected."""
+    """Reads model.safetensors → states of talker, code predictor and text projection. Embeddings are not yet projected,
+    and that of the text is still on the host."""
     talker = _transformer_state(file, "talker.model.", config.transformer)
-    for name in ("text_embedding", "codec_embedding"):
-        talker[f"{name}.weight"] = file.take(f"talker.model.{name}.weight")
+    talker["text_embedding.weight"] = file.take_as_it_is("talker.model.text_embedding.weight")
+    talker["codec_embedding.weight"] = file.take("talker.model.codec_embedding.weight")
     talker["codec_head.weight"] = file.take("talker.codec_head.weight")
     prefix = "talker.code_predictor."
     predictor = _transformer_state(file, f"{prefix}model.", config.predictor)
@@ -228,12 +260,19 @@ def _packed_state(file: Weights, source: str, target: str) -> State:
 
 
 def _project_text(path: Path, config: TalkerConfig, talker: State, projection: State) -> None:
-    """Replaces the wide text embedding by its projection, so that a token is one look-up."""
-    embedding = talker["text_embedding.weight"]
+    """Replaces the wide text embedding by its projection, so that a token is one look-up.
+
+    The embedding goes to the device part by part: at once it would take more memory than the engine has left on a small
+    card.
+    """
+    embedding, like = talker["text_embedding.weight"], projection["linear_fc1.weight"]
     hidden = config.transformer.hidden_size
-    module = _build(path, lambda: TextProjection(config.text_hidden_size, hidden), projection, embedding.device)
-    chunks = torch.split(embedding, TEXT_ROWS_AT_ONCE)
-    talker["text_embedding.weight"] = torch.cat([module(chunk) for chunk in chunks])
+    module = _build(path, lambda: TextProjection(config.text_hidden_size, hidden), projection, like.device)
+    projected = like.new_empty(len(embedding), hidden)
+    for at in range(0, len(embedding), TEXT_ROWS_AT_ONCE):
+        part = slice(at, at + TEXT_ROWS_AT_ONCE)
+        projected[part] = module(embedding[part].to(like))
+    talker["text_embedding.weight"] = projected
 
 
 def _project_codes(config: TalkerConfig, talker: State, predictor: State) -> None:

@@ -7,6 +7,8 @@ import torch
 from numpy.typing import NDArray
 
 from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.device import use_device
+from vivavoce_engine.errors import is_out_of_memory
 from vivavoce_engine.models.loader import load_encoders
 from vivavoce_engine.request import VoiceReference
 
@@ -28,9 +30,23 @@ class ReferenceEncoder:
             self._stream.wait_stream(torch.cuda.current_stream(device))  # the weights were loaded on it
 
     def encode(self, audio: NDArray[np.float32]) -> VoiceReference:
-        """audio [samples] float32, mono, 24 kHz → speaker embedding and codes, without text."""
+        """audio [samples] float32, mono, 24 kHz → speaker embedding and codes, without text.
+
+        If memory is short, PyTorch gives back what it holds unused, and the work is done once more: libraries and
+        kernels that are loaded at their first use cannot take that memory.
+        """
         assert audio.ndim == 1
         assert audio.dtype == np.float32
+        use_device(self._device)
+        try:
+            return self._encode(audio)
+        except RuntimeError as error:
+            if self._device.type != "cuda" or not is_out_of_memory(error):
+                raise
+        torch.cuda.empty_cache()
+        return self._encode(audio)
+
+    def _encode(self, audio: NDArray[np.float32]) -> VoiceReference:
         beside = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
         with torch.inference_mode(), beside:
             samples = torch.tensor(audio, device=self._device)[None]

@@ -232,6 +232,9 @@ class EngineProcess(EngineFront):
             self._cancel(pending.utterance_id)
         deliver([(pending.stream, refusal) for pending in late])
 
+    def on_loaded(self, config: EngineConfig) -> None:
+        self.config = config
+
     def last_needed_s(self) -> float:
         assert self._gate.locked()
         return math.inf if self._pending or self._questions else self._last_used_s

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +34,12 @@ class EnginePool(SpeechEngine):
         on_demand_s: float | None = None,
     ) -> None:
         assert workers >= 1
-        rows = replace(config, max_streams=config.max_streams * workers)
-        super().__init__(model.info, rows, remote_voices(model, self, store))
+        super().__init__(model.info, config, remote_voices(model, self, store))
         self.engines = [EngineProcess(model, config, None, on_demand_s) for _ in range(workers)]
+
+    @property
+    def rows(self) -> int:
+        return sum(engine.rows for engine in self.engines)
 
     @property
     def ready(self) -> bool:

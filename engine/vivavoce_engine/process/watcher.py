@@ -28,7 +28,7 @@ from typing import Protocol
 from vivavoce_engine.batching.faults import as_engine_error
 from vivavoce_engine.batching.messages import Shutdown
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.errors import EngineError, NotServing
+from vivavoce_engine.errors import EngineError, NoRoom, NotServing
 from vivavoce_engine.model import Model
 from vivavoce_engine.process.child import EXIT_TIMEOUT_S, Child, Fault
 from vivavoce_engine.process.wire import Answer, Broken, LoadCommand, Loaded, Logged, Ping, Report, ToServer, ToWorker
@@ -75,6 +75,10 @@ class Owner(Protocol):
     def on_loading(self, now_s: float) -> None:
         """Called at each tick while the model is being loaded."""
 
+    def on_loaded(self, config: EngineConfig) -> None:
+        """The model is loaded, with these settings. They may differ from one process to the next."""
+        ...
+
     def last_needed_s(self) -> float:
         """Time (time.monotonic) of the last use, infinite while a request waits for the process. With the gate held."""
         ...
@@ -104,6 +108,8 @@ class Watcher:
         """Number of the process that serves or starts next. Messages to an earlier one are dropped."""
         self._failures = 0
         """Processes in a row that broke before STABLE_AFTER_S."""
+        self._lacks_room = False
+        """True if the last process found too little memory to load the model."""
         self._restarts: Counter[str] = Counter()
         self._child: Child | None = None
         self._backlog: deque[ToWorker] = deque()
@@ -121,7 +127,10 @@ class Watcher:
 
     @property
     def failed(self) -> bool:
-        return self._failures >= MAX_FAILURES and self._phase is Phase.AWAY and self._on_demand_s is None
+        """True if only a new server may help. Where a device lacks room, none would: its other users must go first."""
+        if self._lacks_room or self._on_demand_s is not None:
+            return False
+        return self._failures >= MAX_FAILURES and self._phase is Phase.AWAY
 
     @property
     def restarts(self) -> Counter[str]:
@@ -238,14 +247,15 @@ class Watcher:
                 self._owner.on_answer(message)
             case Logged(record=record):
                 logging.getLogger(record.name).handle(record)
-            case Loaded():
-                self._on_loaded(child)
+            case Loaded(config=config):
+                self._on_loaded(child, config)
             case Broken():
                 return message
         return None
 
-    def _on_loaded(self, child: Child) -> None:
+    def _on_loaded(self, child: Child, config: EngineConfig) -> None:
         assert math.isinf(child.loaded_s), "a process loads one model, once"
+        self._owner.on_loaded(config)
         child.loaded_s = time.monotonic()
         log.info("%s is ready after %.1f s", self._model.info.name, child.loaded_s - child.started_s)
         self._enter(Phase.SERVING)
@@ -307,6 +317,7 @@ class Watcher:
     async def _back_off(self, fault: Fault) -> None:
         """Counts and logs a fault, fails all requests, and pauses."""
         self._failures += 1
+        self._lacks_room = isinstance(fault.error, NoRoom)
         self._restarts[fault.reason] += 1
         pause_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._failures - 1))
         log.error(

@@ -129,7 +129,9 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The model is loaded and warm."""
+    """The model is loaded and warm, with these settings: numbers where LoadCommand's had `auto`."""
+
+    config: EngineConfig
 
 
 @dataclass(frozen=True, slots=True)

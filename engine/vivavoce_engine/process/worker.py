@@ -211,12 +211,13 @@ def serve(pipe: Pipe) -> int:
         assert isinstance(command, LoadCommand)
         logging.getLogger().setLevel(command.log_level)
         parts = command.load()
-        admission = Admission(command.config, parts.runner.info.frame_s)
-        warm_up(parts.runner, command.config, admission)
+        config = parts.config or command.config
+        admission = Admission(config, parts.runner.info.frame_s)
+        warm_up(parts.runner, config, admission)
         freeze_gc()
         loaded = True
-        pipe.send(Loaded())
-        Worker(pipe, parts, command.config, admission).run()
+        pipe.send(Loaded(config))
+        Worker(pipe, parts, config, admission).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return 1  # the server has ended
     except Exception as error:

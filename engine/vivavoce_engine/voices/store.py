@@ -10,6 +10,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -120,7 +121,8 @@ class VoiceStore:
         check_voice(voice)
         path, partial = self._path(voice.name), self._folder / f".{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
         try:
-            self._remove_stale()
+            for left in self.stale():
+                left.unlink(missing_ok=True)
             if len(self.names()) >= self._max_voices:
                 raise StoreFull(f"{self._max_voices} voices are stored, which is the most; delete one first")
             write_synced(partial, serialize_voice(voice))
@@ -157,15 +159,15 @@ class VoiceStore:
         with os.scandir(self._folder) as entries:
             yield from entries
 
-    def _remove_stale(self) -> None:
-        """Deletes partial files that a server which died has left."""
+    def stale(self) -> list[Path]:
+        """Partial files that a server which died has left. `add` deletes them."""
+        found = []
         for entry in self._entries():
             if entry.name.endswith(PARTIAL_SUFFIX) and entry.name.startswith("."):
-                try:
+                with suppress(FileNotFoundError):
                     if time.time() - entry.stat().st_mtime > STALE_S:
-                        os.unlink(entry.path)
-                except FileNotFoundError:
-                    continue
+                        found.append(Path(entry.path))
+        return found
 
 
 def check_voice(voice: StoredVoice) -> None:

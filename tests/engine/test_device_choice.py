@@ -1,0 +1,218 @@
+"""The choice of device and runner on machines that this one is not: PyTorch's view of cards is replaced."""
+
+import importlib.metadata
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
+from vivavoce_engine.gpu import choice, needs
+from vivavoce_engine.gpu.choice import choices, first_that_works
+
+from tests.support.machines import DRIVER, OPEN_DRIVER, Machine, machine_with_card
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
+    return machine_with_card(monkeypatch, tmp_path)
+
+
+def tried(**settings: Any) -> list[tuple[str, str]]:
+    """(device, runner) in the order in which they are tried."""
+    return [(one.config.device, one.config.runner) for one in choices(EngineConfig(**settings))]
+
+
+CARD, PLAIN, CPU = ("cuda", "triton"), ("cuda", "torch"), ("cpu", "torch")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [CARD, PLAIN, CPU]),
+        ({"device": "cpu"}, [CPU]),
+        ({"device": "cuda"}, [CARD, PLAIN]),
+        ({"device": "cuda", "runner": "triton"}, [CARD]),
+        ({"device": "cuda", "runner": "torch"}, [PLAIN]),
+        ({"device": "cuda:0"}, [("cuda:0", "triton"), ("cuda:0", "torch")]),
+        ({"runner": "torch"}, [PLAIN, CPU]),
+    ],
+)
+def test_a_good_card_is_tried_first(
+    machine: Machine, settings: dict[str, str], expected: list[tuple[str, str]]
+) -> None:
+    machine()
+    assert tried(**settings) == expected
+    assert choices(EngineConfig(**settings))[0].loses == ""  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("lack", "reason"),
+    [
+        ({"capability": (7, 5)}, r"NVIDIA Card \(sm_75\) is older than sm_80"),
+        ({"triton": False}, r"The package triton is missing. Mend it with: .* -m pip install triton"),
+        ({"compiler": False}, r"No C compiler is installed.*apt install gcc libc6-dev"),
+        ({"headers": False}, r"Python.h is missing.*apt install python3\.\d+-dev"),
+        ({"hip": "7.0", "cuda": None, "driver": None}, r"built for ROCm"),
+    ],
+)
+def test_what_triton_cannot_run_on_gets_the_plain_runner(machine: Machine, lack: dict[str, Any], reason: str) -> None:
+    machine(**lack)
+    assert tried() == [PLAIN, CPU]
+    first = choices(EngineConfig())[0]
+    assert first.loses.count("CUDA graphs") == 1
+    with pytest.raises(EngineError, match=rf"runner triton cannot be used: .*{reason}"):
+        choices(EngineConfig(device="cuda", runner="triton"))
+
+
+@pytest.mark.parametrize(
+    ("lack", "reason"),
+    [
+        ({"usable": False, "driver": "550.54.14"}, r"550.54.14 is too old for PyTorch's CUDA 13.0, which needs 580.65"),
+        ({"usable": False, "cuda": None}, r"PyTorch \S+ has no CUDA. Mend it with: "),
+        ({"usable": False}, r"no card that it can use"),
+        ({"computes": False}, r"cannot compute on NVIDIA Card: CUDA error: no kernel image is available"),
+    ],
+)
+def test_auto_speaks_on_the_cpu_beside_a_card_that_cannot_be_used(
+    machine: Machine, lack: dict[str, Any], reason: str
+) -> None:
+    machine(**lack)
+    (only,) = choices(EngineConfig())
+    assert (only.config.device, only.config.runner) == CPU
+    with pytest.raises(EngineError, match=rf"device cuda cannot be used: .*{reason}"):
+        choices(EngineConfig(device="cuda"))
+    assert "the CPU speaks although there is a card" in only.loses
+
+
+def test_a_small_model_speaks_on_the_cpu_where_triton_cannot_run(machine: Machine) -> None:
+    """Beside a card too: to launch one operation after the other takes longer than to compute them."""
+    machine((7, 5))
+    (only,) = choices(EngineConfig(), hidden_size=512)
+    assert (only.config.device, only.config.runner) == CPU
+    assert "older than sm_80" in only.loses
+    assert "faster for a small model" in only.loses
+    named = choices(EngineConfig(device="cuda"), hidden_size=512)
+    assert [(one.config.device, one.config.runner) for one in named] == [PLAIN]
+    machine()
+    good = choices(EngineConfig(), hidden_size=512)
+    assert [(one.config.device, one.config.runner) for one in good] == [CARD, CPU]
+
+
+def test_a_machine_without_a_card_speaks_without_a_warning(machine: Machine) -> None:
+    machine(driver=None, usable=False, cuda=None)
+    (only,) = choices(EngineConfig())
+    assert only.loses == ""
+    with pytest.raises(EngineError, match=r"device cuda cannot be used: No NVIDIA driver is loaded\."):
+        choices(EngineConfig(device="cuda"))
+    with pytest.raises(EngineError, match="runner triton needs an NVIDIA card"):
+        choices(EngineConfig(runner="triton"))
+
+
+def test_a_card_that_is_not_there_is_named(machine: Machine) -> None:
+    machine(cards=2)
+    with pytest.raises(EngineError, match=r"device cuda:2 cannot be used: this machine has 2 cards, numbered from 0"):
+        choices(EngineConfig(device="cuda:2"))
+    assert tried(device="cuda:1")[0] == ("cuda:1", "triton")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("device", "mps", r"device must be auto, cpu, cuda or cuda:N, not 'mps': Apple's GPU lacks float64"),
+        ("device", "rocm", r"not 'rocm': a ROCm build of PyTorch calls"),
+        ("device", "gpu", r"not 'gpu': an NVIDIA card is named cuda"),
+        ("device", "cuda:x", r"not 'cuda:x'$"),
+        ("device", "CUDA", r"not 'CUDA'$"),
+        ("runner", "vulkan", r"runner must be auto, triton or torch, not 'vulkan'"),
+        ("dtype", "int8", r"dtype must be one of auto, float32, bfloat16, float16, not 'int8'"),
+    ],
+)
+def test_wrong_names_are_refused_before_anything_loads(field: str, value: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EngineConfig(**{field: value})  # type: ignore[arg-type]
+
+
+def test_triton_on_a_cpu_is_refused() -> None:
+    with pytest.raises(ValueError, match="runner triton needs a card"):
+        EngineConfig(device="cpu", runner="triton")
+
+
+class Maker:
+    """Makes runners, but for those named in `faults`."""
+
+    def __init__(self, faults: dict[tuple[str, str], Exception]) -> None:
+        self.faults = faults
+        self.made: list[tuple[str, str]] = []
+
+    def __call__(self, config: EngineConfig) -> tuple[str, str]:
+        named = (config.device, config.runner)
+        self.made.append(named)
+        if named in self.faults:
+            raise self.faults[named]
+        return named
+
+
+def test_the_next_choice_speaks_if_the_first_cannot_be_made(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    machine()
+    fault = RuntimeError("out of resource: shared memory, Required: 184320\nmuch more")
+    make = Maker({CARD: fault, PLAIN: RuntimeError("CUDA error: unspecified launch failure")})
+    with caplog.at_level(logging.WARNING):
+        assert first_that_works(EngineConfig(), 1024, make) == CPU
+    assert make.made == [CARD, PLAIN, CPU]
+    warnings = [record.getMessage() for record in caplog.records]
+    assert (
+        "the triton runner on cuda cannot be used (out of resource: shared memory, Required: 184320); " in warnings[0]
+    )
+    assert any("the CPU speaks, and not the card" in warning for warning in warnings)
+
+
+def test_a_model_without_room_on_the_card_goes_to_the_cpu_at_once(machine: Machine) -> None:
+    machine()
+    make = Maker({CARD: NoRoom("8 rows take 9.0 GB; --max-streams 2 would fit")})
+    assert first_that_works(EngineConfig(), 1024, make) == CPU
+    assert make.made == [CARD, CPU]
+    with pytest.raises(NoRoom, match="--max-streams 2 would fit"):
+        first_that_works(EngineConfig(device="cuda"), 1024, Maker(make.faults))
+
+
+def test_a_broken_checkpoint_is_reported_and_not_tried_elsewhere(machine: Machine) -> None:
+    machine()
+    make = Maker({CARD: CheckpointError("lacks tensors")})
+    with pytest.raises(CheckpointError, match="lacks tensors"):
+        first_that_works(EngineConfig(), 1024, make)
+    assert make.made == [CARD]
+
+
+@pytest.mark.parametrize("text", [DRIVER, OPEN_DRIVER])
+def test_the_drivers_version_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    monkeypatch.setattr(needs, "DRIVER_FILE", tmp_path / "version")
+    assert needs.driver_version() is None
+    (tmp_path / "version").write_text(text.format("580.65.06"))
+    assert needs.driver_version() == "580.65.06"
+
+
+@pytest.mark.parametrize("value", ["", "ccache gcc", "/no/such/compiler"])
+def test_the_compiler_is_the_one_that_triton_calls(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("CC", value)
+    found = needs.check_compiler()
+    assert found.state == "error"
+    assert repr(value) in found.text
+
+
+def test_the_pair_that_pytorch_pins_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    requires = ["filelock", 'triton==99.1.2; platform_system == "Linux"', "triton-extra==1"]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: requires)
+    assert needs.wanted_triton() == "99.1.2"
+    found = needs.check_triton()
+    assert found.state == "warning"
+    assert found.mend.endswith("-m pip install triton==99.1.2")
+
+
+def test_the_cpu_is_chosen_here_without_a_card() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a card")
+    assert tried() == [CPU]
+    assert choice.choices(EngineConfig())[0].loses == ""
