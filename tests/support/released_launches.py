@@ -6,6 +6,7 @@ writes those of an H200 again, after an intended change of tiles.
 """
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 from vivavoce_bench.cards.random_codec import RELEASED_CODEC
@@ -17,10 +18,10 @@ from vivavoce_engine.gpu.launches import KernelLaunch, Recorder, record_launches
 ROWS = (8, 256)
 
 
-def released_launches(card: Card) -> list[KernelLaunch]:
-    """All distinct launches on a card, sorted by their text."""
+def released_launches(card: Card, all_rows: Sequence[int] = ROWS) -> list[KernelLaunch]:
+    """All distinct launches on a card with these numbers of rows, sorted by their text."""
     recorder = Recorder(card)
-    for size, rows, deterministic in itertools.product(SIZES, ROWS, (False, True)):
+    for size, rows, deterministic in itertools.product(SIZES, all_rows, (False, True)):
         settings = EngineConfig(max_streams=rows, deterministic=deterministic)
         record_launches(talker_config(size), RELEASED_CODEC, settings, torch.bfloat16, recorder)
     return sorted(recorder.launches, key=str)

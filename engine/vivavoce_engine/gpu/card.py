@@ -57,10 +57,14 @@ class Card:
             log.warning("%s overrides the card: %s", VARIABLE, card)
         return card if device.type == "cuda" else replace(card, dependent_launch=False)
 
+    def held(self, stages: int) -> int:
+        """Returns the number of stages whose tiles are in shared memory at the same time, of a product with `stages`
+        pipeline stages."""
+        return stages if self.capability[0] in SHARED_OPERANDS else max(1, stages - 1)
+
     def fits(self, stages: int, stage_bytes: int) -> bool:
         """True if a product with `stages` pipeline stages, `stage_bytes` of tiles each, fits the shared memory."""
-        held = stages if self.capability[0] in SHARED_OPERANDS else max(1, stages - 1)
-        return held * stage_bytes <= self.shared_bytes - RESERVE_BYTES
+        return self.held(stages) * stage_bytes <= self.shared_bytes - RESERVE_BYTES
 
     def stages(self, most: int, stage_bytes: int) -> int:
         """Returns the largest number of pipeline stages up to `most` that fits, or 1 if none does."""
