@@ -31,6 +31,7 @@ def machine_with_card(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Machine:
         compiler: bool = True,
         headers: bool = True,
         computes: bool = True,
+        full: bool = False,
         cards: int = 1,
     ) -> None:
         file = folder / "version"
@@ -54,11 +55,15 @@ def machine_with_card(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Machine:
         (folder / "Python.h").touch() if headers else None
         monkeypatch.setattr(sysconfig, "get_paths", lambda *_: {"include": str(folder)})
 
-        real_ones = torch.ones
+        with torch.device("meta"):  # lists, once in a process, the functions that follow it: with the real one
+            real_ones = torch.ones
+            real_ones(1)
 
         def ones(*shape: Any, device: torch.device | None = None, **settings: Any) -> torch.Tensor:
             if device is None or device.type != "cuda":
                 return real_ones(*shape, device=device, **settings)
+            if full:
+                raise RuntimeError("CUDA error: out of memory\nmore")
             if not computes:
                 raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nmore")
             return torch.zeros(1)
