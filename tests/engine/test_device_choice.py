@@ -87,6 +87,13 @@ def test_auto_speaks_on_the_cpu_beside_a_card_that_cannot_be_used(
     assert "the CPU speaks although there is a card" in only.loses
 
 
+def test_a_card_that_others_fill_can_be_used(machine: Machine) -> None:
+    """To load the model there tells the lack, as one of room, which passes."""
+    machine(full=True)
+    assert tried() == [CARD, PLAIN, CPU]
+    assert tried(device="cuda") == [CARD, PLAIN]
+
+
 def test_a_small_model_speaks_on_the_cpu_where_triton_cannot_run(machine: Machine) -> None:
     """Beside a card too: to launch one operation after the other takes longer than to compute them."""
     machine((7, 5))

@@ -403,6 +403,13 @@ def test_memory_that_a_neighbour_takes_meanwhile_is_told_with_numbers(
     assert isinstance(refused.value.__cause__, RuntimeError)
 
 
+def test_a_card_without_room_for_a_context_is_told(fake_card: FakeCard) -> None:
+    fake_card.free = None
+    told = "other processes hold all memory of cuda:1: nvidia-smi lists them"
+    with pytest.raises(NoRoom, match=told), loading_on(CARD):
+        CardMemory.of(CARD)
+
+
 @pytest.mark.parametrize("error", [NoRoom("8 rows do not fit"), ValueError("a bug"), RuntimeError("CUDA error: no")])
 def test_other_errors_of_loading_stay(error: Exception, fake_card: FakeCard) -> None:
     with pytest.raises(type(error)) as raised, loading_on(CARD):

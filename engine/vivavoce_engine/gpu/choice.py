@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
+from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom, is_out_of_memory
 from vivavoce_engine.findings import Finding
 from vivavoce_engine.gpu import needs
 
@@ -91,7 +91,10 @@ def blockers(device: torch.device) -> list[Finding]:
 
 
 def why_unusable(name: str) -> str:
-    """Returns the reason for which PyTorch cannot use the card `name`, and what mends it. Empty if it can."""
+    """Returns the reason for which PyTorch cannot use the card `name`, and what mends it. Empty if it can.
+
+    A card whose memory others hold can be used: to load a model there raises NoRoom, which may pass.
+    """
     if not torch.cuda.is_available():
         found = [needs.check_driver(), needs.check_torch()]
         errors = [sentence(finding) for finding in found if finding.state == "error"]
@@ -102,6 +105,8 @@ def why_unusable(name: str) -> str:
     try:
         float(torch.ones(1, device=device) + 1)
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            return ""
         first = str(error).strip().partition("\n")[0]
         return f"PyTorch {torch.__version__} cannot compute on {torch.cuda.get_device_name(device)}: {first}"
     return ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from vivavoce_engine.config import KV_POSITIONS_PER_ROW, EngineConfig
-from vivavoce_engine.errors import NoRoom
+from vivavoce_engine.errors import NoRoom, is_out_of_memory
 from vivavoce_engine.gpu.graphs import BATCHES
 from vivavoce_engine.pages import PAGE_POSITIONS, pages_of
 
@@ -81,8 +81,17 @@ class CardMemory:
 
     @classmethod
     def of(cls, device: torch.device) -> "CardMemory":
-        """Asks the driver, which opens CUDA's context; so that is no longer free."""
-        return cls(*torch.cuda.mem_get_info(device))
+        """Asks the driver, which opens CUDA's context; so that is no longer free.
+
+        Raises:
+            NoRoom: the card has no memory even for the context.
+        """
+        try:
+            return cls(*torch.cuda.mem_get_info(device))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise NoRoom(f"other processes hold all memory of {device}: nvidia-smi lists them") from error
 
     @property
     def most_rows(self) -> int:

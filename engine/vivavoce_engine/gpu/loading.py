@@ -44,7 +44,7 @@ def _memory_now(device: torch.device) -> str:
     """Free memory, and what this process has of the rest, for an error."""
     try:
         memory, own = CardMemory.of(device), torch.cuda.memory_reserved(device)
-    except RuntimeError:  # there is not even room for CUDA's context
+    except (NoRoom, RuntimeError):  # there is not even room for CUDA's context
         return "other processes hold all of it: nvidia-smi lists them"
     return f"{memory}, and this engine has {own / GB:.1f}; nvidia-smi lists who has the rest"
 
