@@ -71,6 +71,8 @@ class EngineConfig:
                 raise ValueError(f"{field.name} must be a number above 0, or auto; not {value!r}")
             if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"{field.name} must be above 0, not {value}")
+        if self.gpu_memory > 1:
+            raise ValueError(f"gpu_memory must be a share of at most 1, such as 0.9, not {self.gpu_memory:g}")
         if not DEVICE.fullmatch(self.device):
             hint = NO_DEVICE.get(self.device.partition(":")[0].lower())
             raise ValueError(

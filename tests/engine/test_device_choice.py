@@ -134,12 +134,13 @@ def test_a_card_that_is_not_there_is_named(machine: Machine) -> None:
         ("device", "cuda:x", r"not 'cuda:x'$"),
         ("device", "CUDA", r"not 'CUDA'$"),
         ("runner", "vulkan", r"runner must be auto, triton or torch, not 'vulkan'"),
+        ("gpu_memory", 90.0, r"gpu_memory must be a share of at most 1, such as 0.9, not 90"),
         ("dtype", "int8", r"dtype must be one of auto, float32, bfloat16, float16, not 'int8'"),
     ],
 )
-def test_wrong_names_are_refused_before_anything_loads(field: str, value: str, message: str) -> None:
+def test_wrong_names_are_refused_before_anything_loads(field: str, value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        EngineConfig(**{field: value})  # type: ignore[arg-type]
+        EngineConfig(**{field: value})
 
 
 def test_triton_on_a_cpu_is_refused() -> None:
@@ -174,6 +175,17 @@ def test_the_next_choice_speaks_if_the_first_cannot_be_made(machine: Machine, ca
         "the triton runner on cuda cannot be used (out of resource: shared memory, Required: 184320); " in warnings[0]
     )
     assert any("the CPU speaks, and not the card" in warning for warning in warnings)
+
+
+def test_the_cpu_speaks_if_an_error_destroys_the_context(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine()
+    fault = RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def empty_cache() -> None:
+        raise fault
+
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
+    assert first_that_works(EngineConfig(), 1024, Maker({CARD: fault, PLAIN: fault})) == CPU
 
 
 def test_a_model_without_room_on_the_card_goes_to_the_cpu_at_once(machine: Machine) -> None:

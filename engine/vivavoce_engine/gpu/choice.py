@@ -6,6 +6,7 @@ it cannot do either, the CPU does. A device or a runner that the user names is u
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -140,4 +141,5 @@ def first_that_works(config: EngineConfig, hidden_size: int, make: Callable[[Eng
             log.warning("%s cannot be used (%s); trying %s", choice.name, reason, options[0].name)
             log.debug("the error in full", exc_info=True)
         if torch.cuda.is_available():
-            torch.cuda.empty_cache()  # what the runner that failed has left
+            with suppress(RuntimeError):  # a CUDA context that an error has destroyed frees nothing
+                torch.cuda.empty_cache()  # what the runner that failed has left
