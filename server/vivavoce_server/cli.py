@@ -15,7 +15,7 @@ from vivavoce_engine import EngineError, SpeechEngine, freeze_gc
 
 from vivavoce_server.access import load_keyring
 from vivavoce_server.app import create_app
-from vivavoce_server.config import ServerConfig, load_settings, setting_help
+from vivavoce_server.config import ServerConfig, explain, load_settings, setting_help
 from vivavoce_server.context import log_to_stderr
 from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import open_engines
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         config, engine_config = load_settings(flags)
         keyring = load_keyring(config)  # reports invalid keys before the model loads
     except ValueError as error:
-        print(f"vivavoce: {error}", file=sys.stderr)
+        print(f"vivavoce: {explain(error)}", file=sys.stderr)
         return USAGE_ERROR
     log_to_stderr(config.log_level, as_json=config.log_format == "json")
     log.info("settings: %s %s", config, engine_config)

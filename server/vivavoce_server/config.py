@@ -19,6 +19,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    ValidationError,
     create_model,
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -168,6 +169,18 @@ def load_settings(flags: Mapping[str, Any]) -> tuple[ServerConfig, EngineConfig]
     values = dict(Settings(**flags))
     engine = EngineConfig(**{field.name: values.pop(field.name) for field in fields(EngineConfig)})
     return ServerConfig(**values), engine
+
+
+def explain(error: ValueError) -> str:
+    """An error of `load_settings` in one line that names each setting at fault, without a dot at its end.
+
+    pydantic's own text takes several lines, and repeats the value, which may be a key.
+    """
+    if not isinstance(error, ValidationError):
+        return str(error)
+    faults = error.errors(include_input=False, include_url=False, include_context=False)
+    lines = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}" for fault in faults)
+    return "; ".join(lines)
 
 
 def setting_help() -> dict[str, str]:

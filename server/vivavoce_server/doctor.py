@@ -27,13 +27,20 @@ from typing import Any, TextIO
 
 import av
 import numpy as np
-from pydantic import ValidationError
 from vivavoce_engine import EngineConfig, Finding, check_voices, checks
 
 from vivavoce_server.access import read_keys
 from vivavoce_server.cli import add_arguments as add_serve_arguments
 from vivavoce_server.cli import bind
-from vivavoce_server.config import ENV_PREFIX, ServerConfig, Settings, UnknownVariable, load_settings, setting_help
+from vivavoce_server.config import (
+    ENV_PREFIX,
+    ServerConfig,
+    Settings,
+    UnknownVariable,
+    explain,
+    load_settings,
+    setting_help,
+)
 from vivavoce_server.containers import FORMATS, AudioFormat
 from vivavoce_server.engines import FAKE_MODEL, default_voices_dir, split_entry
 
@@ -151,12 +158,7 @@ def _wrong_settings(error: ValueError) -> Finding:
     if isinstance(error, UnknownVariable):
         text = f"The server would not start: {error}.{_similar(error.variable)} {DEFAULTS}"
         return Finding("settings", "error", text, f"unset {error.variable}")
-    text = f"{error}."
-    if isinstance(error, ValidationError):
-        # pydantic's own message repeats the value, which may be a key.
-        faults = error.errors(include_input=False, include_url=False, include_context=False)
-        text = " ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}." for fault in faults)
-    text = f"The server would not start: {text} {DEFAULTS}"
+    text = f"The server would not start: {explain(error)}. {DEFAULTS}"
     return Finding("settings", "error", text, "vivavoce serve --help")
 
 

@@ -3,7 +3,7 @@
 import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_server import ServerConfig
-from vivavoce_server.config import load_settings, setting_help
+from vivavoce_server.config import explain, load_settings, setting_help
 from vivavoce_server.engines import open_engines
 
 
@@ -28,6 +28,16 @@ def test_rows_are_a_number_or_auto(given: str, settled: int | str, rows: int, mo
     _, by_variable = load_settings({})
     assert by_flag == by_variable
     assert (by_flag.max_streams, by_flag.rows, by_flag.kv_positions) == (settled, rows, 8192)
+
+
+def test_wrong_settings_are_named_in_a_line_without_their_values() -> None:
+    with pytest.raises(ValueError, match="2 validation errors") as wrong:
+        load_settings({"port": "secret", "runner": "secret"})
+    assert explain(wrong.value) == (
+        "port: Input should be a valid integer, unable to parse string as an integer; "
+        "runner: Input should be 'auto', 'triton' or 'torch'"
+    )
+    assert explain(ValueError("the key is given twice")) == "the key is given twice"
 
 
 def test_a_card_is_chosen_by_its_number() -> None:
