@@ -380,8 +380,12 @@ def test_engines_load_on_a_card_one_after_the_other(fake_card: FakeCard, caplog:
     assert "waiting for another engine to load its model on cuda:1" in caplog.text
 
 
-def test_no_folder_for_the_lock_is_no_fault(fake_card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vivavoce_engine.gpu.loading.tempfile.gettempdir", lambda: "/there/is/no/such/folder")
+@pytest.mark.parametrize("name", ["loading.tempfile.gettempdir", "loading.os.open", "loading.fcntl.flock"])
+def test_no_place_for_the_lock_is_no_fault(fake_card: FakeCard, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("read-only, or without locks")
+
+    monkeypatch.setattr(f"vivavoce_engine.gpu.{name}", refuse)
     with loading_on(CARD):
         assert fake_card.current == [CARD]
 

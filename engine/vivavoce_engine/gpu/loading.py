@@ -5,7 +5,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -53,19 +53,20 @@ def _memory_now(device: torch.device) -> str:
 def _alone_on(device: torch.device) -> Iterator[None]:
     """Waits until no other engine of this user loads a model on this card. Without a folder for the lock, does not."""
     properties = torch.cuda.get_device_properties(device)
-    lock = Path(tempfile.gettempdir()) / f"vivavoce-{os.getuid()}-{properties.uuid}.lock"
-    try:
-        file = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        log.debug("engines that start at once do not wait for each other: %s", error)
-        yield
-        return
-    try:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log.info("waiting for another engine to load its model on %s", device)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock = Path(tempfile.gettempdir()) / f"vivavoce-{os.getuid()}-{properties.uuid}.lock"
+            file = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, file)
+            _wait_for(file, device)
+        except OSError as error:  # no folder can be written to, or its file system has no locks
+            log.debug("engines that start at once do not wait for each other: %s", error)
         yield
-    finally:
-        os.close(file)
+
+
+def _wait_for(file: int, device: torch.device) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        log.info("waiting for another engine to load its model on %s", device)
+        fcntl.flock(file, fcntl.LOCK_EX)
