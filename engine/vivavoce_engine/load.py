@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from vivavoce_engine.batching.runner import Runner
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.errors import NoRoom, is_out_of_memory
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.model import Model, Parts, model_info
 from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
@@ -102,7 +103,16 @@ def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunne
 
     device = torch.device(config.device)
     if device.type == "cpu":
-        return TorchRunner(name, checkpoint, config)
+        try:
+            return TorchRunner(name, checkpoint, config)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            rows, positions = config.rows, config.max_context
+            raise NoRoom(
+                f"this machine's memory does not hold the model with {rows} row{'s' * (rows > 1)} of {positions} "
+                f"positions; a lower --max-streams or --max-context takes less"
+            ) from error
     from vivavoce_engine.gpu.loading import loading_on
 
     with loading_on(device):

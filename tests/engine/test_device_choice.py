@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
 from vivavoce_engine.gpu import choice, needs
 from vivavoce_engine.gpu.choice import choices, first_that_works
+from vivavoce_engine.load import make_runner
 
 from tests.support.machines import DRIVER, OPEN_DRIVER, Machine, machine_with_card
+from tests.support.tiny_checkpoints import write_checkpoint
 
 
 @pytest.fixture
@@ -235,3 +238,16 @@ def test_the_cpu_is_chosen_here_without_a_card() -> None:
         pytest.skip("this machine has a card")
     assert tried() == [CPU]
     assert choice.choices(EngineConfig())[0].loses == ""
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_rows_that_the_host_cannot_hold_are_told_with_their_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    def torch_runner(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("vivavoce_engine.cpu.runner.TorchRunner", torch_runner)
+    checkpoint = read_checkpoint(write_checkpoint(tmp_path, "tiny", "custom_voice"))
+    with pytest.raises(NoRoom, match=r"with 900 rows of 4096 positions; a lower --max-streams or --max-context"):
+        make_runner("made", checkpoint, EngineConfig(device="cpu", max_streams=900))
