@@ -43,7 +43,8 @@ class Options(BaseModel):
     queue_s: float = 1
     """Longest acceptable wait in seconds. A longer wait starts more replicas."""
     ongoing_per_replica: float = 6
-    """Target number of requests and live sockets of a replica. Set it below VIVAVOCE_MAX_STREAMS."""
+    """Target number of requests and live sockets of a replica. Set it below the replica's rows (the metric
+    vivavoce_rows): 8 on a CPU, up to 256 on a card."""
 
 
 def build_server() -> FastAPI:
