@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,13 @@ def test_wrong_names_are_refused_before_anything_loads(field: str, value: Any, m
 def test_triton_on_a_cpu_is_refused() -> None:
     with pytest.raises(ValueError, match="runner triton needs a card"):
         EngineConfig(device="cpu", runner="triton")
+
+
+def test_a_mac_is_told_that_no_package_brings_it_a_card(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(driver=None, usable=False, cuda=None)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(EngineError, match=r"has no CUDA, as on every Mac; a Mac speaks on its CPU\.$"):
+        choices(EngineConfig(device="cuda"))
 
 
 class Maker:

@@ -50,6 +50,10 @@ def check_torch() -> Finding:
             "torch", "error", f"PyTorch {version} is built for ROCm, and the Triton kernels are for NVIDIA cards."
         )
     if torch.version.cuda is None:
+        if sys.platform == "darwin":
+            return Finding(
+                "torch", "error", f"PyTorch {version} has no CUDA, as on every Mac; a Mac speaks on its CPU."
+            )
         release = version.partition("+")[0]
         return Finding(
             "torch",
