@@ -52,7 +52,7 @@ def checks(config: EngineConfig, checkpoints: Mapping[str, str], *, launches: bo
         ("system", check_system),
         ("card", partial(check_needs, config)),
         ("card", partial(check_cards, config)),
-        ("runner", partial(check_runner, config)),
+        ("runner", partial(check_runner, config, checkpoints)),
         ("kernels", partial(check_kernel_cache, config)),
         *(("model", partial(check_model, name, checkpoint)) for name, checkpoint in checkpoints.items()),
         *(("rows", partial(check_rows, config, name, checkpoint)) for name, checkpoint in checkpoints.items()),
@@ -167,18 +167,35 @@ def describe_card(number: int, serves: bool) -> Finding:
     return Finding("card", "ok", f"{text}, of which {free_bytes / GB:.1f} GB are free.")
 
 
-def check_runner(config: EngineConfig) -> list[Finding]:
-    """The runner and device that serving would take, and the loss beside the best ones."""
-    from vivavoce_engine.gpu.choice import choices
+def check_runner(config: EngineConfig, checkpoints: Mapping[str, str]) -> list[Finding]:
+    """The runner and device that serving would take, and the loss beside the best ones. A small model may take others
+    than a large one, so the findings name their models where they differ."""
+    told = {name: _runner_of(config, _hidden_size(checkpoint)) for name, checkpoint in checkpoints.items()}
+    distinct = list(dict.fromkeys(told.values())) or [_runner_of(config, None)]
+    if len(distinct) == 1:
+        return distinct
+    return [replace(found, text=f"{name}: {found.text}") for name, found in told.items()]
+
+
+def _runner_of(config: EngineConfig, hidden_size: int | None) -> Finding:
+    from vivavoce_engine.gpu.choice import SMALL_HIDDEN_SIZE, choices
 
     try:
-        first = choices(config)[0]
+        first = choices(config, hidden_size or SMALL_HIDDEN_SIZE)[0]
     except EngineError as error:
-        return [Finding("runner", "error", f"Nothing can speak with these settings: {_untold(str(error), config)}.")]
+        return Finding("runner", "error", f"Nothing can speak with these settings: {_untold(str(error), config)}.")
     if first.loses:
-        text = f"Serving takes {first.name}: {_untold(first.loses, config)}."
-        return [Finding("runner", "warning", text)]
-    return [Finding("runner", "ok", f"Serving takes {first.name}.")]
+        return Finding("runner", "warning", f"Serving takes {first.name}: {_untold(first.loses, config)}.")
+    return Finding("runner", "ok", f"Serving takes {first.name}.")
+
+
+def _hidden_size(checkpoint: str) -> int | None:
+    """Width of a checkpoint's talker. None if there is no checkpoint that can be read, as the model's check says."""
+    try:
+        path = located(checkpoint)
+        return None if path is None else read_checkpoint(path).talker.transformer.hidden_size
+    except CheckpointError:
+        return None
 
 
 def _untold(reasons: str, config: EngineConfig) -> str:

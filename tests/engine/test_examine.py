@@ -87,7 +87,7 @@ def test_a_good_card_has_no_lack(machine: Machine) -> None:
     machine()
     found = check_needs(EngineConfig())
     assert states(found) == dict.fromkeys(("driver", "torch", "capability", "triton", "compiler", "headers"), "ok")
-    runner = only(check_runner(EngineConfig()))
+    runner = only(check_runner(EngineConfig(), {}))
     assert (runner.state, runner.text) == ("ok", "Serving takes the triton runner on cuda.")
 
 
@@ -108,13 +108,24 @@ def test_a_lack_is_a_warning_while_something_else_can_speak(machine: Machine, la
     assert {each.name for each in found.values() if each.state != "ok"} == {name}
     assert found[name].state == "warning"
     assert found[name].mend or name == "capability"
-    assert only(check_runner(EngineConfig())).state == "warning"
+    assert only(check_runner(EngineConfig(), {})).state == "warning"
     named = EngineConfig(device="cuda", runner="triton")
     assert states(check_needs(named))[name] == "error"
-    assert found[name].text not in only(check_runner(EngineConfig())).text, "a reason is told once"
-    refused = only(check_runner(named))
+    assert found[name].text not in only(check_runner(EngineConfig(), {})).text, "a reason is told once"
+    refused = only(check_runner(named, {}))
     assert refused.state == "error"
     assert refused.text.startswith("Nothing can speak with these settings: ")
+
+
+def test_the_runner_is_the_one_that_each_model_takes(machine: Machine, checkpoint: Path, tmp_path: Path) -> None:
+    """Where Triton's kernels cannot run, a small model speaks on the CPU, and a large one on the card."""
+    machine((7, 5))
+    small = only(check_runner(EngineConfig(), {"small": str(checkpoint)}))
+    assert small.text.startswith("Serving takes the torch runner on cpu: ")
+    found = check_runner(EngineConfig(), {"small": str(checkpoint), "gone": str(tmp_path / "gone")})
+    assert found[0].text == f"small: {small.text}"
+    assert found[1].text.startswith("gone: Serving takes the torch runner on cuda: ")
+    assert check_runner(EngineConfig(), {"one": str(checkpoint), "two": str(checkpoint)}) == [small]
 
 
 def test_a_machine_without_a_card_has_two_lines_about_it(machine: Machine) -> None:
@@ -132,14 +143,14 @@ def test_settings_that_choose_the_cpu_ask_nothing_of_a_card(machine: Machine) ->
     config = EngineConfig(device="cpu")
     assert states(check_needs(config)) == {"torch": "ok"}
     assert check_cards(config) == []
-    assert only(check_runner(config)).text == "Serving takes the torch runner on cpu."
+    assert only(check_runner(config, {})).text == "Serving takes the torch runner on cpu."
 
 
 def test_a_card_beyond_the_last_is_named(machine: Machine) -> None:
     machine(cards=2)
     config = EngineConfig(device="cuda:2")
     assert "capability" not in states(check_needs(config))
-    assert "this machine has 2 cards, numbered from 0" in only(check_runner(config)).text
+    assert "this machine has 2 cards, numbered from 0" in only(check_runner(config, {})).text
 
 
 def test_hidden_cards_have_a_reason(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
