@@ -294,13 +294,14 @@ async def test_a_recording_that_is_being_encoded_when_it_breaks_is_refused(monke
         assert np.array_equal(again.embedding, expected.embedding)
 
 
-def test_a_model_that_cannot_be_loaded_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_loaded_is_told_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "refuse").touch()
     engine = EngineProcess(faulty_model(refusal=tmp_path / "refuse"), EngineConfig())
     with pytest.raises(CheckpointError, match="of another model"):
         engine.start()
     assert not engine.ready
     engine.stop()
+    assert "vivavoce_engine.process.worker" not in [record.name for record in caplog.records], "no traceback"
 
 
 # ---- rows that loading settles

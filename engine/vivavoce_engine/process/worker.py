@@ -221,7 +221,9 @@ def serve(pipe: Pipe) -> int:
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return 1  # the server has ended
     except Exception as error:
-        log.exception("the engine broke down")
+        # The server tells a refusal to load in a sentence, for which a traceback has nothing to add.
+        refused = not loaded and isinstance(error, EngineError)
+        log.log(logging.DEBUG if refused else logging.ERROR, "the engine broke down", exc_info=True)
         pipe.send(Broken(reason_of(error) if loaded else "load", as_engine_error(error)))
         return 1
     return 0
