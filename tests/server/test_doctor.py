@@ -98,9 +98,8 @@ def test_an_error_is_status_1_with_its_command_below(capsys: pytest.CaptureFixtu
 
 
 def test_a_warning_is_status_0(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(
-        doctor, "checks", lambda *_, **__: [("card", lambda: [Finding("card", "warning", "It is slow.")])]
-    )
+    slow = Finding("card", "warning", "It is slow.")
+    monkeypatch.setattr(doctor, "checks", lambda *_, **__: [("card", lambda: [slow])])
     status, out = run(capsys, "--model", "fake", "--port", "0", "--max-voices", "0")
     assert status == 0
     assert out.splitlines()[-1] == "1 warning; `vivavoce serve` would start"

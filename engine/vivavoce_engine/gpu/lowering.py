@@ -51,8 +51,8 @@ def lower(launch: KernelLaunch, capability: tuple[int, int]) -> Lowered:
     architecture = 10 * capability[0] + capability[1]
     target = GPUTarget("cuda", architecture, WARP_SIZE)
     backend, source = make_backend(target), _source(launch)
-    given = {"num_warps": launch.warps, "num_stages": launch.stages, "launch_pdl": launch.dependent}
-    options = backend.parse_options(given | source.parse_options())
+    given = source.parse_options() | {"num_warps": launch.warps, "num_stages": launch.stages}
+    options = backend.parse_options(given)
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
