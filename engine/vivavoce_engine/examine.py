@@ -41,12 +41,13 @@ LFS_POINTER = b"version https://git-lfs"
 GB, KB = 1e9, 1024
 
 
-def checks(config: EngineConfig, checkpoints: Mapping[str, str]) -> list[tuple[str, Check]]:
+def checks(config: EngineConfig, checkpoints: Mapping[str, str], *, launches: bool) -> list[tuple[str, Check]]:
     """Returns pairs (name, check), in the order in which their findings should be read.
 
     A check may raise anything, and hangs where a driver or a network folder does. `checkpoints` maps names for people
-    to folders or hub ids.
+    to folders or hub ids. With `launches` each kernel launch is compiled, which takes a tenth of a second for each.
     """
+    asked = checkpoints if launches else {}
     return [
         ("system", check_system),
         ("card", partial(check_needs, config)),
@@ -55,6 +56,7 @@ def checks(config: EngineConfig, checkpoints: Mapping[str, str]) -> list[tuple[s
         ("kernels", partial(check_kernel_cache, config)),
         *(("model", partial(check_model, name, checkpoint)) for name, checkpoint in checkpoints.items()),
         *(("rows", partial(check_rows, config, name, checkpoint)) for name, checkpoint in checkpoints.items()),
+        *(("launches", partial(check_launches, config, name, checkpoint)) for name, checkpoint in asked.items()),
     ]
 
 
@@ -299,6 +301,41 @@ def check_rows(config: EngineConfig, name: str, checkpoint: str) -> list[Finding
     if chosen.runner == "triton":
         text += f", with {settled.kv_pages * PAGE_POSITIONS} positions of keys and values that they share"
     return [Finding("rows", "ok", f"{text}.")]
+
+
+def check_launches(config: EngineConfig, name: str, checkpoint: str) -> list[Finding]:
+    """The kernel launches of a model that want more shared memory than its card has."""
+    import torch
+
+    from vivavoce_engine.device import resolve_dtype
+    from vivavoce_engine.gpu.choice import choices
+
+    try:
+        path = located(checkpoint)
+        if path is None:
+            return []
+        files = read_checkpoint(path)
+        chosen = choices(config, files.talker.transformer.hidden_size)[0].config
+    except EngineError:
+        return []  # the checks of model and runner say so
+    if chosen.runner != "triton":
+        return [Finding("launches", "ok", f"{name} needs no launches of Triton here.")]
+    from vivavoce_engine.gpu.card import Card
+    from vivavoce_engine.gpu.launches import Recorder, record_launches
+    from vivavoce_engine.gpu.lowering import too_large
+    from vivavoce_engine.gpu.memory import settle
+
+    device = torch.device(chosen.device)
+    dtype, recorder = resolve_dtype(chosen.dtype, device), Recorder(Card.of(device))
+    record_launches(files.talker, files.codec, settle(chosen, files, device, dtype), dtype, recorder)
+    large = too_large(recorder.launches, recorder.card)
+    if not large:
+        return [Finding("launches", "ok", f"All {len(recorder.launches)} kernel launches of {name} fit the card.")]
+    worst, wanted = max(large.items(), key=lambda item: item[1])
+    count = f"{len(large)} of {len(recorder.launches)} kernel launches of {name}"
+    room = f"the card's {recorder.card.shared_bytes} bytes of shared memory"
+    text = f"{count} do not fit {room}; the largest wants {wanted}: {worst}."
+    return [Finding("launches", "error", text, "vivavoce serve --runner torch")]
 
 
 def located(checkpoint: str) -> Path | None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import platform
+import re
 import shutil
 import sys
 import time
@@ -18,6 +19,7 @@ from vivavoce_engine import examine as examining
 from vivavoce_engine.examine import (
     check_cards,
     check_kernel_cache,
+    check_launches,
     check_model,
     check_needs,
     check_rows,
@@ -380,5 +382,37 @@ def test_rows_of_a_model_that_is_not_here_are_not_told(hub: Path, tmp_path: Path
 
 
 def test_every_model_has_its_check() -> None:
-    names = [name for name, _ in checks(EngineConfig(), {"one": "/one", "two": "/two"})]
-    assert (names.count("model"), names.count("rows")) == (2, 2)
+    names = [name for name, _ in checks(EngineConfig(), {"one": "/one", "two": "/two"}, launches=True)]
+    assert [names.count(name) for name in ("model", "rows", "launches")] == [2, 2, 2]
+    assert "launches" not in [name for name, _ in checks(EngineConfig(), {"one": "/one"}, launches=False)]
+
+
+# ---- launches
+
+
+def test_launches_that_do_not_fit_are_counted_and_the_largest_is_named(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, checkpoint: Path
+) -> None:
+    pytest.importorskip("triton")
+    from vivavoce_engine.gpu import lowering
+
+    machine()
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: L4)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (23 * 10**9, 24 * 10**9))
+    wanted = iter(range(101_000, 200_000, 100))
+    monkeypatch.setattr(lowering, "shared_bytes", lambda *_: next(wanted))
+    found = only(check_launches(EngineConfig(), "mine", str(checkpoint)))
+    count, of, largest = re.findall(r"(\d+) of (\d+) kernel launches of mine .* wants (\d+)", found.text)[0]
+    assert (found.state, found.mend) == ("error", "vivavoce serve --runner torch")
+    assert int(count) == int(of) - 4  # 101,000, 101,100, 101,200 and 101,300 fit
+    assert int(largest) == 101_000 + 100 * (int(of) - 1)
+    monkeypatch.setattr(lowering, "shared_bytes", lambda *_: 101_376)
+    assert (
+        only(check_launches(EngineConfig(), "mine", str(checkpoint))).text
+        == f"All {of} kernel launches of mine fit the card."
+    )
+
+
+def test_a_cpu_launches_nothing(checkpoint: Path) -> None:
+    found = only(check_launches(EngineConfig(device="cpu"), "mine", str(checkpoint)))
+    assert (found.state, found.text) == ("ok", "mine needs no launches of Triton here.")

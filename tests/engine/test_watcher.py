@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from vivavoce_engine import EngineConfig, EngineError, NotServing
 from vivavoce_engine.process import watcher as module
-from vivavoce_engine.process.watcher import Phase, Watcher
+from vivavoce_engine.process.watcher import Phase, Watcher, backoff_s
 from vivavoce_engine.process.wire import Answer, Ask, GetPresets, Report
 
 from tests.support.faulty_models import faulty_model
@@ -108,6 +108,11 @@ def test_the_owner_is_told_the_settings_of_every_process(watcher: Watcher, owner
         assert watcher.pid is not None
         os.kill(watcher.pid, signal.SIGKILL)
         wait_until(lambda: watcher.phase is Phase.ASLEEP)
+
+
+def test_restarts_go_on_for_days() -> None:
+    """Beside a card that others hold, a start fails once a minute."""
+    assert [backoff_s(failures) for failures in (1, 2, 3, 7, 8, 10_000)] == [0.5, 1.0, 2.0, 32.0, 60.0, 60.0]
 
 
 def test_require_takes_the_gate(watcher: Watcher) -> None:

@@ -98,7 +98,8 @@ def test_an_error_is_status_1_with_its_command_below(capsys: pytest.CaptureFixtu
 
 
 def test_a_warning_is_status_0(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(doctor, "checks", lambda *_: [("card", lambda: [Finding("card", "warning", "It is slow.")])])
+    slow = Finding("card", "warning", "It is slow.")
+    monkeypatch.setattr(doctor, "checks", lambda *_, **__: [("card", lambda: [slow])])
     status, out = run(capsys, "--model", "fake", "--port", "0", "--max-voices", "0")
     assert status == 0
     assert out.splitlines()[-1] == "1 warning; `vivavoce serve` would start"
@@ -131,8 +132,8 @@ def test_a_check_that_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
     def broken() -> list[Finding]:
         raise ZeroDivisionError("by nothing")
 
-    monkeypatch.setattr(doctor, "checks", lambda *_: [("card", broken)])
-    findings = {each.name: each for each in examine(FLAGS)}
+    monkeypatch.setattr(doctor, "checks", lambda *_, **__: [("card", broken)])
+    findings = {each.name: each for each in examine(FLAGS, launches=False)}
     assert findings["card"] == Finding("card", "error", "The check itself failed: ZeroDivisionError: by nothing.")
     assert findings["keys"].state == "ok", "the others go on"
 
@@ -313,7 +314,7 @@ def test_a_user_without_name_and_home_is_no_fault(monkeypatch: pytest.MonkeyPatc
 def test_every_check_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A finding of `attempt` has the name of its check, so names have to be those of the findings."""
     checks: list[tuple[str, Callable[[], list[Finding]]]] = doctor.all_checks(
-        ServerConfig(max_voices=0, port=0), EngineConfig(device="cpu")
+        ServerConfig(max_voices=0, port=0), EngineConfig(device="cpu"), launches=False
     )
     names = {name for name, _ in checks}
     assert names == {"system", "card", "runner", "kernels", "model", "rows", "codecs", "voices", "port", "keys"}

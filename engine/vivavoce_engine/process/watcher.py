@@ -41,6 +41,8 @@ LOAD_TIMEOUT_S = 900.0
 ANSWER_TIMEOUT_S = 120.0
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.5, 60.0
 """Pause before a restart. It doubles with each failure in a row."""
+MAX_DOUBLINGS = 32
+"""More would not fit a float after a day of failures, for example beside a card that others hold."""
 STABLE_AFTER_S = 60.0
 """A process that has served for this long resets the count of failures."""
 MAX_FAILURES = 5
@@ -319,7 +321,7 @@ class Watcher:
         self._failures += 1
         self._lacks_room = isinstance(fault.error, NoRoom)
         self._restarts[fault.reason] += 1
-        pause_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (self._failures - 1))
+        pause_s = backoff_s(self._failures)
         log.error(
             "the engine of %s broke down (%s): %s; number %d of late; the next start is in %g s",
             self._model.info.name,
@@ -360,6 +362,11 @@ class Watcher:
         for waiter in waiting:
             waiter.cancel()
         self._wake.clear()
+
+
+def backoff_s(failures: int) -> float:
+    """Pause before a restart after this many failures in a row, at least one."""
+    return min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(failures - 1, MAX_DOUBLINGS))
 
 
 def _error_for_callers(fault: Fault) -> EngineError:
