@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 import triton
-from vivavoce_engine.gpu.card import H200
+from vivavoce_engine.gpu.card import H200, RESERVE_BYTES
 from vivavoce_engine.gpu.lowering import shared_bytes
 
 from tests.support.compiled import CARDS, MACHINE, compiled
@@ -32,12 +32,13 @@ BARRIER_BYTES = 32
 
 @pytest.mark.parametrize("group", GROUPS, ids="-".join)
 def test_every_launch_fits_the_shared_memory(group: tuple[str, ...]) -> None:
-    """On Hopper and on Blackwell's servers, one launch of each tiling."""
+    """One of each tiling by the compiler, and all by the formula, which the next test compares with the compiler."""
     for capability in group:
         sizes = {text: one["shared"] for text, one in compiled(*group)[capability]["tiled"].items()}
         assert len(sizes) >= TILINGS_MIN
         limit, _ = CARDS[capability]
         assert {text: size for text, size in sizes.items() if size > limit} == {}
+        assert compiled(*group)[capability]["largest"] <= limit - RESERVE_BYTES
 
 
 @pytest.mark.parametrize("group", GROUPS, ids="-".join)
@@ -49,6 +50,12 @@ def test_the_formula_of_stages_is_the_compiler_s_size(group: tuple[str, ...]) ->
         assert {
             text: one for text, one in tiled.items() if not 0 <= one["shared"] - (one["tiles"] or 0) <= barriers
         } == {}
+
+
+@pytest.mark.parametrize(("capability", "count"), [("8.0", 1), ("12.0", 28)])
+def test_launches_of_an_h200_that_a_card_cannot_hold(capability: str, count: int) -> None:
+    (group,) = (group for group in GROUPS if capability in group)
+    assert compiled(*group)[capability]["refused"] == count
 
 
 @pytest.mark.parametrize("group", GROUPS, ids="-".join)

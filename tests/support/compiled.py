@@ -13,17 +13,18 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
 import torch
 import triton
-from vivavoce_engine.gpu.card import Card, has_dependent_launch
+from vivavoce_engine.gpu.card import H200, Card, has_dependent_launch
 from vivavoce_engine.gpu.codec.tiles import Tiles
 from vivavoce_engine.gpu.launches import KernelLaunch
 from vivavoce_engine.gpu.linear import GATED, Blocks
-from vivavoce_engine.gpu.lowering import lower, shared_bytes
+from vivavoce_engine.gpu.lowering import lower, shared_bytes, too_large
 
 from tests.support.released_launches import released_launches
 
@@ -49,9 +50,9 @@ OTHERWISE = ("TRITON_INTERPRET", "TRITON_OVERRIDE_ARCH")
 """Variables with which Triton compiles nothing, or for one card alone."""
 MACHINE = ("8.6", "12.0")
 """Capabilities for which one launch of each kernel is compiled down to machine code."""
+REFUSING = ("8.0", "12.0")
+"""Capabilities for which an H200's launches are compiled too."""
 ROWS_MIN = 64
-ONE_OF_EACH = ("9.0", "10.0")
-"""Capabilities for which one launch of each tiling is compiled. Their memory leaves room for all."""
 TILING = ("BLOCK_T", "BLOCK_N", "BLOCK_K", "BM", "BN_0", "BN_1", "BK", "MODE", "NORM", "ACTIVATION", "LENGTH", "CHUNK")
 """Constants that decide how much shared memory a program has."""
 BLOCKS = ("BLOCK_T", "BLOCK_N", "BLOCK_K", "BM", "BN_0", "BK")
@@ -81,8 +82,13 @@ class Compiled(TypedDict):
     """All that is known of one card."""
 
     tiled: dict[str, Tiled]
+    """By launch; one of each tiling."""
+    largest: int
+    """Bytes of the largest tiles of all launches, by the formula."""
     dependent: int
     """Number of launches that begin early."""
+    refused: int | None
+    """Number of an H200's launches that do not fit, for the cards in REFUSING."""
     machine: dict[str, Machine]
     """By kernel, for the cards in MACHINE."""
 
@@ -99,10 +105,10 @@ def shared(launch: KernelLaunch, capability: tuple[int, int]) -> int:
     return shared_bytes(launch, capability)
 
 
-def tiled_launches(launches: list[KernelLaunch], capability: str) -> list[KernelLaunch]:
-    """The launches whose shared memory is to be found."""
+def tiled_launches(launches: list[KernelLaunch]) -> list[KernelLaunch]:
+    """One launch of each tiling, for the compiler."""
     tiled = [launch for launch in launches if launch.name in TILED]
-    return list({tiling(launch): launch for launch in tiled}.values()) if capability in ONE_OF_EACH else tiled
+    return list({tiling(launch): launch for launch in tiled}.values())
 
 
 def tiling(launch: KernelLaunch) -> tuple[Any, ...]:
@@ -158,11 +164,20 @@ def compile_for(capability: str) -> Compiled:
     launches = released_launches(card, MANY_ROWS)
     tiled = {
         str(launch): Tiled(shared=shared(launch, alike), tiles=tiles_bytes(launch, card))
-        for launch in tiled_launches(launches, capability)
+        for launch in tiled_launches(launches)
     }
     chosen = heaviest(launches) if capability in MACHINE else []
     machine = {launch.name: machine_code(launch, card.capability) for launch in chosen}
-    return Compiled(tiled=tiled, dependent=sum(launch.dependent for launch in launches), machine=machine)
+    dependent = sum(launch.dependent for launch in launches)
+    count = refused(card, launches) if capability in REFUSING else None
+    largest = max(tiles_bytes(launch, card) or 0 for launch in launches)
+    return Compiled(tiled=tiled, largest=largest, dependent=dependent, refused=count, machine=machine)
+
+
+def refused(card: Card, launches: list[KernelLaunch]) -> int:
+    """Number of an H200's launches that a card would refuse."""
+    as_on_h200 = released_launches(replace(H200, dependent_launch=card.dependent_launch), MANY_ROWS)
+    return len(too_large(set(as_on_h200) - set(launches), card))
 
 
 @cache
