@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server clients eval voice tests deploy bench examples
 
-.PHONY: run install lint types quick test test-programs test-image test-quality test-gpu bench-gpu soak fuzz audit bench voice clean
+.PHONY: run install lint types quick test test-compiled test-programs test-image test-quality test-gpu bench-gpu soak fuzz audit bench voice clean
 .PHONY: test-pins refresh-pins
 
 run: $(VENV)/.server
@@ -40,6 +40,10 @@ quick: lint
 # skips those whose program is missing; with REQUIRE_PROGRAMS=1 they fail instead.
 test-programs: $(VENV)/.dev $(VENV)-clients/.done $(VENV)-deploy/.done node
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "needs and not quality"
+
+# Every kernel launch of the released models, compiled for cards that are not here; minutes of a core.
+test-compiled: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) tests/compiled
 
 # The Dockerfile, built and run by podman, as root. Its base is PYTHON_IMAGE, or one that debootstrap makes and keeps.
 test-image: $(VENV)/.dev
