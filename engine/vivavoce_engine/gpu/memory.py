@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 MB = 10**6
 KERNELS_BYTES = 150 * MB
 """Kernels of Triton, PyTorch and the libraries, which are loaded at their first launch, and the libraries' handles and
-workspaces. This constant and the next three are measured on an H200 (vivavoce_bench/cards/memory.py)."""
+workspaces. With this constant and the next three the count is 1 to 3 % above what engines held on an H200 (LOG.md)."""
 GRAPH_BYTES = 6 * MB
 """The driver's part of a recorded graph, on average."""
 FRAGMENTS_BYTES = 200 * MB
