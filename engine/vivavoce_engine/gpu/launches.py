@@ -14,10 +14,8 @@ from vivavoce_engine.checkpoint.files import CodecDecoderConfig, TalkerConfig
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.launch import DEPENDENT, Launcher
+from vivavoce_engine.gpu.meta import networks_without_storage
 from vivavoce_engine.gpu.steps import Steps
-from vivavoce_engine.models.code_predictor import CodePredictor
-from vivavoce_engine.models.codec_decoder import CodecDecoder
-from vivavoce_engine.models.talker import Talker
 
 POINTERS = {
     torch.float32: "*fp32",
@@ -85,15 +83,11 @@ def record_launches(
 ) -> None:
     """Notes the launches of a model's graphs, and those that prime Code2Wav, in `recorder`."""
     with torch.inference_mode():
-        with torch.device("meta"):
-            talker, predictor, decoder = Talker(config), CodePredictor(config), CodecDecoder(codec)
-        for module in (talker, predictor):
-            for parameter in module.parameters():  # leaves out the rotations' buffers, which stay float32
-                parameter.data = parameter.data.to(dtype)
-        steps = Steps((talker, predictor, decoder), config, 0, settings, dtype, recorder)
+        networks = networks_without_storage(config, codec, dtype)
+        steps = Steps(networks, config, 0, settings, dtype, recorder)
         for _, launch in (*steps.frame_graphs(), *steps.codec_graphs()):
             launch()
         for frames in range(1, steps.pieces[0] + 1):
-            for more in (0, decoder.memory_frames):
+            for more in (0, networks[2].memory_frames):
                 codes = torch.zeros(frames + more, config.num_code_groups, dtype=torch.int64, device="meta")
                 steps.codec.prime(0, codes)

@@ -60,7 +60,9 @@ class Counter:
 
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, launch: "Launcher") -> None:
         self._checkpoint, self._dtype, self._launch = checkpoint, dtype, launch
-        self._networks = talker, predictor, decoder = networks_without_storage(checkpoint, dtype)
+        self._networks = talker, predictor, decoder = networks_without_storage(
+            checkpoint.talker, checkpoint.codec, dtype
+        )
         self._weights, self._decoder = tensor_bytes(talker, predictor), tensor_bytes(decoder)
         self._encoder = encoder_bytes(checkpoint)
 
@@ -99,7 +101,7 @@ class PlainCounter:
 
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
         self._checkpoint, self._dtype = checkpoint, dtype
-        self._networks = networks_without_storage(checkpoint, dtype)
+        self._networks = networks_without_storage(checkpoint.talker, checkpoint.codec, dtype)
         self._encoder = encoder_bytes(checkpoint)
 
     def __call__(self, config: EngineConfig) -> Usage:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.checkpoint.files import CodecDecoderConfig, TalkerConfig
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import CodecDecoder
 from vivavoce_engine.models.loader import SkipInit
@@ -87,11 +87,12 @@ class ShapesAlone(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def networks_without_storage(checkpoint: Checkpoint, dtype: torch.dtype) -> tuple[Talker, CodePredictor, CodecDecoder]:
+def networks_without_storage(
+    config: TalkerConfig, codec: CodecDecoderConfig, dtype: torch.dtype
+) -> tuple[Talker, CodePredictor, CodecDecoder]:
     """Makes the networks as the loader leaves them, of meta tensors: in `dtype`, and Code2Wav in float32."""
-    config = checkpoint.talker
     with torch.device("meta"), SkipInit():
-        talker, predictor, decoder = Talker(config), CodePredictor(config), CodecDecoder(checkpoint.codec)
+        talker, predictor, decoder = Talker(config), CodePredictor(config), CodecDecoder(codec)
     for network in (talker, predictor, decoder):
         network.requires_grad_(False)
     for parameter in (*talker.parameters(), *predictor.parameters()):  # leaves out rotations, which stay float32
@@ -122,7 +123,7 @@ def tensor_bytes(*things: object) -> int:
 
 
 def _parts_of(thing: object) -> list[object]:
-    """What a container, a module or an object of this package holds."""
+    """Contents of a container, a module or an object of this package."""
     if isinstance(thing, list | tuple):
         return list(thing)
     if isinstance(thing, dict):
