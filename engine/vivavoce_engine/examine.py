@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
-from vivavoce_engine.checkpoint.files import REQUIRED_FILES, WEIGHTS_FILES, is_hub_id, read_checkpoint
+from vivavoce_engine.checkpoint.files import REQUIRED_FILES, WEIGHTS_FILES, Checkpoint, is_hub_id, read_checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
 from vivavoce_engine.findings import Finding, State
@@ -287,21 +287,31 @@ def check_model(name: str, checkpoint: str) -> list[Finding]:
     return [Finding("model", "ok", f"{name} is complete ({info.task}, {speakers}{size_gb:.2f} GB).")]
 
 
-def check_rows(config: EngineConfig, name: str, checkpoint: str) -> list[Finding]:
-    """The rows that serving would give a model, which are the utterances that it speaks at once; alone on its card."""
-    import torch
-
-    from vivavoce_engine.device import resolve_dtype
+def _chosen(config: EngineConfig, checkpoint: str) -> tuple[Checkpoint, EngineConfig] | None:
+    """A checkpoint's configuration, and the settings that serving would try first for it. None if either is missing:
+    the checks of model and runner say so."""
     from vivavoce_engine.gpu.choice import choices
 
     try:
         path = located(checkpoint)
         if path is None:
-            return []
+            return None
         files = read_checkpoint(path)
-        chosen = choices(config, files.talker.transformer.hidden_size)[0].config
+        return files, choices(config, files.talker.transformer.hidden_size)[0].config
     except EngineError:
-        return []  # the checks of model and runner say so
+        return None
+
+
+def check_rows(config: EngineConfig, name: str, checkpoint: str) -> list[Finding]:
+    """The rows that serving would give a model, which are the utterances that it speaks at once; alone on its card."""
+    import torch
+
+    from vivavoce_engine.device import resolve_dtype
+
+    found = _chosen(config, checkpoint)
+    if found is None:
+        return []
+    files, chosen = found
     device = torch.device(chosen.device)
     if device.type == "cpu":
         return [Finding("rows", "ok", f"{name} speaks {chosen.rows} utterances at once on the CPU.")]
@@ -325,16 +335,11 @@ def check_launches(config: EngineConfig, name: str, checkpoint: str) -> list[Fin
     import torch
 
     from vivavoce_engine.device import resolve_dtype
-    from vivavoce_engine.gpu.choice import choices
 
-    try:
-        path = located(checkpoint)
-        if path is None:
-            return []
-        files = read_checkpoint(path)
-        chosen = choices(config, files.talker.transformer.hidden_size)[0].config
-    except EngineError:
-        return []  # the checks of model and runner say so
+    found = _chosen(config, checkpoint)
+    if found is None:
+        return []
+    files, chosen = found
     if chosen.runner != "triton":
         return [Finding("launches", "ok", f"{name} needs no launches of Triton here.")]
     from vivavoce_engine.gpu.card import Card

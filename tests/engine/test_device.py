@@ -82,7 +82,7 @@ def test_another_error_of_an_encoder_is_not_tried_again(cards: list[torch.device
 
 
 class OnACard:
-    """What `staging` asks of a tensor on a card."""
+    """Stands for a tensor on a card, as far as `staging` asks."""
 
     is_cuda, dtype = True, torch.float32
 

@@ -118,7 +118,7 @@ def test_a_lack_is_a_warning_while_something_else_can_speak(machine: Machine, la
 
 
 def test_the_runner_is_the_one_that_each_model_takes(machine: Machine, checkpoint: Path, tmp_path: Path) -> None:
-    """Where Triton's kernels cannot run, a small model speaks on the CPU, and a large one on the card."""
+    """A small model speaks on the CPU where Triton's kernels cannot run, and a large one on the card."""
     machine((7, 5))
     small = only(check_runner(EngineConfig(), {"small": str(checkpoint)}))
     assert small.text.startswith("Serving takes the torch runner on cpu: ")

@@ -60,7 +60,7 @@ def counters() -> dict[str, Counter]:
 
 @pytest.fixture(autouse=True)
 def _expandable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the engine's process sets it."""
+    """Sets the allocator as the engine's process does."""
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 

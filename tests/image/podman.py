@@ -59,7 +59,7 @@ class Podman:
         return tag
 
     def image(self, tag: str) -> dict[str, Any]:
-        """What `podman image inspect` says of an image."""
+        """Returns the answer of `podman image inspect` for an image."""
         (found,) = json.loads(self.run("image", "inspect", tag).stdout)
         return dict(found)
 

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 from tests.test_first_speech import TEXT, assert_audible, samples_of
 
 ADDED_LIMIT_BYTES = 1_360_000_000
-"""What the image may add to its base."""
+"""Most bytes that the image may add to its base."""
 COMPILERS = {"as", "c++", "c++filt", "cc", "clang", "cpp", "g++", "gcc", "ld", "make", "nvcc", "rustc"}
 GPU_PACKAGES = ("triton", "nvidia", "cuda")
 START_S = 120.0

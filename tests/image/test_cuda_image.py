@@ -32,7 +32,7 @@ pytestmark = needs("podman", "runc", "debootstrap")
 
 
 def test_its_user_compiles_launchers_into_the_cache(podman: Podman, build_options: list[str], tmp_path: Path) -> None:
-    """As Triton does before a kernel first runs."""
+    """The extension stands for the launcher that Triton builds before a kernel first runs."""
     image = podman.build("runtime-cuda", *build_options)
     (tmp_path / "launcher.c").write_text(EXTENSION)
     locked = ("--read-only", "--read-only-tmpfs=false", "--tmpfs", "/tmp", "--cap-drop", "all")  # noqa: S108 (a mount)
