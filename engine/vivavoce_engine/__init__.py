@@ -45,6 +45,7 @@ from vivavoce_engine.process.wire import Reason
 from vivavoce_engine.request import (
     SEED_MAX,
     ModelInfo,
+    ReadableText,
     Sampling,
     SamplingParams,
     SpokenContext,
@@ -88,6 +89,7 @@ __all__ = [
     "NotServing",
     "Overloaded",
     "Playback",
+    "ReadableText",
     "Reason",
     "Rejected",
     "Sampling",

@@ -65,7 +65,7 @@ class FakeText:
     def live_text(self) -> "FakeText":
         return self
 
-    def append(self, text: str) -> list[int]:
+    def append(self, text: str, word_ends: bool = False) -> list[int]:
         return [ord(character) for character in text]
 
     def close(self) -> list[int]:

@@ -52,4 +52,5 @@ def model_info(name: str, checkpoint: Checkpoint, text: TextFrontend) -> ModelIn
         embedding_size=0 if checkpoint.task == "voice_design" else checkpoint.talker.transformer.hidden_size,
         clones=checkpoint.encoder is not None,
         max_utterance_chars=checkpoint.max_utterance_chars,
+        text=checkpoint.text,
     )

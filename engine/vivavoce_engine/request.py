@@ -96,11 +96,15 @@ class UtteranceOptions:
     because the model must not end while the end of the text is unknown. The reference never does.
     `max_wait_s` limits the wait for a row. The request is refused as Overloaded once it has waited longer, or as soon
     as the wait is known to become longer. None waits without a limit.
+    `endless_frames` is the length, in frames, past which the speech fails as EndlessSpeech. None leaves the ceiling to
+    the number of tokens.
     `client` identifies the sender. Clients get rows in turn, regardless of the number of requests each has queued.
     `context` is the speech just before this utterance, with the same voice. Its listener hears it now, so a request
     with a context gets the next row and is never refused because the queue is long. The engine ignores the context
     if it would take more than half of the positions, and for models with `max_utterance_chars`, for which two texts
     in one utterance are too long. An utterance whose text arrives later takes no context.
+    `follows` says that the listener hears the speech just before this utterance now. The request then gets the next
+    row and is never refused, as with a context, but begins an acoustic context of its own.
     """
 
     speaker: str = ""
@@ -110,21 +114,29 @@ class UtteranceOptions:
     seed: int | None = None
     streaming_text: bool = False
     max_frames: int | None = None
+    endless_frames: int | None = None
     first_chunk_frames: int = 1
     end_after_text: bool = False
     max_wait_s: float | None = None
     client: str = ""
     reference: VoiceReference | None = None
     context: SpokenContext | None = None
+    follows: bool = False
 
     def __post_init__(self) -> None:
         if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
             raise ValueError(f"seed must be from 0 to {SEED_MAX}, not {self.seed}")
-        for name, value in (("max_frames", self.max_frames), ("first_chunk_frames", self.first_chunk_frames)):
+        for name in ("max_frames", "endless_frames", "first_chunk_frames"):
+            value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.max_wait_s is not None and not self.max_wait_s >= 0:
             raise ValueError(f"max_wait_s must be at least 0, not {self.max_wait_s}")
+
+    @property
+    def is_next(self) -> bool:
+        """True if its listener hears the speech just before it now."""
+        return self.follows or self.context is not None
 
     def with_text(self, text: str) -> "SynthesisRequest":
         """A request to speak the text with these options."""
@@ -139,12 +151,26 @@ class SynthesisRequest(UtteranceOptions):
 
 
 @dataclass(frozen=True, slots=True)
+class ReadableText:
+    """The text that a checkpoint was trained to read.
+
+    `reads` is "words" (no digits, symbols or capitals), "prose" (text as it is printed), or "anything" (also addresses,
+    formulas and other scripts). `alphabet` "ascii" limits it to ASCII characters. `letters` is how it wants single
+    letters: by their names ("eff bee eye"), with blanks ("F B I"), or as they are written ("FBI").
+    """
+
+    reads: Literal["words", "prose", "anything"] = "prose"
+    alphabet: Literal["ascii"] | None = None
+    letters: Literal["names", "spaced", "as_written"] = "as_written"
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """Description of a loaded checkpoint: everything that the server needs to know about it.
 
     `embedding_size` is the size of a VoiceReference's embedding, or 0 if the checkpoint takes no reference. `clones`
     is true if it takes reference audio. `max_utterance_chars` is the longest text that it speaks reliably as one
-    utterance, or None if no limit is known.
+    utterance, or None if no limit is known. `text` is the text that it reads.
     """
 
     name: str
@@ -159,6 +185,7 @@ class ModelInfo:
     embedding_size: int = 0
     clones: bool = False
     max_utterance_chars: int | None = None
+    text: ReadableText = ReadableText()
 
     @property
     def frame_s(self) -> float:

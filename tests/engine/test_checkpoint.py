@@ -14,10 +14,11 @@ import huggingface_hub.constants
 import numpy as np
 import pytest
 import torch
+import vivavoce_voice
 from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors.numpy import load_file, save_file
 from vivavoce_bench.cards.random_codec import RELEASED_CODEC
-from vivavoce_engine import CheckpointError, EngineConfig, Sampling, SamplingParams
+from vivavoce_engine import CheckpointError, EngineConfig, ReadableText, Sampling, SamplingParams
 from vivavoce_engine.checkpoint.files import (
     REQUIRED_FILES,
     Checkpoint,
@@ -241,6 +242,7 @@ def test_a_missing_key_is_named_with_its_file(name: str, key: str, tmp_path: Pat
         (MAIN, "talker_config", [], "must be dict, not []"),
         (GENERATION, "max_utterance_chars", "180", "must be int, not '180'"),
         (GENERATION, "max_utterance_chars", 0, "must be above 0, not 0"),
+        (GENERATION, "text", "words", "must be dict, not 'words'"),
         (MAIN, "talker_config.hidden_size", "big", "must be int, not 'big'"),
         (MAIN, "talker_config.rope_theta", "1e6", "must be float, not '1e6'"),
         (MAIN, "talker_config.spk_id", ["ryan"], "must be dict, not ['ryan']"),
@@ -271,6 +273,44 @@ def test_a_wrong_value_is_named_with_its_file_and_key(
     folder = released_folder(tmp_path)
     edit(folder, name, key, value)
     refused(folder, f"{folder / name}: {key}", wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (None, ReadableText("prose", None, "as_written")),
+        ({}, ReadableText("prose", None, "as_written")),
+        ({"alphabet": None}, ReadableText("prose", None, "as_written")),
+        ({"reads": "words", "alphabet": "ascii", "letters": "names"}, ReadableText("words", "ascii", "names")),
+        ({"reads": "anything", "letters": "spaced"}, ReadableText("anything", None, "spaced")),
+    ],
+)
+def test_a_checkpoint_tells_what_text_it_reads(text: dict[str, Any] | None, read: ReadableText, tmp_path: Path) -> None:
+    folder = released_folder(tmp_path)
+    if text is not None:
+        edit(folder, GENERATION, "text", text)
+    assert read_checkpoint(folder).text == read
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "wanted"),
+    [
+        ({"reads": "numbers"}, "reads", "is 'numbers', not one of 'words', 'prose', 'anything'"),
+        ({"reads": 1}, "reads", "is 1, not one of"),
+        ({"alphabet": "latin"}, "alphabet", "is 'latin', not one of 'ascii'"),
+        ({"letters": ["names"]}, "letters", "not one of 'names', 'spaced', 'as_written'"),
+        ({"read": "words"}, "read", "is unknown; there are reads, alphabet, letters"),
+    ],
+)
+def test_a_wrong_declaration_of_text_is_named(text: dict[str, Any], key: str, wanted: str, tmp_path: Path) -> None:
+    folder = released_folder(tmp_path)
+    edit(folder, GENERATION, "text", text)
+    refused(folder, f"{folder / GENERATION}: text.{key}", wanted)
+
+
+def test_the_shipped_voice_reads_words_in_ascii_and_letters_by_name() -> None:
+    read = ReadableText("words", "ascii", "names")
+    assert read_checkpoint(vivavoce_voice.CHECKPOINT).text == read
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,16 @@ def test_a_limit_that_the_caller_set_is_no_fault() -> None:
         assert asyncio.run(speak(engine)) == "length"
 
 
+def test_a_request_may_name_the_frames_past_which_its_speech_is_endless() -> None:
+    request = SynthesisRequest("a long text", speaker="heart", endless_frames=2)
+    sequence = Sequence(replace(pending(1, max_frames=1000), request=request), row=0)
+    for _ in range(3):
+        assert not sequence.runs_away
+        sequence.add_frame()
+        sequence.confirm_frame(end_of_speech=False)
+    assert sequence.runs_away
+
+
 def test_the_same_frame_over_and_over_is_endless_speech() -> None:
     sequence = Sequence(pending(1, max_frames=1000), row=0)
     frame, other = [7, 8, 9], [7, 8, 1]

@@ -134,6 +134,33 @@ def test_the_shipped_voice_word_by_word(shipped_engine: Engine, waits: list[bool
     assert_identical(actual, at_once(shipped_engine, options))
 
 
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.text(alphabet="ae\u0301\u4f60 '.,!\n12s-", max_size=30),
+    ends=st.lists(st.booleans(), min_size=1, max_size=6),
+)
+def test_a_word_that_is_said_to_be_complete_is_final_at_once(engine: Engine, text: str, ends: list[bool]) -> None:
+    committer = engine_text(engine).live_text()
+    ids: list[int] = []
+    start = 0
+    for place in range(1, len(text)):
+        is_end = text[place - 1].isalnum() and (text[place].isspace() or text[place] in "'.,!-")
+        if is_end and ends[place % len(ends)]:
+            ids += committer.append(text[start:place], word_ends=True)
+            assert ids == engine_text(engine)._tokenizer.encode(text[:place])
+            start = place
+    ids += committer.append(text[start:]) + committer.close()
+    assert ids == engine_text(engine)._tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("text", ["It is  7 now", "  1", "at \n  5", "a   2  3"])
+def test_blanks_before_a_digit_have_the_ids_of_the_whole_text(engine: Engine, text: str) -> None:
+    for size in (1, 2, 3, len(text)):
+        committer = engine_text(engine).live_text()
+        ids = [token for start in range(0, len(text), size) for token in committer.append(text[start : start + size])]
+        assert ids + committer.close() == engine_text(engine)._tokenizer.encode(text)
+
+
 def test_neighbours_that_wait_for_text_change_nothing(engine: Engine) -> None:
     async def together() -> list[Speech]:
         words = [(word, True) for word in ("Hello there, ", "it's 7:45!", "  The quick ", "brown fox jumps.")]

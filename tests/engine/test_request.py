@@ -30,7 +30,9 @@ def test_options_with_a_text_are_a_request() -> None:
     assert pickle.loads(pickle.dumps(replace(request, context=None))) == replace(request, context=None)
 
 
-@pytest.mark.parametrize("wrong", [{"seed": -1}, {"max_frames": 0}, {"first_chunk_frames": 0}, {"max_wait_s": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"seed": -1}, {"max_frames": 0}, {"endless_frames": 0}, {"first_chunk_frames": 0}, {"max_wait_s": -1.0}]
+)
 def test_options_out_of_range_are_refused_with_and_without_a_text(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         UtteranceOptions(**wrong)

@@ -18,6 +18,7 @@ from vivavoce_engine import (
     SamplingParams,
     SpokenContext,
     SynthesisRequest,
+    UtteranceOptions,
     VoiceReference,
 )
 from vivavoce_engine.checkpoint.files import read_checkpoint
@@ -161,6 +162,24 @@ async def test_what_goes_on_is_not_refused_and_is_next() -> None:
             assert sum([chunk.frames async for chunk in stream]) == 5
     order = [utterance_id for step in steps.taken for utterance_id in step.start]
     assert order == [stream.utterance_id for stream in (running_one, next_part, waiting)]
+
+
+async def test_live_text_that_follows_is_not_refused_and_is_next() -> None:
+    says = UtteranceOptions(speaker="heart", seed=1)
+    with stepping(max_streams=1, max_queue=1) as (engine, steps):
+        running_one = engine.submit(says.with_text("x" * 5))
+        steps.next()
+        waiting = engine.submit(says.with_text("x" * 5))
+        refused, following = engine.open(says), engine.open(replace(says, follows=True))
+        with pytest.raises(Overloaded):
+            refused.append("x" * 5)
+        following.append("x" * 5)
+        following.end()
+        steps.open()
+        for stream in (running_one, following.stream, waiting):
+            assert sum([chunk.frames async for chunk in stream]) == 5
+    order = [utterance_id for step in steps.taken for utterance_id in step.start]
+    assert order == [stream.utterance_id for stream in (running_one, following.stream, waiting)]
 
 
 async def test_the_codes_are_known_before_they_are_read() -> None:

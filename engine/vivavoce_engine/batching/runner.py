@@ -41,7 +41,9 @@ class Step:
 class TextCommitter(Protocol):
     """Turns fragments of one text into ids that later text cannot change."""
 
-    def append(self, text: str) -> list[int]: ...
+    def append(self, text: str, word_ends: bool = False) -> list[int]:
+        """Takes a fragment. `word_ends` says that its last word is complete: no letter, digit or mark follows it."""
+        ...
 
     def close(self) -> list[int]: ...
 

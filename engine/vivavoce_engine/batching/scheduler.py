@@ -199,7 +199,7 @@ class Scheduler:
         """
         rows = Counter(sequence.pending.request.client for sequence in self._running.values())
         requests = {utterance_id: pending.request for utterance_id, pending in self._queue.items()}
-        return min(requests, key=lambda number: (requests[number].context is None, rows[requests[number].client]))
+        return min(requests, key=lambda number: (not requests[number].is_next, rows[requests[number].client]))
 
     def drop_all(self) -> list[Pending]:
         """Empties queue and rows, and returns the utterances that were in them."""

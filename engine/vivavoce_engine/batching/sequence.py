@@ -17,7 +17,8 @@ MIN_FRAMES = 2
 NEVER = 1 << 62
 ENDLESS_FRAMES = 250
 ENDLESS_FRAMES_PER_TOKEN = 25
-"""Speech counts as endless past 20 s plus 2 s for each text token. A token usually takes 0.1 to 0.4 s."""
+"""Without another ceiling, speech counts as endless past 20 s plus 2 s for each text token. A token usually takes 0.1
+to 0.4 s."""
 SAME_FRAMES = 75
 """Speech counts as endless when 6 s of it are one and the same frame."""
 
@@ -138,7 +139,9 @@ class Sequence:
 
         The ceiling is generous, because a short text can be long when spoken: a number, an acronym, a pause.
         """
-        ceiling = ENDLESS_FRAMES + ENDLESS_FRAMES_PER_TOKEN * self.trailing.text_tokens
+        ceiling = self.pending.request.endless_frames
+        if ceiling is None:
+            ceiling = ENDLESS_FRAMES + ENDLESS_FRAMES_PER_TOKEN * self.trailing.text_tokens
         return self.trailing.complete and (self.frames_known > ceiling or self._same_frames >= SAME_FRAMES)
 
     def finished(self) -> Finished:

@@ -7,12 +7,12 @@ core/models/configuration_qwen3_tts.py and core/tokenizer_12hz/configuration_qwe
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 from vivavoce_engine.errors import CheckpointError
-from vivavoce_engine.request import Sampling, SamplingParams, TaskType
+from vivavoce_engine.request import ReadableText, Sampling, SamplingParams, TaskType
 
 Json = Mapping[str, Any]
 T = TypeVar("T")
@@ -157,6 +157,8 @@ class Checkpoint:
     encoder: EncoderConfig | None = None
     max_utterance_chars: int | None = None
     """Longest text that the model speaks reliably as one utterance. Not in the reference's generation_config.json."""
+    text: ReadableText = field(default_factory=ReadableText)
+    """The text that the model reads. Not in the reference's generation_config.json."""
 
     @property
     def takes_instructions(self) -> bool:
@@ -207,6 +209,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         max_new_tokens=generation.value("max_new_tokens", int),
         encoder=_encoder(main, codec_file, talker) if task == "base" else None,
         max_utterance_chars=_max_utterance_chars(generation),
+        text=_readable_text(generation),
     )
 
 
@@ -218,6 +221,18 @@ def _max_utterance_chars(generation: "_JsonFile") -> int | None:
     if chars < 1:
         raise CheckpointError(f"{generation.where(key)} must be above 0, not {chars}")
     return chars
+
+
+def _readable_text(generation: "_JsonFile") -> ReadableText:
+    if not generation.has("text"):
+        return ReadableText()
+    text, defaults = generation.section("text"), ReadableText()
+    text.must_have_only("reads", "alphabet", "letters")
+    return ReadableText(
+        reads=text.choice("reads", ("words", "prose", "anything"), defaults.reads),
+        alphabet=text.choice("alphabet", ("ascii",)) if text.has("alphabet") else None,
+        letters=text.choice("letters", ("names", "spaced", "as_written"), defaults.letters),
+    )
 
 
 class _JsonFile:
@@ -246,6 +261,14 @@ class _JsonFile:
             raise CheckpointError(f"{self.where(key)} must be {kind.__name__}, not {value!r}")
         return value
 
+    def choice(self, key: str, choices: tuple[T, ...], default: T | None = None) -> T:
+        """Reads one of several values."""
+        value = self._content.get(key, default)
+        for choice in choices:
+            if value == choice:
+                return choice
+        raise CheckpointError(f"{self.where(key)} is {value!r}, not one of {', '.join(map(repr, choices))}")
+
     def ints(self, key: str, default: list[int] | None = None) -> tuple[int, ...]:
         value = self.value(key, list, default)
         if not all(type(item) is int and item > 0 for item in value):
@@ -265,6 +288,11 @@ class _JsonFile:
 
     def has(self, key: str) -> bool:
         return self._content.get(key) is not None
+
+    def must_have_only(self, *keys: str) -> None:
+        """Refuses a key that nothing reads, most likely a typing error."""
+        for key in self._content.keys() - set(keys):
+            raise CheckpointError(f"{self.where(key)} is unknown; there are {', '.join(keys)}")
 
     def must_be(self, key: str, expected: object) -> None:
         """Refuses a variant of the architecture that this code does not compute. No released checkpoint has one."""

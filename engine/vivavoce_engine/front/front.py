@@ -100,7 +100,7 @@ class EngineFront(SpeechEngine):
         """Queues an utterance; more text may follow by `append_text` unless it is `complete`. Raises as `submit`."""
         max_frames = self._frame_limit(options, prompt)
         frames = self._admission.estimate_frames(prompt.text_tokens, max_frames)
-        if options.context is None:
+        if not options.is_next:
             self._check(frames, options.max_wait_s)
         queued_s = time.monotonic()
         deadline_s = math.inf if options.max_wait_s is None else queued_s + options.max_wait_s

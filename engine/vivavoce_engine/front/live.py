@@ -58,11 +58,15 @@ class LiveUtterance:
         self._complete = False
         text.build(options, [text.end_of_text_id], complete=True)  # for its errors, before the first text arrives
 
-    def append(self, text: str) -> None:
-        """Adds text. Its words are spoken once later text can no longer change their tokens."""
+    def append(self, text: str, word_ends: bool = False) -> None:
+        """Adds text. Its words are spoken once later text can no longer change their tokens.
+
+        `word_ends` says that the text ends with a letter or a digit, and that no letter, digit or mark follows it. Its
+        last word is then spoken at once.
+        """
         assert not self._complete, "the text has been ended"
         check_characters("text", text)
-        self._commit(self._committer.append(text))
+        self._commit(self._committer.append(text, word_ends))
 
     def end(self) -> None:
         """Ends the text. Raises Rejected if there was none at all."""

@@ -27,16 +27,27 @@ class StableText:
         self._tokenizer = tokenizer
         self._held = ""
 
-    def append(self, text: str) -> list[int]:
-        """Takes the next fragment. Returns the ids that it makes final, often none."""
+    def append(self, text: str, word_ends: bool = False) -> list[int]:
+        """Takes the next fragment. Returns the ids that it makes final, often none.
+
+        `word_ends` says that the fragment ends with a letter or a digit, and that no letter, digit or mark follows it.
+        The last word is then final, because a piece with a letter ends before every other character.
+        """
         self._held = self._tokenizer.normalize(self._held + text)
+        if word_ends:
+            return self.close()
         pieces = self._tokenizer.pieces(self._held)
-        stable = "".join(pieces[: self._first_unstable(pieces)])
-        self._held = self._held[len(stable) :]
-        return self._tokenizer.encode(stable) if stable else []
+        stable = pieces[: self._first_unstable(pieces)]
+        self._held = self._held[sum(map(len, stable)) :]
+        # Several pieces of white space, as before a digit, would be one piece at the end of a text.
+        blanks: list[str] = []
+        while stable and stable[-1].isspace():
+            blanks.insert(0, stable.pop())
+        parts = ["".join(stable), *blanks]
+        return [token for part in parts if part for token in self._tokenizer.encode(part)]
 
     def close(self) -> list[int]:
-        """Ends the text. Returns the ids of all text still held back."""
+        """Returns the ids of all text still held back, at the text's end."""
         held, self._held = self._held, ""
         return self._tokenizer.encode(held) if held else []
 

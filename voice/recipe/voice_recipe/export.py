@@ -36,6 +36,8 @@ GENERATION = {
     "subtalker_top_k": 50,
     "max_new_tokens": 1024,
     "max_utterance_chars": 180,
+    # Its corpus is words in ASCII. It speaks letters best by their names: "eff bee eye" for FBI.
+    "text": {"reads": "words", "alphabet": "ascii", "letters": "names"},
 }
 DTYPE = torch.bfloat16
 METADATA = {"format": "pt"}  # without it, transformers refuses a model.safetensors
