@@ -39,6 +39,7 @@ COPY bench bench
 COPY engine engine
 COPY eval eval
 COPY server server
+COPY text text
 COPY clients clients
 COPY voice voice
 RUN --mount=type=cache,target=/root/.cache/pip \

@@ -1,0 +1,1 @@
+"""Stages of reading. Each module has `apply(text, context)`, which changes the text of one piece."""
