@@ -1,10 +1,12 @@
 """create_app: the server as an ASGI app. The caller creates, warms up and stops the engines."""
 
+import logging
 from collections.abc import Mapping
 
 from fastapi import Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from vivavoce_engine import SpeechEngine
+from vivavoce_text import missing_packages
 
 from vivavoce_server import batch, errors, health, http, playground, voice_routes
 from vivavoce_server.access import BEARER, Keyring, load_keyring
@@ -12,7 +14,10 @@ from vivavoce_server.config import ServerConfig
 from vivavoce_server.context import REQUEST_ID_HEADER, RequestContextMiddleware
 from vivavoce_server.limits import BodyLimitMiddleware
 from vivavoce_server.live import elevenlabs, websocket
+from vivavoce_server.reading import WARNINGS_HEADER
 from vivavoce_server.service import Service
+
+log = logging.getLogger(__name__)
 
 
 def create_app(
@@ -30,6 +35,8 @@ def create_app(
         description="Streaming speech of the Qwen3-TTS family",
         responses={"4XX": {"description": "The request is at fault", "model": errors.ErrorBody}},
     )
+    for package, lack in missing_packages().items():
+        log.warning("the package %s is missing: %s", package, lack)
     app.state.service = Service(engines, config)
     app.state.keyring = load_keyring(config) if keyring is None else keyring
     documented = [Depends(BEARER)] if app.state.keyring.wanted else []
@@ -50,7 +57,7 @@ def create_app(
             allow_origins=config.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=[REQUEST_ID_HEADER],
+            expose_headers=[REQUEST_ID_HEADER, WARNINGS_HEADER],
         )
     app.add_middleware(RequestContextMiddleware)
     return app

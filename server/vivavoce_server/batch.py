@@ -14,7 +14,7 @@ from vivavoce_server.access import Caller, CallerDep
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid
 from vivavoce_server.http import ERROR_RESPONSES, ServiceDep
-from vivavoce_server.jobs import prepare
+from vivavoce_server.jobs import SpeechJob, prepare
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.schemas import InputText, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
@@ -22,6 +22,9 @@ from vivavoce_server.speech import Speech, Usage
 from vivavoce_server.streaming import SpeechRoute, SpokenResponse
 
 router = APIRouter(prefix="/v1", route_class=SpeechRoute)
+
+READINGS = frozenset({"normalize", "normalization_options"})
+"""Fields that say the same. An item with either of them overrides both of the batch's."""
 
 
 class BatchItem(SpeechOptions):
@@ -37,7 +40,13 @@ class BatchRequest(SpeechOptions):
 
     def requests(self) -> list[SpeechRequest]:
         shared = self.model_dump(exclude_unset=True, exclude={"items"})
-        return [SpeechRequest.model_validate({**shared, **item.model_dump(exclude_unset=True)}) for item in self.items]
+        requests = []
+        for item in self.items:
+            own = item.model_dump(exclude_unset=True)
+            hidden = READINGS if READINGS & own.keys() else frozenset()
+            options = {name: value for name, value in shared.items() if name not in hidden}
+            requests.append(SpeechRequest.model_validate({**options, **own}))
+        return requests
 
 
 class UsageObject(BaseModel):
@@ -47,13 +56,14 @@ class UsageObject(BaseModel):
 
 
 class BatchResult(BaseModel):
-    """The result of one item: its file in base64, or the error."""
+    """The result of one item: its file in base64, or the error. `warnings` say what of the text is not spoken."""
 
     index: int
     status: Literal["success", "error"]
     audio_data: str | None = None
     media_type: str | None = None
     usage: UsageObject | None = None
+    warnings: list[str] = []
     status_code: int = 200
     error: ErrorDetail | None = None
 
@@ -121,7 +131,7 @@ class BatchResponse(SpokenResponse):
             with self.service.metrics.admission():
                 model, _ = self.service.find_model(request.model)
             async with self._rows[model]:
-                audio, media_type, cost = await self._spoken(request, model)
+                audio, job, cost = await self._spoken(request, model)
         except (ApiError, EngineError) as error:
             status, detail = error_detail(error)
             return BatchResult(index=index, status="error", status_code=status, error=detail)
@@ -129,15 +139,22 @@ class BatchResponse(SpokenResponse):
             input_tokens=cost.input_tokens, output_tokens=cost.output_tokens, total_tokens=cost.total_tokens
         )
         audio_data = base64.b64encode(audio).decode()
-        return BatchResult(index=index, status="success", audio_data=audio_data, media_type=media_type, usage=usage)
+        return BatchResult(
+            index=index,
+            status="success",
+            audio_data=audio_data,
+            media_type=job.audio.media_type,
+            usage=usage,
+            warnings=list(job.warnings),
+        )
 
-    async def _spoken(self, request: SpeechRequest, model: str) -> tuple[bytes, str, Usage]:
-        """An item's file, its media type, and its usage."""
+    async def _spoken(self, request: SpeechRequest, model: str) -> tuple[bytes, SpeechJob, Usage]:
+        """An item's file, its job, and its usage."""
         meter = SpeechMeter(self.service.metrics, model)
         outcome: RequestOutcome = "disconnected"
         admitted = False
         try:
-            job = prepare(request, self.service, self._max_wait_s)
+            job = await prepare(request, self.service, self._max_wait_s).read()
             with Speech(job, await job.find_voice(), meter, self.caller.name) as speech:
                 admitted = True
                 audio, cost = await speech.whole()
@@ -147,7 +164,7 @@ class BatchResponse(SpokenResponse):
             raise
         finally:
             meter.end(outcome)
-        return audio, job.audio.media_type, cost
+        return audio, job, cost
 
 
 @router.post(

@@ -19,6 +19,7 @@ from vivavoce_server.config import ServerConfig, explain, load_settings, setting
 from vivavoce_server.context import log_to_stderr
 from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import open_engines
+from vivavoce_server.reading import warm_up
 from vivavoce_server.sighup import SighupHandler
 
 log = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         engines = open_engines(config, engine_config)
         with progress(f"loading and warming up {', '.join(config.model) or 'the shipped voice'}"):
+            warm_up((engine.info for engine in engines.values()), config)
             for engine in engines.values():
                 engine.start()
         serve(create_app(engines, config, keyring), config, listener, sighup)

@@ -26,6 +26,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from vivavoce_engine import EngineConfig
 
 from vivavoce_server.allowed_hosts import checked_hosts
+from vivavoce_server.stage_names import StageSetting
 
 ENV_PREFIX = "VIVAVOCE_"
 MAX_WAIT_S = 86_400.0
@@ -70,6 +71,12 @@ class ServerConfig(BaseModel):
     """Maximum length of a request's `input`, in characters."""
     max_part_chars: int = Field(default=1000, gt=0)
     """Maximum length of a text spoken as one utterance, in characters. A longer text is split between sentences."""
+    normalize: StageSetting = "checkpoint"
+    """Reading of texts whose request does not say how: `checkpoint` (as the model needs it), `true` (all stages),
+    `false` (none), or the names of stages, separated by commas."""
+    strict_text: bool = True
+    """If true, a text that the model cannot speak is refused: without a letter or digit, or in a script that the model
+    does not read. If false, it is spoken as well as possible."""
     max_batch_items: int = Field(default=32, gt=0)
     """Maximum number of texts in one batch request."""
     max_wait_s: float = Field(default=120.0, gt=0, le=MAX_WAIT_S)

@@ -28,6 +28,7 @@ from typing import Any, TextIO
 import av
 import numpy as np
 from vivavoce_engine import EngineConfig, Finding, check_voices, checks
+from vivavoce_text import missing_packages
 
 from vivavoce_server.access import read_keys
 from vivavoce_server.cli import add_arguments as add_serve_arguments
@@ -105,6 +106,7 @@ def all_checks(config: ServerConfig, engine_config: EngineConfig, *, launches: b
     return [
         *checks(engine_config, checkpoints, launches=launches),
         ("codecs", check_codecs),
+        ("text", check_text),
         ("voices", partial(check_voices_dir, config)),
         ("port", partial(check_port, config.host, config.port)),
         ("keys", partial(check_keys, config)),
@@ -186,6 +188,14 @@ def _check_codec(name: str, form: AudioFormat) -> list[Finding]:
     if not encoded.startswith(SIGNATURES.get(name, b"")) or len(encoded) < SIGNED_BYTES:
         return [Finding("codecs", "error", f"{name} is encoded, but the result is no {name} file.", mend)]
     return []
+
+
+def check_text() -> list[Finding]:
+    missing = [
+        Finding("text", "warning", f"The package {package} is missing: {lack}.", f"pip install {package}")
+        for package, lack in missing_packages().items()
+    ]
+    return missing or [Finding("text", "ok", "Every stage of reading has its packages.")]
 
 
 def check_voices_dir(config: ServerConfig) -> list[Finding]:

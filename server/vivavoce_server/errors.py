@@ -5,6 +5,7 @@ The four keys message, type, param and code are always present. OpenAI's SDKs re
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -62,6 +63,8 @@ FIELD_OF_PARAM = {
     "reference": "voice",
 }
 """Maps a SynthesisRequest's field to the request's field, where the names differ."""
+OBJECTS = frozenset({"normalization_options"})
+"""Fields that contain fields of their own, and are no unions."""
 
 
 def _printable(text: object) -> object:
@@ -187,14 +190,19 @@ async def _on_invalid_body(_: Request, error: Exception) -> JSONResponse:
     return error_response(400, validation_detail(first["loc"][1:], first["type"], reason))
 
 
+def _named(path: Sequence[str | int]) -> str:
+    """The field at the start of a path, with the switch that is meant if it is an object of switches."""
+    return ".".join(map(str, path[:2] if path[0] in OBJECTS else path[:1]))
+
+
 def validation_detail(path: tuple[str | int, ...], kind: str, reason: str) -> ErrorDetail:
     """Error object for one of pydantic's errors. `path` is the field's path inside the body."""
-    # Errors inside a union or a nested object have a longer path. Clients know the top-level field.
+    # Errors inside a union have a longer path, which names its members. Clients know the field.
     match path:
-        case (str(field), int(index), str(inner), *_):
-            param: str | None = f"{field}[{index}].{inner}"
+        case (str(field), int(index), *inner) if inner:
+            param: str | None = f"{field}[{index}].{_named(inner)}"
         case (str(field), *_):
-            param = field
+            param = _named(path)
         case _:
             param = None
     match kind:

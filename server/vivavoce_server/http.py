@@ -2,8 +2,10 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel
+from vivavoce_text import STAGES
 
 from vivavoce_server.access import CallerDep, identify
 from vivavoce_server.containers import FORMATS
@@ -11,8 +13,10 @@ from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.errors import ErrorBody
 from vivavoce_server.framing import AudioFraming, SseFraming
 from vivavoce_server.jobs import prepare
-from vivavoce_server.schemas import TASK_NAMES, SpeechRequest
+from vivavoce_server.reading import WARNINGS_ABOUT, WARNINGS_HEADER, plan_text
+from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service, get_service
+from vivavoce_server.spoken_text import SpokenText, spoken_text
 from vivavoce_server.streaming import SpeechResponse, SpeechRoute
 
 router = APIRouter(prefix="/v1", dependencies=[Depends(identify)])
@@ -30,9 +34,26 @@ ERROR_RESPONSES: Responses = {
     503: {"description": "The server is starting or stopping", "model": ErrorBody},
 }
 SPEECH_RESPONSES: Responses = {
-    200: {"description": "The audio", "content": {media_type: {} for media_type in SPEECH_TYPES}},
+    200: {
+        "description": "The audio, or the text that would be said",
+        "headers": {WARNINGS_HEADER: {"description": WARNINGS_ABOUT, "schema": {"type": "string"}}},
+        "content": {media_type: {} for media_type in SPEECH_TYPES},
+        "model": SpokenText,
+    },
     **ERROR_RESPONSES,
 }
+
+
+class ReadableTextObject(BaseModel):
+    """The text that a model reads, and the `stages` of reading by which it gets such text unless a request says more.
+
+    The stages are those for the model's only language, or for a text whose language is not given.
+    """
+
+    reads: str
+    alphabet: str | None
+    letters: str
+    stages: list[str]
 
 
 class ModelObject(BaseModel):
@@ -46,10 +67,18 @@ class ModelObject(BaseModel):
     languages: list[str]
     takes_instructions: bool
     clones: bool
+    text: ReadableTextObject
 
 
 def model_object(service: Service, name: str) -> ModelObject:
     info = service.engines[name].info
+    profile = plan_text(SpeechOptions(), info, service.config).profile
+    text = ReadableTextObject(
+        reads=info.text.reads,
+        alphabet=info.text.alphabet,
+        letters=info.text.letters,
+        stages=[stage for stage in STAGES if stage in profile.stages],
+    )
     return ModelObject(
         id=name,
         created=service.created_s,
@@ -57,6 +86,7 @@ def model_object(service: Service, name: str) -> ModelObject:
         languages=list(info.languages),
         takes_instructions=info.takes_instructions,
         clones=info.clones,
+        text=text,
     )
 
 
@@ -75,9 +105,15 @@ class AudioModelList(BaseModel):
 
 
 @speech_router.post("/audio/speech", status_code=200, response_class=SpeechResponse, responses=SPEECH_RESPONSES)
-async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max_wait_s: MaxWaitDep) -> SpeechResponse:
-    """Speaks `input`. The audio is sent while it is made, unless `stream` is false."""
+async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max_wait_s: MaxWaitDep) -> Response:
+    """Speaks `input`. The audio is sent while it is made, unless `stream` is false.
+
+    With `return` "text", nothing is spoken: the answer is the text that would be said.
+    """
     job = prepare(body, service, max_wait_s)
+    if body.answer == "text":
+        with caller.speaking():
+            return JSONResponse(spoken_text(await job.read()).model_dump())
     framing = SseFraming() if body.stream_format == "sse" else AudioFraming(job.audio.media_type)
     return SpeechResponse(service, caller, job, framing, whole=body.stream is False)
 

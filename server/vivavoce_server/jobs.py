@@ -6,16 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vivavoce_engine import ModelInfo, Sampling, SpeechEngine, UtteranceOptions, draw_seed
+from vivavoce_engine import ModelInfo, Rejected, Sampling, SpeechEngine, UtteranceOptions, check_characters, draw_seed
+from vivavoce_text import Spoken
 
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.errors import invalid
-from vivavoce_server.normalize import ALL_STEPS, normalize
+from vivavoce_server.errors import invalid, rejected_as
+from vivavoce_server.reading import TextPlan, check_speakable, nothing_to_speak, plan_text, read, warnings_of
 from vivavoce_server.references import References
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.text_parts import parts_of
+
+NOTHING_S = 0.3
+"""Seconds of silence that stand for a text of which nothing can be spoken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,10 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class SpeechJob:
-    """The parts of one file, in order. A job whose text arrives later has no parts.
+    """The parts of one file, in order. A job has none until it is `read`, and never if its text arrives later.
+
+    `text_plan` tells how its text is read, also one that arrives later. `spoken` is what will be said, and `warnings`
+    say what of the text will not. `max_part_chars` is the longest part, in characters.
 
     `model` is the engine's name on this server. `options_without_voice` apply to every utterance; `find_voice` adds the
     voice. `seed_is_fixed` is true if the client chose the seed. The job is refused as Overloaded unless its first text
@@ -36,11 +43,15 @@ class SpeechJob:
 
     model: str
     engine: SpeechEngine
-    parts: tuple[str | Silence, ...]
     audio: AudioOptions
     options_without_voice: UtteranceOptions
     request: SpeechOptions
     references: References
+    text_plan: TextPlan
+    max_part_chars: int
+    parts: tuple[str | Silence, ...] = ()
+    spoken: Spoken | None = None
+    warnings: tuple[str, ...] = ()
     seed_is_fixed: bool = False
     start_by_s: float = math.inf
 
@@ -48,6 +59,31 @@ class SpeechJob:
     def max_wait_s(self) -> float | None:
         """Seconds left until the job must have its turn; None means no limit."""
         return max(0.0, self.start_by_s - time.monotonic()) if math.isfinite(self.start_by_s) else None
+
+    async def read(self) -> "SpeechJob":
+        """The job with the parts of its request's text, which is read in other threads.
+
+        Raises:
+            ApiError: 400, nothing in the text can be spoken, or a pause tag is wrong.
+        """
+        request = self.request
+        assert isinstance(request, SpeechRequest), "the text of this job arrives later"
+        spoken = await read(self.text_plan, request.input)
+        check_speakable(self.text_plan, request.input, spoken)
+        # A pause lasts as long as its tag says, at any speed.
+        parts: list[str | Silence] = [
+            part if isinstance(part, str) else Silence(part * request.speed)
+            for part in parts_of(spoken.text, self.options_without_voice.language, self.max_part_chars)
+        ]
+        texts = sum(isinstance(part, str) for part in parts)
+        if not texts:
+            parts.append(Silence(NOTHING_S * request.speed))
+        options = self.options_without_voice
+        if texts > 1 and options.seed is None:
+            # All parts share one seed, so that they sound like one recording.
+            options = replace(options, seed=draw_seed())
+        warnings = warnings_of(self.text_plan, request.input, spoken)
+        return replace(self, parts=tuple(parts), spoken=spoken, warnings=warnings, options_without_voice=options)
 
     async def find_voice(self) -> UtteranceOptions:
         """The options of every utterance, with the voice. Fetching and encoding a reference may take seconds.
@@ -66,7 +102,7 @@ class SpeechJob:
 
 
 def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None = None) -> SpeechJob:
-    """The job of a SpeechRequest, or of options whose text arrives later.
+    """The job of a SpeechRequest, whose text is not read yet, or of options whose text arrives later.
 
     `max_wait_s` limits the seconds from now until its turn; None means no limit.
 
@@ -77,30 +113,31 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
         _check_live(request)
     model, engine = service.find_model(request.model)
     _check_task(request, model, engine, service)
+    _check_language(request, engine.info)
+    if request.normalize is not None and request.normalization_options is not None:
+        message = "normalize and normalization_options say the same; give one of them"
+        raise invalid("normalization_options", message)
     if request.word_timestamps:
         raise invalid("word_timestamps", "This server cannot tell when words are spoken yet", "not_available")
-    options = _options_of(request, engine.info)
-    parts = _parts_of(request, options.language, engine, service.config) if isinstance(request, SpeechRequest) else ()
-    if len(parts) > 1 and options.seed is None:
-        # All parts share one seed, so that they sound like one recording.
-        options = replace(options, seed=draw_seed())
+    config = service.config
+    if isinstance(request, SpeechRequest):
+        _check_text(request, config)
     return SpeechJob(
         model=model,
         engine=engine,
-        parts=parts,
         audio=AudioOptions(request.response_format, request.speed, request.sample_rate),
-        options_without_voice=options,
+        options_without_voice=_options_of(request, engine.info),
         request=request,
         references=service.references,
+        text_plan=plan_text(request, engine.info, config),
+        max_part_chars=min(config.max_part_chars, engine.info.max_utterance_chars or config.max_part_chars),
         seed_is_fixed=request.seed is not None,
         start_by_s=math.inf if max_wait_s is None else time.monotonic() + max_wait_s,
     )
 
 
 def _check_live(options: SpeechOptions) -> None:
-    """Raises a 400 for options that need the whole text before speech begins."""
-    if options.normalize:
-        raise invalid("normalize", "Text that arrives in fragments cannot be normalized", "not_available")
+    """Raises a 400 for an option that needs the whole text before speech begins."""
     if options.non_streaming_mode:
         raise invalid("non_streaming_mode", "Live text is always spoken as it comes", "not_available")
 
@@ -115,6 +152,13 @@ def _check_task(request: SpeechOptions, model: str, engine: SpeechEngine, servic
         can = _models_that(service, lambda info: info.clones) or "a Base model"
         message = f"The model {model!r} does not clone voices from audio; {can} does"
         raise invalid("ref_audio", message, "not_available")
+
+
+def _check_language(request: SpeechOptions, info: ModelInfo) -> None:
+    """Raises a 400 for a language that the model lacks. The engine sees it too late: the text is read before that."""
+    if request.language is not None and request.language.lower() not in info.languages:
+        message = f"There is no language {request.language!r}; there are {', '.join(info.languages)}"
+        raise invalid("language", message)
 
 
 def _models_that(service: Service, can: Callable[[ModelInfo], bool]) -> str:
@@ -146,18 +190,16 @@ def _sampling_of(request: SpeechOptions, defaults: Sampling) -> Sampling:
     return replace(defaults, talker=talker)
 
 
-def _parts_of(
-    request: SpeechRequest, language: str, engine: SpeechEngine, config: ServerConfig
-) -> tuple[str | Silence, ...]:
+def _check_text(request: SpeechRequest, config: ServerConfig) -> None:
+    """Raises a 400 for a text that need not be read to be refused."""
     if request.stream_format == "sse" and request.stream is False:
         raise invalid("stream", "Server-sent events always stream")
     if not request.input.strip():
-        raise invalid("input", "The input is blank")
+        raise nothing_to_speak()
     if len(request.input) > config.max_input_chars:
         message = f"The input has {len(request.input)} characters; the most is {config.max_input_chars}"
         raise invalid("input", message, "string_above_max_length")
-    steps = ALL_STEPS if request.normalize is True else request.normalize or ()
-    max_part_chars = min(config.max_part_chars, engine.info.max_utterance_chars or config.max_part_chars)
-    parts = parts_of(normalize(request.input, steps), language, max_part_chars)
-    # A pause lasts as long as its tag says, at any speed.
-    return tuple(part if isinstance(part, str) else Silence(part * request.speed) for part in parts)
+    try:
+        check_characters("input", request.input)
+    except Rejected as error:
+        raise rejected_as(error) from None

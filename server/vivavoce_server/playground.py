@@ -20,7 +20,18 @@ HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
 }
 FILES: Final = frozenset(
-    {"index.html", "style.css", "app.js", "audio.js", "client.js", "page.js", "player.js", "waveform.js", "worklet.js"}
+    {
+        "index.html",
+        "style.css",
+        "app.js",
+        "audio.js",
+        "client.js",
+        "page.js",
+        "player.js",
+        "preview.js",
+        "waveform.js",
+        "worklet.js",
+    }
 )
 """Names of the page's files. No path from a request is ever looked up on the disk."""
 

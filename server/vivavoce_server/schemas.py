@@ -1,12 +1,12 @@
 """Bodies of requests, as pydantic models."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from vivavoce_engine import SEED_MAX
 
 from vivavoce_server.containers import FormatName
-from vivavoce_server.normalize import Step
+from vivavoce_server.stage_names import StageChoice, StageName
 
 TASK_NAMES = {"custom_voice": "CustomVoice", "voice_design": "VoiceDesign", "base": "Base"}
 
@@ -26,6 +26,33 @@ class WeightedEmbedding(BaseModel):
 
     embedding: list[float]
     weight: Annotated[float, Field(gt=0)] = 1.0
+
+
+class NormalizationOptions(BaseModel):
+    """Kokoro-FastAPI's switches. Each turns stages of reading on or off; an absent one leaves them as they are.
+
+    `normalize` comes first: true starts from all stages, false turns everything off.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    SWITCHES: ClassVar[dict[str, tuple[StageName, ...]]] = {
+        "unit_normalization": ("units",),
+        "url_normalization": ("urls",),
+        "email_normalization": ("emails",),
+        "phone_normalization": ("phone_numbers",),
+        "optional_pluralization_normalization": ("names",),
+        "replace_remaining_symbols": ("names",),
+    }
+    """Switch → the stages that do its work."""
+
+    normalize: bool | None = None
+    unit_normalization: bool | None = None
+    url_normalization: bool | None = None
+    email_normalization: bool | None = None
+    phone_normalization: bool | None = None
+    optional_pluralization_normalization: bool | None = None
+    replace_remaining_symbols: bool | None = None
 
 
 # The pattern is for readers of the OpenAPI page. Blank text is refused elsewhere, with a better message.
@@ -53,7 +80,8 @@ class SpeechOptions(BaseModel):
     max_new_tokens: Annotated[int, Field(ge=1)] | None = None
     non_streaming_mode: bool | None = None
     initial_codec_chunk_frames: Annotated[int, Field(ge=1)] | None = None
-    normalize: bool | list[Step] | None = None
+    normalize: StageChoice | None = None
+    normalization_options: NormalizationOptions | None = None
     word_timestamps: bool | None = None
     sample_rate: Literal[8000, 16000, 24000, 48000] | None = None
     ref_audio: str | None = None
@@ -70,5 +98,7 @@ class SpeechRequest(SpeechOptions):
     """Body of POST /v1/audio/speech."""
 
     input: InputText
+    answer: Annotated[Literal["audio", "text"], Field(alias="return")] = "audio"
+    """With "text", the answer is a SpokenText, and fields of the audio have no effect."""
     stream_format: Literal["audio", "sse"] = "audio"
     stream: bool | None = None

@@ -13,13 +13,13 @@ from vivavoce_engine import (
     AudioStream,
     EndlessSpeech,
     SpokenContext,
-    SynthesisRequest,
     UtteranceOptions,
     draw_seed,
 )
 
 from vivavoce_server.audio import SpeechEncoder
 from vivavoce_server.effects import Samples
+from vivavoce_server.frame_ceiling import frame_ceiling
 from vivavoce_server.jobs import Silence, SpeechJob
 from vivavoce_server.metrics import SpeechMeter
 
@@ -51,18 +51,22 @@ class Speech:
         # The engine gives rows to clients in turn, so that a burst from one key does not delay others.
         self._options = replace(options, client=client)
         self._texts = [part for part in job.parts if isinstance(part, str)]
+        self._frames_left = frame_ceiling(" ".join(self._texts))
+        """Frames that the request as a whole may still take."""
         self._streams: list[AudioStream] = []
         self._cancels = ExitStack()
 
     def __enter__(self) -> Self:
-        self._submit(replace(self._options, max_wait_s=self._job.max_wait_s).with_text(self._texts[0]))
+        if self._texts:
+            self._submit(replace(self._options, max_wait_s=self._job.max_wait_s), self._texts[0])
         return self
 
     def __exit__(self, *_: object) -> None:
         self._cancels.close()
 
-    def _submit(self, request: SynthesisRequest) -> AudioStream:
-        stream = self._job.engine.submit(request)
+    def _submit(self, options: UtteranceOptions, text: str) -> AudioStream:
+        endless_frames = max(1, min(frame_ceiling(text), self._frames_left))
+        stream = self._job.engine.submit(replace(options, endless_frames=endless_frames).with_text(text))
         self._cancels.callback(stream.cancel)
         self._streams.append(stream)
         return stream
@@ -79,7 +83,8 @@ class Speech:
 
     async def _go_on(self, stream: AudioStream, said: str, text: str) -> AudioStream:
         context = SpokenContext(said, await stream.all_codes())
-        return self._submit(replace(self._options, context=context).with_text(text))
+        self._frames_left -= len(context.codes)
+        return self._submit(replace(self._options, context=context), text)
 
     @cached_property
     def _encoder(self) -> SpeechEncoder:
@@ -138,5 +143,5 @@ class Speech:
             async for chunk in stream:
                 self._meter.add_audio(len(chunk.pcm) / sample_rate)
                 yield chunk.pcm
-        if finished := self._streams[0].finished:
+        if self._streams and (finished := self._streams[0].finished):
             self._meter.add_queue_wait(finished.queue_wait_s)

@@ -17,6 +17,7 @@ from vivavoce_server.access import Caller
 from vivavoce_server.framing import Framing
 from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.metrics import UNKNOWN_MODEL, RequestOutcome, SpeechMeter, outcome_of
+from vivavoce_server.reading import WARNINGS_HEADER, warnings_header
 from vivavoce_server.service import Service, get_service
 from vivavoce_server.speech import Speech
 
@@ -115,9 +116,11 @@ class SpeechResponse(SpokenResponse):
         outcome: RequestOutcome = "disconnected"  # the outcome of a cancellation, unless set below
         admitted = False
         try:
-            # Fetching and encoding a reference count as speech, and stop when the client leaves.
-            options = await self._job.find_voice()
-            with Speech(self._job, options, meter, self.caller.name) as speech:
+            # Reading the text, and fetching and encoding a reference, count as speech, and stop when the client leaves.
+            job = await self._job.read()
+            if job.warnings:
+                self.headers[WARNINGS_HEADER] = warnings_header(job.warnings)
+            with Speech(job, await job.find_voice(), meter, self.caller.name) as speech:
                 admitted = True
                 outcome = await (
                     self._send_whole(speech, send) if self._whole else self._send_stream(speech, meter, send)

@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterator
 
 from sentencex import segment  # type: ignore[import-untyped]
+from vivavoce_text import PAUSE_TAG, pause_s
 
 from vivavoce_server.errors import invalid
 
-PAUSE_TAG = re.compile(r"\[pause:([^\]]*)\]", re.IGNORECASE)
-PAUSE_LENGTH = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s)\s*", re.IGNORECASE)
 CLAUSE_END = re.compile(r"[,;:]\s|[\uff0c\uff1b\uff1a\u3001]")
 """The end of a clause. No space follows the full-width signs."""
 LONGEST_PAUSE_S = 10.0
@@ -30,31 +29,40 @@ Part = str | float
 """Text to speak, or seconds of silence."""
 
 
+def is_speakable(text: str) -> bool:
+    """True if a text has a letter or a digit outside its pause tags."""
+    return any(char.isalnum() for char in PAUSE_TAG.sub("", text))
+
+
 def parts_of(text: str, language: str, max_part_chars: int) -> list[Part]:
     """Texts and pauses in order. A text that is short and without pause tags is one part, unchanged.
 
+    Text without a letter or a digit, such as signs between two pauses, is no part: a model would invent words for it.
+
     Raises:
-        ApiError: a tag has no length or too great a length, or the text has nothing to say.
+        ApiError: a tag has no length or too great a length.
     """
     parts: list[Part] = []
     spoken_to = 0
     for tag in PAUSE_TAG.finditer(text):
         parts += split_long(text[spoken_to : tag.start()], language, max_part_chars)
-        parts.append(_pause_s(tag))
+        parts.append(checked_pause_s(tag[0]))
         spoken_to = tag.end()
     parts += split_long(text[spoken_to:], language, max_part_chars)
-    if not any(isinstance(part, str) for part in parts):
-        raise invalid("input", "The input is blank")
-    return parts
+    return [part for part in parts if isinstance(part, float) or is_speakable(part)]
 
 
-def _pause_s(tag: re.Match[str]) -> float:
-    length = PAUSE_LENGTH.fullmatch(tag[1])
-    if length is None:
-        raise invalid("input", f"{tag[0]} is not a pause; write [pause:0.5s] or [pause:500ms]")
-    seconds = float(length[1]) / (1000 if length[2].lower() == "ms" else 1)
+def checked_pause_s(tag: str) -> float:
+    """Seconds of a pause tag.
+
+    Raises:
+        ApiError: 400, the tag has no length or too great a length.
+    """
+    seconds = pause_s(tag)
+    if seconds is None:
+        raise invalid("input", f"{tag} is not a pause; write [pause:0.5s] or [pause:500ms]")
     if seconds > LONGEST_PAUSE_S:
-        raise invalid("input", f"{tag[0]} is too long; the longest pause is {LONGEST_PAUSE_S:g} s")
+        raise invalid("input", f"{tag} is too long; the longest pause is {LONGEST_PAUSE_S:g} s")
     return seconds
 
 

@@ -11,6 +11,7 @@ from vivavoce_server import ServerConfig
 from vivavoce_server.batch import RowLimit
 
 from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
+from tests.support.texts import plain_text
 from tests.support.waiting import wait_until
 
 PCM = {"voice": "heart", "response_format": "pcm", "seed": 7}
@@ -41,6 +42,16 @@ def test_one_bad_item_leaves_the_others_alone(server: LiveServer) -> None:
     assert (answer["succeeded"], answer["failed"]) == (1, 3)
 
 
+def test_an_items_reading_overrides_the_batchs_under_either_name(server: LiveServer) -> None:
+    text = "See example.com."
+    own: list[dict[str, Any]] = [{}, {"normalize": True}, {"normalization_options": {"normalize": True}}]
+    for shared in ({"normalize": False}, {"normalization_options": {"normalize": False}}):
+        answer = post(server, {**PCM, **shared, "items": [{"input": text, **fields} for fields in own]}).json()
+        written, *read = [result["audio_data"] for result in answer["results"]]
+        assert len(written) < len(read[0])
+        assert read[0] == read[1]
+
+
 def test_more_items_than_rows_and_queue_wait_their_turn() -> None:
     with live_server(fake_engine(EngineConfig(max_streams=2, max_queue=2))) as server:
         answer = post(server, {**PCM, "items": [{"input": "Some text."}] * 12}).json()
@@ -55,6 +66,11 @@ def test_more_items_than_rows_and_queue_wait_their_turn() -> None:
         ({"items": [{"input": "a"}, {"input": "a", "sped": 1}]}, "items[1].sped"),
         ({"items": [{"voice": "heart"}]}, "items[0].input"),
         ({"items": [{"input": "a", "stream": True}]}, "items[0].stream"),
+        (
+            {"items": [{"input": "a", "normalization_options": {"speling": True}}]},
+            "items[0].normalization_options.speling",
+        ),
+        ({"items": [{"input": "a", "normalize": "yes"}]}, "items[0].normalize"),
         ({"items": [{"input": "a"}], "colour": "red"}, "colour"),
         ({}, "items"),
     ],
@@ -97,7 +113,7 @@ def test_a_client_that_leaves_frees_every_row() -> None:
     gate = Gate()
     with live_server(fake_engine(before_step=gate)) as server:
         stats = server.engine.stats
-        body = {**PCM, "items": [{"input": "a" * 4000}] * 4}
+        body = {**PCM, "items": [{"input": plain_text(4000)}] * 4}
         ask_and_leave(server, "/v1/audio/speech/batch", body, lambda: stats().running + stats().queued == 4)
         gate.open()
         wait_until(lambda: stats().running == stats().queued == 0)

@@ -13,9 +13,10 @@ import pytest
 from vivavoce_server.engines import warn_if_not_intelligible
 
 from tests.support.server_process import SERVE, serving
+from tests.support.texts import plain_text
 from tests.support.waiting import HUNG_S, wait_until
 
-SPEECH_BODY = {"input": "a" * 4000, "voice": "heart", "response_format": "pcm"}
+SPEECH_BODY = {"input": plain_text(4000), "voice": "heart", "response_format": "pcm"}
 """15 MB of audio: more than sockets and the engine buffer for a client that does not read."""
 
 

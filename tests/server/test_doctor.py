@@ -25,6 +25,7 @@ from vivavoce_server.doctor import (
     check_keys,
     check_port,
     check_settings,
+    check_text,
     check_voices_dir,
     document,
     examine,
@@ -78,7 +79,19 @@ def test_a_machine_that_speaks_passes(capsys: pytest.CaptureFixture[str], tmp_pa
         assert finding["state"] in ("ok", "warning")
         assert finding["text"].endswith(".")
     names = [finding["name"] for finding in told["findings"]]
-    assert names == ["settings", "system", "torch", "runner", "model", "rows", "codecs", "voices", "port", "keys"]
+    assert names == [
+        "settings",
+        "system",
+        "torch",
+        "runner",
+        "model",
+        "rows",
+        "codecs",
+        "text",
+        "voices",
+        "port",
+        "keys",
+    ]
     assert not (tmp_path / "voices").exists()
 
 
@@ -206,6 +219,17 @@ def test_a_format_that_cannot_be_encoded_is_named(monkeypatch: pytest.MonkeyPatc
         assert told in found.text
 
 
+def test_a_missing_package_of_a_stage_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert only(check_text()).state == "ok"
+    monkeypatch.setattr(doctor, "missing_packages", lambda: {"wetext": "numbers stay"})
+    found = only(check_text())
+    assert (found.state, found.text, found.mend) == (
+        "warning",
+        "The package wetext is missing: numbers stay.",
+        "pip install wetext",
+    )
+
+
 def test_a_port_in_use_is_named_with_one_that_is_free() -> None:
     with occupied() as listener:
         port = listener.getsockname()[1]
@@ -317,4 +341,4 @@ def test_every_check_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ServerConfig(max_voices=0, port=0), EngineConfig(device="cpu"), launches=False
     )
     names = {name for name, _ in checks}
-    assert names == {"system", "card", "runner", "kernels", "model", "rows", "codecs", "voices", "port", "keys"}
+    assert names == {"system", "card", "runner", "kernels", "model", "rows", "codecs", "text", "voices", "port", "keys"}

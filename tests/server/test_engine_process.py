@@ -25,6 +25,7 @@ from tests.support.programs import needs, path_of
 from tests.support.recordings import voice_like, wav
 from tests.support.server_process import serving
 from tests.support.speaking import assert_same_samples
+from tests.support.texts import plain_text
 from tests.support.waiting import HUNG_S, wait_until
 
 SPEECH, LIVE = "/v1/audio/speech", "/v1/audio/speech/stream"
@@ -144,7 +145,7 @@ def test_a_signal_to_the_whole_group_is_for_the_server_alone(tmp_path: Path) -> 
         serving(tmp_path, "--model", "fake") as (process, url),
         socket.create_connection((httpx.URL(url).host, httpx.URL(url).port or 0)) as reader,
     ):
-        body = json.dumps({**BODY, "input": "a" * 4000}).encode()
+        body = json.dumps({**BODY, "input": plain_text(4000)}).encode()
         head = f"POST {SPEECH} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
         reader.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         received = reader.recv(4096)
@@ -167,7 +168,7 @@ async def test_a_model_that_runs_out_of_memory_is_a_503_and_its_neighbour_goes_o
     with live_server({"one": one, "two": two}) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=HUNG_S) as client:
             beside = asyncio.create_task(
-                client.post(SPEECH, json={**BODY, "model": "two", "input": SLOW + "a" * 100, "seed": 3})
+                client.post(SPEECH, json={**BODY, "model": "two", "input": SLOW + plain_text(100), "seed": 3})
             )
             await asyncio.to_thread(wait_until, lambda: two.stats().running == 1)
             refused = await client.post(SPEECH, json={**BODY, "model": "one", "input": "memory"})
@@ -186,7 +187,8 @@ async def test_a_card_that_a_neighbour_has_filled_is_a_503_for_that_request_alon
     with live_server(engine) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=HUNG_S) as client:
             pid = engine.pid
-            beside = asyncio.create_task(client.post(SPEECH, json={**BODY, "input": SLOW + "a" * 200, "seed": 3}))
+            text = SLOW + plain_text(200)
+            beside = asyncio.create_task(client.post(SPEECH, json={**BODY, "input": text, "seed": 3}))
             await asyncio.to_thread(wait_until, lambda: engine.stats().running == 1)
             spoken = [client.post(SPEECH, json={**BODY, "input": text}) for text in (SHORT, "abc", SHORT)]
             refused, heard, refused_too = await asyncio.gather(*spoken)
@@ -331,7 +333,7 @@ async def test_what_one_process_leaves_another_takes() -> None:
     pool = EnginePool(faulty_model(), EngineConfig(max_streams=1), workers=2)
     with live_server(pool) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=HUNG_S) as client:
-            long = {**BODY, "input": SLOW + "a" * 300, "stream": False}
+            long = {**BODY, "input": SLOW + plain_text(300), "stream": False}
             streams = [asyncio.create_task(client.post(SPEECH, json={**long, "seed": seed})) for seed in (1, 2)]
             await asyncio.to_thread(wait_until, lambda: [engine.stats().running for engine in pool.engines] == [1, 1])
             pid = pool.engines[0].pid

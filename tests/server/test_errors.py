@@ -11,8 +11,8 @@ from tests.support.live_server import LiveServer, fake_engine, live_server
 
 GOOD = {"model": "tts-1", "input": "Hello.", "voice": "heart"}
 BAD_FIELDS: list[tuple[dict[str, Any], int, str, str]] = [
-    ({"input": ""}, 400, "input", "invalid_value"),
-    ({"input": "  \n\t"}, 400, "input", "invalid_value"),
+    ({"input": ""}, 400, "input", "nothing_to_speak"),
+    ({"input": "  \n\t"}, 400, "input", "nothing_to_speak"),
     ({"input": "a" * 4097}, 400, "input", "string_above_max_length"),
     ({"input": 5}, 400, "input", "invalid_value"),
     ({"input": None}, 400, "input", "invalid_value"),

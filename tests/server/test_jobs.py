@@ -37,26 +37,28 @@ def service_of(engine: Engine | None = None) -> Service:
 async def test_options_mean_the_same_with_a_text_in_a_batch_and_live() -> None:
     service = service_of()
     live = prepare(SpeechOptions(**OPTIONS), service)
-    alone = prepare(SpeechRequest(input="Hello", **OPTIONS), service)
+    alone = await prepare(SpeechRequest(input="Hello", **OPTIONS), service).read()
     (item,) = BatchRequest.model_validate({"items": [{"input": "Hello"}], **OPTIONS}).requests()
-    batched = prepare(item, service)
+    batched = await prepare(item, service).read()
     assert live.parts == ()
     assert alone.parts == batched.parts == ("Hello",)
     assert live.audio == alone.audio == batched.audio
     assert live.options_without_voice == alone.options_without_voice == batched.options_without_voice
+    assert live.text_plan == alone.text_plan == batched.text_plan
     voiced = [await job.find_voice() for job in (live, alone, batched)]
     assert voiced == [replace(live.options_without_voice, speaker="heart")] * 3
 
 
-def test_a_live_job_has_no_seed_for_all_its_utterances() -> None:
+async def test_a_live_job_has_no_seed_for_all_its_utterances() -> None:
     service = service_of()
-    live, sentence = SpeechOptions(voice="heart"), SpeechRequest(voice="heart", input="One.")
-    parts = SpeechRequest(voice="heart", input="One.[pause:1s]Two.")
-    seeds = [prepare(request, service).options_without_voice.seed for request in (live, sentence, parts)]
+    live = prepare(SpeechOptions(voice="heart"), service)
+    sentence = await prepare(SpeechRequest(voice="heart", input="One."), service).read()
+    parts = await prepare(SpeechRequest(voice="heart", input="One.[pause:1s]Two."), service).read()
+    seeds = [job.options_without_voice.seed for job in (live, sentence, parts)]
     assert [seed is None for seed in seeds] == [True, True, False]
 
 
-@pytest.mark.parametrize("fields", [{"normalize": True}, {"non_streaming_mode": True}, {"word_timestamps": True}])
+@pytest.mark.parametrize("fields", [{"non_streaming_mode": True}, {"word_timestamps": True}])
 def test_options_that_take_the_whole_text_are_refused_live(fields: dict[str, Any]) -> None:
     with pytest.raises(ApiError) as refused:
         prepare(SpeechOptions(voice="heart", **fields), service_of())

@@ -15,6 +15,7 @@ from vivavoce_server.speech import Speech
 from tests.server.test_metrics import scrape
 from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
 from tests.support.live_socket import pcm_of
+from tests.support.texts import plain_text
 from tests.support.waiting import wait_until
 
 SPEECH, BATCH = "/v1/audio/speech", "/v1/audio/speech/batch"
@@ -92,7 +93,7 @@ def test_when_all_is_made_and_little_is_read(transport: str) -> None:
     before = remains()
     with live_server() as server:
         stats = server.engine.stats
-        ask_and_leave(server, SPEECH, body(transport, "a" * 900), lambda: stats().frames == 900)
+        ask_and_leave(server, SPEECH, body(transport, plain_text(900)), lambda: stats().frames == 900)
         wait_until(lambda: server.service.speaking == 0)
         wait_until(lambda: remains() <= before)
 

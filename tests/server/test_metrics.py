@@ -18,6 +18,7 @@ from vivavoce_server.metrics import Metrics, SpeechMeter, outcome_of
 from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
 from tests.support.live_socket import dial
 from tests.support.stepping import LateRunner
+from tests.support.texts import plain_text
 from tests.support.waiting import wait_until
 
 KEY = {"Authorization": "Bearer key"}
@@ -173,7 +174,7 @@ async def test_speech_that_gives_way_is_cut_off_if_it_was_heard(whole: bool, las
 
     async def ask(client: httpx.AsyncClient) -> str:
         try:
-            body = {**BODY, "input": "a" * 10, "response_format": "pcm", "stream": not whole}
+            body = {**BODY, "input": plain_text(10), "response_format": "pcm", "stream": not whole}
             return str((await client.post("/v1/audio/speech", json=body)).status_code)
         except httpx.RemoteProtocolError:
             return "cut off"

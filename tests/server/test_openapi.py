@@ -18,7 +18,10 @@ def test_speech_is_described(server: LiveServer) -> None:
     document = httpx.get(f"{server.url}/openapi.json").json()
     operation = document["paths"][SPEECH]["post"]
     audio = {"audio/mpeg", "audio/ogg", "audio/aac", "audio/flac", "audio/wav", "audio/pcm", "text/event-stream"}
-    assert operation["responses"]["200"]["content"].keys() == audio
+    spoken = operation["responses"]["200"]["content"]
+    assert spoken.keys() == audio | {"application/json"}
+    assert spoken["application/json"]["schema"] == {"$ref": "#/components/schemas/SpokenText"}
+    assert "X-Vivavoce-Warnings" in operation["responses"]["200"]["headers"]
     for status in ("400", "401", "404", "413", "429", "500", "503"):
         schema = operation["responses"][status]["content"]["application/json"]["schema"]
         assert schema == {"$ref": "#/components/schemas/ErrorBody"}
@@ -27,6 +30,7 @@ def test_speech_is_described(server: LiveServer) -> None:
     assert body["additionalProperties"] is False
     assert body["required"] == ["input"]
     assert body["properties"]["response_format"]["default"] == "mp3"
+    assert body["properties"]["return"]["enum"] == ["audio", "text"]
 
 
 @pytest.mark.parametrize(("keys", "wanted"), [((), False), ((SecretStr("k"),), True)])

@@ -18,9 +18,10 @@ from tests.server.test_cli import SPEECH_BODY, address_of, raw_request
 from tests.support.live_server import LiveServer, fake_engine
 from tests.support.live_socket import dial
 from tests.support.server_process import serving
+from tests.support.texts import plain_text
 from tests.support.waiting import HUNG_S, wait_until
 
-BODY = {"input": "a" * 900, "voice": "heart", "response_format": "pcm"}
+BODY = {"input": plain_text(900), "voice": "heart", "response_format": "pcm"}
 STEP_S = 0.01
 """Such a text takes 9 s."""
 

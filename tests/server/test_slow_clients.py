@@ -16,9 +16,10 @@ from tests.server.test_cli import read_all
 from tests.server.test_metrics import scrape
 from tests.support.live_server import LiveServer, fake_engine, live_server
 from tests.support.live_socket import pcm_of
+from tests.support.texts import plain_text
 from tests.support.waiting import HUNG_S, wait_until
 
-LONG = {"input": "a" * 4000, "voice": "heart", "response_format": "pcm", "seed": 5}
+LONG = {"input": plain_text(4000), "voice": "heart", "response_format": "pcm", "seed": 5}
 """15 MB of audio: more than the buffers of sockets and engine."""
 SHORT = {**LONG, "input": "Hi!"}
 RECEIVE_BUFFER_BYTES = 2**14
@@ -87,7 +88,7 @@ def test_a_reader_that_stops_is_dropped_after_a_while(fields: dict[str, object])
 def test_a_reader_that_is_slow_but_steady_gets_all() -> None:
     """No faster than it takes: over many times the patience, a little at a time."""
     with live_server(config=ServerConfig(stall_s=0.5)) as server, client_of(server) as slow:
-        ask(slow, {**LONG, "input": "a" * 400})
+        ask(slow, {**LONG, "input": plain_text(400)})
         heard = b""
         while not heard.endswith(b"0\r\n\r\n"):
             piece = slow.recv(2**14)
@@ -132,5 +133,5 @@ def test_the_clock_stops_when_the_request_is_there(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("vivavoce_server.uvicorn_sockets.BODY_S", 0.2)
     with live_server(fake_engine(step_s=0.01)) as server, httpx.Client(base_url=server.url) as client:
         for _ in range(3):
-            response = client.post("/v1/audio/speech", json={**LONG, "input": "a" * 40})
+            response = client.post("/v1/audio/speech", json={**LONG, "input": plain_text(40)})
             assert response.content == pcm_of(5, 40)

@@ -14,6 +14,7 @@ from vivavoce_engine.fake_runner import SAMPLES_PER_FRAME, tone
 from vivavoce_server import ServerConfig
 
 from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server, spoken_request
+from tests.support.texts import plain_text
 from tests.support.waiting import wait_until
 
 TEXT = "Hello there."
@@ -159,7 +160,7 @@ def test_a_listener_that_leaves_frees_the_row(stream: bool, steps: int) -> None:
     gate = Gate(hold_from_step=steps)
     with live_server(fake_engine(before_step=gate)) as server:
         stats = server.engine.stats
-        long = body(input="a" * 4000, stream=stream)
+        long = body(input=plain_text(4000), stream=stream)
         ask_and_leave(server, "/v1/audio/speech", long, lambda: stats().running > 0 and stats().steps == steps)
         gate.open()
         wait_until(lambda: stats().running == 0)

@@ -12,7 +12,7 @@ from tests.support.live_server import Gate, LiveServer, fake_engine, live_server
 from tests.support.live_socket import Socket, dial, pcm_of
 from tests.support.waiting import wait_until
 
-LONG = "A text that takes a while to say. " * 20
+LONG = "A text that takes a while to say." + " A text that takes a while to say." * 19
 
 
 def is_idle(server: LiveServer) -> bool:
@@ -45,7 +45,7 @@ async def test_cancel_while_it_waits_for_a_row() -> None:
             await first.expect("audio.start")
             wait_until(lambda: bool(gate.batches))
             await second.configure()
-            await second.say("Two")
+            await second.say("Two or more ")
             await second.expect("audio.start")
             wait_until(lambda: server.engine.stats().queued == 1)
             await second.send("input.cancel")
@@ -81,7 +81,7 @@ async def test_cancel_while_it_speaks_frees_the_row_before_the_next_frame(ended:
 async def test_cancel_while_it_waits_for_text(server: LiveServer) -> None:
     async with dial(server) as socket:
         await socket.configure()
-        await socket.say("He")
+        await socket.say("He said ")
         await socket.expect("audio.start")
         audio = await socket.audio()
         wait_until(lambda: server.engine.stats().running == 1)
@@ -126,7 +126,7 @@ async def test_200_abrupt_disconnects_leave_no_row_behind(server: LiveServer) ->
             if phase:
                 await socket.configure(seed=number)
             if phase >= 2:
-                await socket.say(LONG[:100] if phase > 2 else "He")
+                await socket.say(LONG[:100] if phase > 2 else "He said ")
                 await socket.expect("audio.start")
             if phase >= 3:
                 await socket.audio()
@@ -152,7 +152,7 @@ async def test_a_reader_that_stops_is_closed_and_others_lose_nothing(monkeypatch
     with live_server(fake_engine(EngineConfig(max_context=2**16)), config) as server:
         async with dial(server, max_queue=1) as slow, dial(server) as other:
             await slow.configure()
-            await slow.say("x" * 6000)  # 23 MB: more than all the buffers between
+            await slow.say("word " * 1200)  # 23 MB: more than all the buffers between
             await slow.send("input.done")
             await other.configure()
             await other.say(LONG)

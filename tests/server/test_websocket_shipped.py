@@ -48,7 +48,7 @@ async def test_fragments_and_neighbours_change_nothing(server: LiveServer) -> No
 
 async def test_a_first_word_that_comes_alone_is_not_lost(server: LiveServer) -> None:
     """One token starts an utterance and lets no frame be made yet: a step that does nothing but start it."""
-    first, *others = ["The ", "train ", "leaves ", "at ", "noon."]
+    first, *others = ["The train ", "leaves ", "at ", "noon."]
     whole = await say(server, 5, [first + "".join(others)])
     async with dial(server) as socket:
         await socket.configure(seed=5, max_new_tokens=36)

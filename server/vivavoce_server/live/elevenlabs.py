@@ -1,8 +1,9 @@
 """WS /v1/text-to-speech/{voice_id}/stream-input: ElevenLabs' protocol, for agents whose plugins speak it.
 
 The query has model_id (a served one; ElevenLabs' own names mean the first), output_format ("mp3_44100_128"),
-language_code and seed. Other fields of ElevenLabs are accepted and have no effect. The key is in the header xi-api-key,
-in the query's xi-api-key, or in the first message's xi_api_key.
+language_code, seed and apply_text_normalization ("auto", "on", "off": normalize is null, true, false). Other fields of
+ElevenLabs are accepted and have no effect. The key is in the header xi-api-key, in the query's xi-api-key, or in the
+first message's xi_api_key. Text is read and paused as in websocket.py, also by <break time="2s" />.
 
 Client → server
     {"text": " ", "voice_settings": {"speed"}, …}   first message; also keeps the connection open
@@ -13,7 +14,8 @@ Client → server
 Server → client
     {"audio": base64, "isFinal": null}              the next bytes; in a format with headers, one file per utterance
     {"isFinal": true}                               everything has been sent; the connection closes with 1000
-    {"message", "error", "code"}                    an error; if the first message caused it, nothing follows
+    {"message", "error", "code"}                    an error; if the first message caused it, nothing follows. A text
+                                                    of which nothing can be spoken is one; its utterance is silent
 """
 
 import base64
@@ -34,6 +36,7 @@ from vivavoce_server.live.connection import Connection
 from vivavoce_server.live.plan import plan_live
 from vivavoce_server.live.session import LiveSession, State
 from vivavoce_server.live.utterance import UtteranceSummary
+from vivavoce_server.reading import normalize_of
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
 from vivavoce_server.text_parts import LANGUAGE_CODES
@@ -130,6 +133,7 @@ class StreamInput:
             "response_format": FORMATS[kind],
             "language": None if language is None else LANGUAGES[language],
             "speed": 1.0 if speed is None else speed,
+            "normalize": normalize_of(self._query.get("apply_text_normalization")),
             "seed": int(seed) if seed is not None and seed.isdigit() else None,
         }
         try:

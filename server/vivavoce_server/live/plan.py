@@ -6,18 +6,22 @@ from vivavoce_engine import SpeechEngine, UtteranceOptions
 
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.jobs import prepare
+from vivavoce_server.reading import TextPlan
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
 
 
 @dataclass(frozen=True, slots=True)
 class LivePlan:
-    """The voice, options and audio format of the next utterances."""
+    """The voice, options, audio format and reading of the next utterances."""
 
     model: str
     engine: SpeechEngine
     options: UtteranceOptions
     audio: AudioOptions
+    text: TextPlan
+    max_part_chars: int | None
+    """Most characters that the model speaks as one utterance of its own; None for any number."""
 
     def with_sample_rate(self, sample_rate: int) -> "LivePlan":
         """The same plan at another sample rate in Hz. Any rate is possible here, whereas HTTP offers a few."""
@@ -32,4 +36,5 @@ async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
         Overloaded: too many references are being processed.
     """
     job = prepare(options, service)
-    return LivePlan(job.model, job.engine, await job.find_voice(), job.audio)
+    voiced = await job.find_voice()
+    return LivePlan(job.model, job.engine, voiced, job.audio, job.text_plan, job.engine.info.max_utterance_chars)

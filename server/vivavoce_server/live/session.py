@@ -15,13 +15,14 @@ messages.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
+from typing import Any
 
-from vivavoce_engine import EndlessSpeech, EngineError, NotServing
+from vivavoce_engine import EndlessSpeech, EngineError, LiveUtterance, NotServing, draw_seed
 
 from vivavoce_server.access import Caller
 from vivavoce_server.audio import SpeechEncoder
@@ -30,6 +31,7 @@ from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.deferred import DeferredCommands
 from vivavoce_server.live.outbox import Outbox, SlowReader
 from vivavoce_server.live.plan import LivePlan
+from vivavoce_server.live.text import LiveText
 from vivavoce_server.live.utterance import MessageWriter, Utterance
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.service import Service
@@ -97,12 +99,8 @@ class LiveSession:
             case State.UNCONFIGURED | State.READY:
                 self.report(fault("There is no utterance to end", "invalid_state"))
             case State.OPEN:
-                utterance = self._current()
                 self.state = State.ENDING
-                try:
-                    utterance.live.end()
-                except EngineError as error:
-                    self._break_off(utterance, error)
+                self._current().text.end()
             case State.ENDING:
                 self._defer(self.end)
             case State.REFUSED:
@@ -161,7 +159,9 @@ class LiveSession:
             with self.service.metrics.admission(plan.model):
                 held.enter_context(self.caller.speaking())
                 held.enter_context(self.service.count_speech())
-                options = replace(plan.options, client=self.caller.name, max_wait_s=self.max_wait_s)
+                # All parts of the utterance share one seed, so that they sound like one recording.
+                seed = draw_seed() if plan.options.seed is None else plan.options.seed
+                options = replace(plan.options, client=self.caller.name, max_wait_s=self.max_wait_s, seed=seed)
                 live = plan.engine.open(options)
         except (ApiError, EngineError) as error:
             held.close()
@@ -169,10 +169,16 @@ class LiveSession:
             self._report_error(error)
             return
         held.callback(live.stream.cancel)
+
+        def follow() -> LiveUtterance:
+            next_part = plan.engine.open(replace(options, max_wait_s=None, follows=True))
+            held.callback(next_part.stream.cancel)
+            return next_part
+
         model_rate = plan.engine.info.sample_rate
         utterance = Utterance(
             index=self._next_index,
-            live=live,
+            text=LiveText(plan, live, follow, self.report),
             encoder=SpeechEncoder(plan.audio, model_rate),
             meter=SpeechMeter(self.service.metrics, plan.model, paced_by_text=True),
             held=held,
@@ -181,39 +187,40 @@ class LiveSession:
         self._next_index += 1
         self._utterance, self.state = utterance, State.OPEN
         self._put(self.writer.started(utterance.index, plan.audio, plan.audio.rate_for(model_rate)))
-        utterance.speaking = asyncio.create_task(self._speak(utterance))
+        steps = (utterance.text.feed, partial(self._speak, utterance))
+        utterance.tasks = [asyncio.create_task(self._guarded(utterance, step)) for step in steps]
 
     def _feed(self, text: str) -> None:
         if self.state is not State.OPEN:  # it was refused
             return
         utterance = self._current()
         most = self.service.config.live_max_chars
-        if utterance.chars + len(text) > most:
+        if utterance.text.chars + len(text) > most:
             message = f"An utterance has at most {most} characters; this text is passed over"
             self.report(fault(message, "string_above_max_length", "text"))
             return
-        utterance.chars += len(text)
-        try:
-            utterance.live.append(text)
-        except EngineError as error:
-            self._break_off(utterance, error)
+        utterance.text.append(text)
 
     async def _speak(self, utterance: Utterance) -> None:
-        """Sends the utterance to its end. Runs as a task of its own, so that the connection continues to read."""
+        await utterance.send(self.writer, self.outbox)
+        self._leave(utterance, "completed", State.READY)
+
+    async def _guarded(self, utterance: Utterance, step: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs a task of an utterance, while the connection continues to read. An error ends the utterance."""
         try:
-            await utterance.send(self.writer, self.outbox)
-        except EngineError as error:
+            await step()
+        except (ApiError, EngineError) as error:
             self._break_off(utterance, error)
         except SlowReader as error:
             self.close(Closing(Code.POLICY, fault(f"The client reads too slowly: {error}", "slow_reader")))
         except Exception:
             log.exception("a bug")
             self.close(BUG)
-        else:
-            self._leave(utterance, "completed", State.READY)
 
-    def _break_off(self, utterance: Utterance, error: EngineError) -> None:
-        """Ends an utterance that the engine could not continue. The rest of its text is ignored if it is still open."""
+    def _break_off(self, utterance: Utterance, error: ApiError | EngineError) -> None:
+        """Ends an utterance that cannot be spoken to its end. The rest of its text is ignored if it is still open."""
+        if utterance is not self._utterance:
+            return
         log.warning("live speech broke off: %s", error)
         self._report_error(error)
         if isinstance(error, EndlessSpeech):

@@ -1,28 +1,34 @@
 """One utterance of a live session. Its text goes into the engine, and its audio into the outbox."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from vivavoce_engine import LiveUtterance
+import numpy as np
 
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
 from vivavoce_server.effects import Samples
 from vivavoce_server.errors import ErrorDetail
+from vivavoce_server.jobs import Silence
 from vivavoce_server.live.outbox import Outbox, Outgoing
+from vivavoce_server.live.text import LiveText
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter
+
+SILENCE_PIECE_S = 0.24
+"""Seconds of a silence that are sent at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class UtteranceSummary:
-    """The part of a finished utterance that was sent."""
+    """The part of a finished utterance that was sent. `warnings` tell what of its text was not spoken as written."""
 
     index: int
     audio_bytes: int
     audio_s: float
     cancelled: bool
+    warnings: tuple[str, ...]
 
 
 class MessageWriter(Protocol):
@@ -42,17 +48,16 @@ class Utterance:
     """An utterance that was opened and has not ended."""
 
     index: int
-    live: LiveUtterance
+    text: LiveText
     encoder: SpeechEncoder
     meter: SpeechMeter
     held: ExitStack
-    """Releases the caller's slot and the engine's row."""
+    """Releases the caller's slot and the engine's rows."""
     sample_rate: int
-    chars: int = 0
-    """Characters of text so far."""
     audio_bytes: int = 0
     audio_s: float = 0.0
-    speaking: asyncio.Task[None] | None = None
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    """The tasks that read its text and send its audio."""
 
     async def send(self, writer: MessageWriter, outbox: Outbox) -> None:
         """Puts all audio of the utterance into the outbox. Returns when it has been sent.
@@ -70,18 +75,27 @@ class Utterance:
         await outbox.flushed()
 
     async def _samples(self) -> AsyncIterator[Samples]:
-        async for chunk in self.live.stream:
-            self.meter.add_audio(len(chunk.pcm) / self.sample_rate)
-            yield chunk.pcm
-        if finished := self.live.stream.finished:
-            self.meter.add_queue_wait(finished.queue_wait_s)
+        waited = False
+        async for part in self.text.parts():
+            if isinstance(part, Silence):
+                for pcm in _silence(part.seconds, self.sample_rate):
+                    self.meter.add_audio(len(pcm) / self.sample_rate)
+                    yield pcm
+                continue
+            async for chunk in part:
+                self.meter.add_audio(len(chunk.pcm) / self.sample_rate)
+                yield chunk.pcm
+            if part.finished and not waited:
+                self.meter.add_queue_wait(part.finished.queue_wait_s)
+                waited = True
 
     def close(self, outcome: RequestOutcome, outbox: Outbox) -> UtteranceSummary:
         """Ends the utterance, for any reason. If it is not complete, its unsent audio is dropped."""
         self.held.close()
         self.meter.end(outcome)
-        if self.speaking is not None and self.speaking is not asyncio.current_task():
-            self.speaking.cancel()
+        for task in self.tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
         cancelled = outcome != "completed"
         dropped = outbox.drop_audio() if cancelled else []
         return UtteranceSummary(
@@ -89,4 +103,11 @@ class Utterance:
             self.audio_bytes - sum(item.audio_bytes for item in dropped),
             max(0.0, self.audio_s - sum(item.audio_s for item in dropped)),
             cancelled,
+            self.text.warnings,
         )
+
+
+def _silence(seconds: float, sample_rate: int) -> Iterator[Samples]:
+    samples, most = round(seconds * sample_rate), round(SILENCE_PIECE_S * sample_rate)
+    for start in range(0, samples, most):
+        yield np.zeros(min(most, samples - start), np.float32)

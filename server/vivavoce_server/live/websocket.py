@@ -8,8 +8,8 @@ Client → server
                      fields. The first one may contain api_key, for browsers. split is "none" (default) or "sentence",
                      which makes every sentence an utterance of its own.
     input.text       {text}: more text, in fragments of any size. The first fragment opens an utterance. Text is spoken
-                     as it arrives, in one acoustic context, and its cuts have no effect. The text must contain its
-                     own spaces.
+                     as it arrives, and its cuts have no effect. The text must contain its own spaces. It is read as
+                     `normalize` says, so a word waits for the complete word that follows it. [pause:2s] is silence.
     input.done       Ends the text of this utterance. Messages sent meanwhile wait until it has been spoken.
     input.cancel     Stops at once (barge-in), and drops waiting messages. It is never an error, because it may cross
                      the utterance's end.
@@ -21,10 +21,17 @@ Server → client
     (binary)         The next bytes of the utterance's file. Each utterance is a complete file of its format.
     audio.done       {utterance_index, duration_ms, total_bytes, cancelled}: exactly one per audio.start. After a
                      cancellation, audio already on its way may precede it. No audio of the utterance follows it.
+                     `warnings` is a list of sentences about text that was not spoken as written; absent without any.
     session.done     {utterances}: the answer to session.close, before the connection closes.
     error            {message, error: {message, type, param, code}}: OpenAI's four keys. An invalid value changes
-                     nothing. An utterance that breaks off ends with audio.done, cancelled. The rest of its text is
-                     ignored until input.done, input.cancel or session.config.
+                     nothing, and a wrong pause tag is passed over. An utterance that breaks off ends with audio.done,
+                     cancelled. The rest of its text is ignored until input.done, input.cancel or session.config.
+                     input.done ends an utterance in this way if nothing in its text can be spoken, with the error of
+                     POST (nothing_to_speak, unsupported_script).
+
+Text is spoken in one acoustic context, except at pauses, and for a model that speaks only short texts reliably. Such a
+model gets parts, which end at the ends of sentences where they can. All parts are one utterance here: one audio.start,
+one file, one seed.
 
 Close codes: 1000 after session.close; 1002 another protocol; 1008 key, origin, no first message within 10 s, or a
 client that does not read; 1009 message too large; 1011 fault of the server; 1013 stopping or full, try later.
@@ -223,6 +230,7 @@ class SpeechStream:
             duration_ms=round(summary.audio_s * 1000),
             total_bytes=summary.audio_bytes,
             cancelled=summary.cancelled,
+            **({"warnings": summary.warnings} if summary.warnings else {}),
         )
 
     def error(self, detail: ErrorDetail) -> str:

@@ -1,0 +1,180 @@
+"""The text of one live utterance on its way into the engine.
+
+    fragments ─► Reading, in a worker thread ─► parts: speech, silence, speech … ─► the engine, one part at a time
+
+A part is an utterance of the engine. Pause tags and the model's longest utterance end parts. The next part begins when
+the one before it has been made, which is before it has been heard. It continues nothing in the model, but has the same
+seed, gets the next row, and is never refused because the engine is busy.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from vivavoce_engine import AudioStream, LiveUtterance
+from vivavoce_text import PAUSE_TAG, Reading, Spoken, Traced
+
+from vivavoce_server.errors import ApiError, ErrorDetail
+from vivavoce_server.jobs import NOTHING_S, Silence
+from vivavoce_server.live.closing import fault
+from vivavoce_server.live.cutting import PartCutter
+from vivavoce_server.live.plan import LivePlan
+from vivavoce_server.reading import CHARS_A_JOB, can_begin, check_speakable, in_worker, nothing_to_speak, warnings_of
+from vivavoce_server.text_parts import checked_pause_s, is_speakable
+
+Part = AudioStream | Silence
+
+
+class LiveText:
+    """Reads and speaks the text of one utterance. `feed` runs as a task; `parts` gives its speech.
+
+    Nothing reaches the engine before there is a letter or digit to speak, because a model invents words for signs.
+    """
+
+    def __init__(
+        self,
+        plan: LivePlan,
+        first: LiveUtterance,
+        follow: Callable[[], LiveUtterance],
+        report: Callable[[ErrorDetail], None],
+    ) -> None:
+        """`first` speaks the first part, and `follow` opens the others. `report` sends an error that ends nothing."""
+        self._plan = plan.text
+        self._speed = plan.audio.speed
+        self._follow = follow
+        self._report = report
+        self._reading: Reading = plan.text.start()
+        self._cutter = PartCutter(plan.max_part_chars)
+        self._unread = ""
+        self._complete = False
+        self._arrived = asyncio.Event()
+        self._parts: asyncio.Queue[Part | None] = asyncio.Queue()
+        self._next: LiveUtterance | None = first
+        self._last = first
+        self._open: LiveUtterance | None = None
+        self._has_begun = False
+        self._held = ""
+        """Text of the next part, which has nothing to speak yet."""
+        self._written = ""
+        self._said: list[Traced] = []
+        self.chars = 0
+        """Characters of text so far."""
+        self.warnings: tuple[str, ...] = ()
+        """Sentences about text that was left out. Known once all text has been read."""
+
+    # ---- text comes in ----------------------------------------------------------------------------------------
+
+    def append(self, text: str) -> None:
+        self.chars += len(text)
+        self._unread += text
+        self._arrived.set()
+
+    def end(self) -> None:
+        self._complete = True
+        self._arrived.set()
+
+    # ---- and goes into the engine -----------------------------------------------------------------------------
+
+    async def feed(self) -> None:
+        """Takes all text to the engine. Returns when its end is there.
+
+        Raises:
+            ApiError: nothing in the text can be spoken.
+            EngineError: the engine refuses the text, or could not go on.
+        """
+        while text := await self._take_unread():
+            self._written += text
+            await self._say(await in_worker(self._reading.append, text))
+        await self._say(await in_worker(self._reading.close))
+        await self._finish()
+        self._parts.put_nowait(None)
+
+    async def _take_unread(self) -> str:
+        """The next characters that were not read, as few as a job of a worker takes. "" at the text's end."""
+        while not self._unread and not self._complete:
+            self._arrived.clear()
+            await self._arrived.wait()
+        text, self._unread = self._unread[:CHARS_A_JOB], self._unread[CHARS_A_JOB:]
+        return text
+
+    async def _say(self, pieces: list[Traced]) -> None:
+        for piece in pieces:
+            self._said.append(piece)
+            if PAUSE_TAG.fullmatch(piece.text):
+                self._pause(piece.text)
+                continue
+            first, *others = self._cutter.append(piece.text)
+            await self._speak(first, not others and self._ends_word(piece))
+            for text in others:
+                self._end_part()
+                await self._speak(text, text is others[-1] and self._ends_word(piece))
+
+    def _ends_word(self, piece: Traced) -> bool:
+        """True if the last word of a piece is complete. A blank behind it stays one, or a sign takes its place."""
+        return piece.text[-1].isalnum() and self._written[piece.ends[-1] : piece.ends[-1] + 1].isspace()
+
+    def _pause(self, tag: str) -> None:
+        try:
+            seconds = checked_pause_s(tag)
+        except ApiError as error:
+            message = f"{error.detail.message}. The tag is passed over"
+            self._report(fault(message, "invalid_value", "text"))
+            self._cutter.pass_over()
+            return
+        self._end_part(self._cutter.end_part())
+        self._parts.put_nowait(Silence(seconds * self._speed))
+
+    async def _speak(self, text: str, word_ends: bool) -> None:
+        if not text:
+            return
+        if self._open is not None:
+            self._open.append(text, word_ends)
+            return
+        self._held += text
+        if is_speakable(text) if self._has_begun else can_begin(self._plan, text):
+            await self._begin(word_ends)
+
+    async def _begin(self, word_ends: bool = False) -> None:
+        """Begins a part with the text that was held back."""
+        if self._next is not None:
+            live, self._next = self._next, None
+        else:
+            await self._last.stream.all_codes()  # so that an utterance has one row at a time
+            live = self._follow()
+        self._parts.put_nowait(live.stream)
+        self._last = self._open = live
+        self._has_begun = True
+        text, self._held = self._held, ""
+        live.append(text, word_ends)
+
+    def _end_part(self, last: str = "") -> None:
+        """Ends the part, which has `last` at its end. A part without anything to speak is left out."""
+        live, self._open, self._held = self._open, None, ""
+        if live is not None:
+            if last:
+                live.append(last)
+            live.end()
+
+    async def _finish(self) -> None:
+        if self._has_begun:
+            self._end_part(self._cutter.end_part())
+        elif not self._written.strip():
+            raise nothing_to_speak()
+        spoken = await in_worker(self._spoken)
+        if not self._has_begun:
+            await in_worker(check_speakable, self._plan, self._written, spoken)
+            if is_speakable(self._held):
+                await self._begin()
+                self._end_part(self._cutter.end_part())
+            else:
+                self._parts.put_nowait(Silence(NOTHING_S * self._speed))
+        self.warnings = await in_worker(warnings_of, self._plan, self._written, spoken)
+
+    def _spoken(self) -> Spoken:
+        return Spoken(Traced.join(self._said), self._reading.left_out)
+
+    # ---- and comes out as speech ------------------------------------------------------------------------------
+
+    async def parts(self) -> AsyncIterator[Part]:
+        """Yields the parts in order, each as soon as it has begun."""
+        while (part := await self._parts.get()) is not None:
+            yield part

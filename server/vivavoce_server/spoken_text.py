@@ -1,0 +1,89 @@
+"""The answer to `"return": "text"`: what would be said of a text, instead of its speech."""
+
+from itertools import groupby
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+from vivavoce_text import STAGES, Traced
+
+from vivavoce_server.jobs import SpeechJob
+from vivavoce_server.schemas import SpeechRequest
+
+
+class TextPart(BaseModel):
+    """Text that would be one utterance."""
+
+    text: str
+
+
+class PausePart(BaseModel):
+    """Silence between two texts."""
+
+    pause_s: float
+
+
+class CharacterCounts(BaseModel):
+    """Lengths of the text as it is written, and as it is said."""
+
+    input: int
+    output: int
+
+
+Run = Annotated[list[int], Field(min_length=4, max_length=4)]
+
+
+class SpokenText(BaseModel):
+    """The words that would be said of a text.
+
+    `text` has pauses as tags, `parts` as numbers. `language` is an ISO 639-1 code, or null if the script of each piece
+    of the text decides. `stages` are those that could change the text. `left_out` lists what cannot be said.
+
+    `map` lists runs as [start, end, input start, input end]: the characters of `text` from `start` to `end` (exclusive)
+    come from those of the input. Characters of the input that are in no run are not said.
+    """
+
+    text: str
+    parts: list[TextPart | PausePart]
+    language: str | None
+    stages: list[str]
+    left_out: list[str]
+    warnings: list[str]
+    characters: CharacterCounts
+    map: list[Run]
+
+
+def spoken_text(job: SpeechJob) -> SpokenText:
+    """The answer for a job whose text has been read."""
+    request, spoken, plan = job.request, job.spoken, job.text_plan
+    assert isinstance(request, SpeechRequest)
+    assert spoken is not None, "the text of the job has been read"
+    return SpokenText(
+        text=spoken.text,
+        parts=[
+            TextPart(text=part) if isinstance(part, str) else PausePart(pause_s=round(part.seconds / request.speed, 3))
+            for part in job.parts
+        ],
+        language=plan.language or None,
+        stages=[stage for stage in STAGES if stage in plan.profile.stages],
+        left_out=list(spoken.left_out),
+        warnings=list(job.warnings),
+        characters=CharacterCounts(input=len(request.input), output=len(spoken.text)),
+        map=runs_of(spoken.traced),
+    )
+
+
+def runs_of(traced: Traced) -> list[list[int]]:
+    """The runs of a text as [start, end, input start, input end]. Characters that stay as they are make one run."""
+    runs: list[list[int]] = []
+    goes_on = False
+    at = 0
+    for (start, end), same in groupby(zip(traced.starts, traced.ends, strict=True)):
+        chars = sum(1 for _ in same)
+        stays = chars == end - start == 1
+        if stays and goes_on and runs[-1][3] == start:
+            runs[-1][1], runs[-1][3] = at + 1, end
+        else:
+            runs.append([at, at + chars, start, end])
+        goes_on = stays
+        at += chars
+    return runs
