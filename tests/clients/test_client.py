@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx
 import pytest
-from vivavoce_client import ApiError, AsyncClient, Client, ConnectionFailed, StreamBroken, Voice
+from vivavoce_client import ApiError, AsyncClient, Client, ConnectionFailed, StreamBroken, VivavoceError, Voice
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -128,6 +128,47 @@ def test_no_server_is_told() -> None:
 
     with sync_client(refuse_connection) as client, pytest.raises(ConnectionFailed):
         client.voices()
+
+
+SPOKEN = {
+    "text": "Five dollars.",
+    "parts": [{"text": "Five dollars."}, {"pause_s": 0.5}, {"text": "Bye."}],
+    "warnings": ["'Привет' is left out"],
+    "language": "en",
+}
+
+
+async def test_the_text_that_would_be_said() -> None:
+    seen: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json=SPOKEN)
+
+    with sync_client(handler) as client:
+        spoken = client.spoken_text("$5. [pause:500ms] Bye.", language="english", normalize=["numbers"])
+    async with async_client(handler) as async_one:
+        assert await async_one.spoken_text("$5. [pause:500ms] Bye.") == spoken
+    assert str(spoken) == "Five dollars. [pause:0.5s] Bye."
+    assert spoken.parts == ("Five dollars.", 0.5, "Bye.")
+    assert spoken.warnings == ("'Привет' is left out",)
+    assert spoken.answer == SPOKEN
+    assert [(request.method, request.url.path) for request in seen] == [("POST", "/v1/audio/speech")] * 2
+    common = {"input": "$5. [pause:500ms] Bye.", "return": "text"}
+    assert [json.loads(request.content) for request in seen] == [
+        {**common, "language": "english", "normalize": ["numbers"]},
+        common,
+    ]
+
+
+def test_a_server_that_answers_with_audio_is_told() -> None:
+    with sync_client(speech) as client, pytest.raises(VivavoceError, match='does not know `"return": "text"`'):
+        client.spoken_text("Hello.")
+
+
+def test_a_text_that_cannot_be_said_is_a_typed_refusal() -> None:
+    with sync_client(refuse) as client, pytest.raises(ApiError, match="full"):
+        client.spoken_text("Hello.")
 
 
 async def test_voices() -> None:

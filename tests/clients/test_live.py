@@ -11,6 +11,7 @@ from vivavoce_client.live_transport import ConnectionLost, LiveConnection, strea
 
 from tests.support.live_server import LiveServer, live_server
 from tests.support.live_socket import pcm_of
+from tests.support.texts import plain_text
 from tests.support.waiting import wait_until
 
 CREATED = json.dumps({"type": "session.created", "limits": {}})
@@ -211,9 +212,9 @@ async def test_tokens_are_spoken_as_they_come(server: LiveServer) -> None:
     heard = asyncio.Event()
 
     async def tokens() -> AsyncIterator[str]:
-        yield "Hello"
+        yield "Hello there again "
         await heard.wait()  # the first words are heard before the last are written
-        yield " there"
+        yield "there"
 
     async with AsyncClient(server.url) as client, client.live("heart", seed=5) as live:
         audio = b""
@@ -221,14 +222,14 @@ async def test_tokens_are_spoken_as_they_come(server: LiveServer) -> None:
             async for piece in speech:
                 audio += piece
                 heard.set()
-        assert audio == pcm_of(5, len("Hello there"))
+        assert audio == pcm_of(5, len("Hello there again there"))
         await live.configure(seed=6)
         assert await hear(live, "Hi!") == pcm_of(6, 3)
 
 
 async def test_barge_in(server: LiveServer) -> None:
     async with AsyncClient(server.url) as client, client.live("heart", seed=5) as live:
-        async with live.say("x" * 500) as speech:
+        async with live.say(plain_text(500)) as speech:
             async for _ in speech:
                 await live.cancel()
             assert speech.cancelled
@@ -240,7 +241,7 @@ async def test_leaving_early_stops_the_servers_work(server: LiveServer) -> None:
     never = asyncio.Event()
 
     async def tokens() -> AsyncIterator[str]:
-        yield "Hello"
+        yield "Hello there again "
         await never.wait()
 
     async with AsyncClient(server.url) as client, client.live("heart", seed=5) as live:
@@ -276,7 +277,7 @@ def test_without_asyncio(server: LiveServer) -> None:
             assert b"".join(speech) == pcm_of(5, 11)
             assert (speech.sample_rate, speech.duration_s, speech.cancelled) == (24000, 0.88, False)
             assert speech.first_audio_s is not None
-        with live.say("x" * 500) as speech:
+        with live.say(plain_text(500)) as speech:
             for _ in speech:
                 live.cancel()
             assert speech.cancelled

@@ -1,5 +1,6 @@
 """`vivavoce say`: playing, piping, and reading text while it is written."""
 
+import argparse
 import io
 import os
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from vivavoce_client.__main__ import main
+from vivavoce_client.say import add_say_arguments, speech_options
 
 from tests.support.live_server import LiveServer, live_server
 from tests.support.live_socket import pcm_of
@@ -90,11 +92,11 @@ def test_it_speaks_while_standard_input_is_still_being_written(server: LiveServe
     with subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write("Helé".encode()[:4])  # half of a character: the pipe knows bytes alone
+        process.stdin.write("It was Helé".encode()[:-1])  # half of a character: the pipe knows bytes alone
         process.stdin.flush()
         first = process.stdout.read(2)  # comes although the text has not ended
         rest, report = process.communicate("é there".encode()[1:], timeout=HUNG_S)
-    assert first + rest == pcm_of(5, len("Helé there"))
+    assert first + rest == pcm_of(5, len("It was Helé there"))
     assert b"first audio after" in report
 
 
@@ -104,5 +106,28 @@ def test_lines_are_said_one_by_one(
     monkeypatch.setattr(sys, "stdin", io.StringIO("One\n\nThree\n"))
     assert main(["say", "-", "--lines", "--seed", "5", "-o", "-", "--format", "pcm"]) == 0
     said = capsysbinary.readouterr()
-    assert said.out == pcm_of(5, 4) + pcm_of(5, 6)
+    assert said.out == pcm_of(5, 3) + pcm_of(5, 5)
     assert said.err.count(b"real-time factor") == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ([], {}),
+        (["--normalize", "auto"], {}),
+        (["--normalize", "true"], {"normalize": True}),
+        (["--normalize", "false"], {"normalize": False}),
+        (["--normalize", "urls, numbers"], {"normalize": ["urls", "numbers"]}),
+    ],
+)
+def test_normalize_as_the_user_gives_it(given: list[str], sent: dict[str, object]) -> None:
+    parser = argparse.ArgumentParser()
+    add_say_arguments(parser)
+    args = parser.parse_args(["Hello.", *given])
+    assert speech_options(args, "pcm") == {"response_format": "pcm", **sent}
+
+
+def test_an_empty_list_of_stages_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["say", "Hello.", "--normalize", ","])
+    assert "',' is not auto, true, false or a list of stages" in capsys.readouterr().err

@@ -93,14 +93,53 @@ const STEPS = {
   async typing() {
     await page.fill("#text", "");
     await page.check("#typing");
-    await page.type("#text", "One two thr", { delay: 15 });
+    // Speech is a word behind the text. The words that come at once outlast the keys that follow.
+    await page.fill("#text", "One two three four five s");
     await page.waitForFunction(() => parseFloat(document.getElementById("spoken").textContent) > 0);
-    await page.type("#text", "ee", { delay: 15 });
+    await page.type("#text", "ix", { delay: 15 });
     await page.press("#text", "Enter");
     await state("Done");
     await settle();
     await page.uncheck("#typing");
     return sound();
+  },
+  async reading() {
+    const shown = async (text) => {
+      await page.fill("#text", text);
+      await page.locator("#reading").waitFor();
+      await page.waitForFunction((written) => window.readOf === written, text);
+      return { said: await textOf("reading-text"), changed: await page.locator("#reading mark").allTextContents() };
+    };
+    const hidden = () => page.locator("#reading").waitFor({ state: "hidden" });
+    await page.evaluate(() => {
+      // Notes the text whose reading the page has asked for last and received.
+      const { fetch } = window;
+      window.fetch = async (url, init) => {
+        const response = await fetch(url, init);
+        const body = typeof init?.body === "string" ? JSON.parse(init.body) : {};
+        if (body.return === "text") response.clone().text().then(() => setTimeout(() => (window.readOf = body.input)));
+        return response;
+      };
+    });
+    const bold = await shown("This is **bold** and [pause:500ms] plain.");
+    const two = await shown("**One** is *two* is [three](https://example.com/x).");
+    await page.focus("#text");
+    await page.keyboard.press("Tab");
+    const focused = await page.evaluate(() => document.activeElement.id);
+    await page.check("#as-written");
+    await hidden();
+    const code = await textOf("snippet");
+    await page.uncheck("#as-written");
+    await page.locator("#reading").waitFor();
+    await page.fill("#text", "Only plain words.");
+    await hidden();
+    await page.fill("#text", "...");
+    await page.locator("#reading-warning").waitFor();
+    const refused = await textOf("reading-warning");
+    const described = await page.locator("#text").getAttribute("aria-describedby");
+    await page.fill("#text", "");
+    await page.locator("#reading-warning").waitFor({ state: "hidden" });
+    return { bold, two, focused, code, refused, described, silent: await sound() };
   },
   async keyboard() {
     await page.focus("#text");

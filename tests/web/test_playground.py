@@ -38,12 +38,18 @@ def server() -> Iterator[LiveServer]:
         yield running
 
 
-def drive(url: str, folder: Path, *steps: str) -> dict[str, Any]:
-    """Runs the steps in a new browser; nothing may have been written to its console as an error."""
+def run_steps(url: str, folder: Path, *steps: str) -> dict[str, Any]:
+    """Runs the steps in a new browser. Returns their results and the errors in the browser's console."""
     command = [path_of("node"), str(FOLDER / "playground.mjs"), f"{url}/", path_of("chromium"), str(folder), *steps]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    answer = json.loads(ended.stdout)
+    answer: dict[str, Any] = json.loads(ended.stdout)
+    return answer
+
+
+def drive(url: str, folder: Path, *steps: str) -> dict[str, Any]:
+    """Runs the steps in a new browser; nothing may have been written to its console as an error."""
+    answer = run_steps(url, folder, *steps)
     assert answer["complaints"] == []
     results: dict[str, Any] = answer["results"]
     return results
@@ -71,7 +77,7 @@ def test_it_speaks_is_interrupted_and_speaks_as_one_types(server: LiveServer, tm
     assert float(figures["rtf"]) >= 0
     assert_speech(seen["again"], "Once more!")
     assert seen["interrupt"] == {"after": {"seconds": 0, "rms": 0}, "stopDisabled": True, "error": False}
-    assert_speech(seen["typing"], "One two three")
+    assert_speech(seen["typing"], "One two three four five six")
     assert seen["blank"] == "There is no text to speak."
     assert server.engine.stats().running == 0
 
@@ -91,7 +97,7 @@ def test_files_code_and_cloning(server: LiveServer, tmp_path: Path) -> None:
     assert (seen["clone"]["voice"], seen["clone"]["voiceAfter"]) == (True, False)
     assert_speech(seen["clone"]["spoken"], "In your voice.")
     # Every control can be reached, in the order of the page.
-    assert seen["keyboard"][:6] == ["text", "speak", "typing", "voice", "language", "speed"]
+    assert seen["keyboard"][:6] == ["text", "speak", "typing", "as-written", "voice", "language"]
     assert {"seed", "instructions", "format", "download", "show-curl", "show-python", "copy"} <= set(seen["keyboard"])
     run_code(seen["code"], tmp_path)
 
@@ -112,6 +118,22 @@ def run_code(code: dict[str, str], folder: Path) -> None:
 
 
 @needs_browser
+def test_it_shows_what_will_be_said(server: LiveServer, tmp_path: Path) -> None:
+    answer = run_steps(server.url, tmp_path, "load", "reading")
+    seen = answer["results"]["reading"]
+    assert seen["bold"] == {"said": "This is bold and [pause:0.5s] plain.", "changed": ["bold"]}
+    assert seen["two"] == {"said": "One is two is three.", "changed": ["One", "two", "three."]}
+    assert seen["focused"] == "reading-text", "a long reading can be scrolled by keyboard"
+    assert '"normalize": false' in seen["code"]
+    assert "nothing in it can be spoken" in seen["refused"]
+    assert "reading-warning" in seen["described"].split()
+    assert seen["silent"]["rms"] == 0
+    assert server.engine.stats().running == 0
+    # The browser itself notes the refused text.
+    assert all("400" in complaint for complaint in answer["complaints"])
+
+
+@needs_browser
 def test_no_width_and_no_colour_scheme_breaks_the_layout(server: LiveServer, tmp_path: Path) -> None:
     seen = drive(server.url, tmp_path, "load", "shoot")
     assert seen["shoot"] == {"light-390": 0, "light-1280": 0, "dark-390": 0, "dark-1280": 0}
@@ -120,14 +142,7 @@ def test_no_width_and_no_colour_scheme_breaks_the_layout(server: LiveServer, tmp
 @needs_browser
 def test_it_asks_for_the_key(tmp_path: Path) -> None:
     with live_server(config=ServerConfig(api_keys=(SecretStr("sk-right"),))) as server:
-        answer = subprocess.run(
-            [path_of("node"), FOLDER / "playground.mjs", f"{server.url}/", path_of("chromium"), tmp_path, "wrongKey"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
-        seen = json.loads(answer.stdout)
+        seen = run_steps(server.url, tmp_path, "wrongKey")
         assert "API key" in seen["results"]["wrongKey"]["error"]
         assert_speech(seen["results"]["wrongKey"], "Hello!")
         # The browser itself notes each refused request.
@@ -154,7 +169,9 @@ def test_the_page_comes_from_here_and_loads_nothing_from_elsewhere(server: LiveS
     page = httpx.get(server.url)
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    for name in ("style.css", "app.js", "client.js", "player.js", "worklet.js", "audio.js", "page.js", "waveform.js"):
+    scripts = {file.name for file in vivavoce_web.FOLDER.glob("*.js")}
+    assert "preview.js" in scripts
+    for name in ("style.css", *sorted(scripts)):
         asset = httpx.get(f"{server.url}/playground/{name}")
         assert asset.status_code == 200
         assert asset.headers["content-type"].split(";")[0] in ("text/css", "text/javascript")

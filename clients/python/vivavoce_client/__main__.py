@@ -1,7 +1,7 @@
 """The command `vivavoce`.
 
-`say` and `voices` are built in. Other commands come from installed packages, as entry points of COMMAND_GROUP, and of
-BENCH_GROUP for `vivavoce bench`. The value of such an entry point has the two functions of `Command`.
+`say`, `text` and `voices` are built in. Other commands come from installed packages, as entry points of COMMAND_GROUP,
+and of BENCH_GROUP for `vivavoce bench`. The value of such an entry point has the two functions of `Command`.
 """
 
 import argparse
@@ -10,7 +10,7 @@ import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
-from vivavoce_client import say, voices
+from vivavoce_client import say, text, voices
 from vivavoce_client.protocol import VivavoceError
 
 COMMAND_GROUP = "vivavoce.commands"
@@ -20,6 +20,7 @@ EXTRAS = {
     "doctor": "server",
     "engine": "engine",
     "plan": "engine",
+    "reading": "server",
     "serve": "server",
     "steps": "engine",
 }
@@ -32,6 +33,7 @@ HELP = {
     "eval": "judge the speech of a voice",
     "load": "measure a server under load, as its listeners hear it",
     "plan": "compute how many replicas a rate of requests needs",
+    "reading": "measure the time and memory that the reading of written text takes",
     "serve": "serve speech over HTTP and WebSocket",
     "steps": "record step times on this machine, for `bench plan`",
 }
@@ -81,6 +83,9 @@ def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
     say_parser = commands.add_parser("say", help="speak a text: play it, or write a file")
     say.add_say_arguments(say_parser)
     say_parser.set_defaults(run=say.say)
+    text_parser = commands.add_parser("text", help="show what a server would say of a text")
+    text.add_arguments(text_parser)
+    text_parser.set_defaults(run=text.run)
     voices_parser = commands.add_parser("voices", help="list, store, mix and delete voices of a server")
     voices.add_voices_arguments(voices_parser)
     voices_parser.set_defaults(run=voices.run)

@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 from urllib.parse import quote
 
 import httpx
@@ -17,14 +17,17 @@ from vivavoce_client.protocol import (
     FormFiles,
     NewVoice,
     SpeechOptions,
+    SpokenText,
     StoredVoice,
     StreamBroken,
     Voice,
     live_options,
     parse_error,
+    parse_spoken_text,
     parse_stored_voice,
     parse_voices,
     speech_body,
+    text_body,
 )
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -144,6 +147,14 @@ class AsyncClient:
         async with self.stream(text, voice, **options) as speech:
             return b"".join([piece async for piece in speech])
 
+    async def spoken_text(self, text: str, **options: Unpack[SpeechOptions]) -> SpokenText:
+        """The text that would be said: numbers, links and signs as words. Nothing is spoken.
+
+        Raises:
+            ConnectionFailed, ApiError: nothing in the text can be said, or an option is wrong.
+        """
+        return parse_spoken_text(await self._ask("POST", SPEECH_PATH, body=text_body(text, options)))
+
     @asynccontextmanager
     async def live(self, voice: str, **options: Unpack[SpeechOptions]) -> AsyncIterator[AsyncLiveSession]:
         """A session that says texts while they are written; it connects with its first utterance."""
@@ -163,9 +174,11 @@ class AsyncClient:
     async def delete_voice(self, voice_id: str) -> None:
         await self._ask("DELETE", voice_path(voice_id))
 
-    async def _ask(self, method: str, path: str, files: FormFiles | None = None) -> bytes:
+    async def _ask(
+        self, method: str, path: str, files: FormFiles | None = None, body: dict[str, Any] | None = None
+    ) -> bytes:
         with _typed_errors():
-            response = await self._http.request(method, path, files=files)
+            response = await self._http.request(method, path, files=files, json=body)
         if response.is_error:
             raise _error_of(response, response.content)
         return response.content
@@ -218,6 +231,14 @@ class Client:
         with self.stream(text, voice, **options) as speech:
             return b"".join(speech)
 
+    def spoken_text(self, text: str, **options: Unpack[SpeechOptions]) -> SpokenText:
+        """The text that would be said: numbers, links and signs as words. Nothing is spoken.
+
+        Raises:
+            ConnectionFailed, ApiError: nothing in the text can be said, or an option is wrong.
+        """
+        return parse_spoken_text(self._ask("POST", SPEECH_PATH, body=text_body(text, options)))
+
     @contextmanager
     def live(self, voice: str, **options: Unpack[SpeechOptions]) -> Iterator[LiveSession]:
         """A session that says texts while they are written; it connects with its first utterance."""
@@ -238,9 +259,9 @@ class Client:
     def delete_voice(self, voice_id: str) -> None:
         self._ask("DELETE", voice_path(voice_id))
 
-    def _ask(self, method: str, path: str, files: FormFiles | None = None) -> bytes:
+    def _ask(self, method: str, path: str, files: FormFiles | None = None, body: dict[str, Any] | None = None) -> bytes:
         with _typed_errors():
-            response = self._http.request(method, path, files=files)
+            response = self._http.request(method, path, files=files, json=body)
         if response.is_error:
             raise _error_of(response, response.content)
         return response.content

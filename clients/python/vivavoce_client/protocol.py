@@ -35,6 +35,7 @@ class SpeechOptions(TypedDict, total=False):
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
     speed: float
     language: str
+    normalize: bool | Sequence[str]
     seed: int
     temperature: float
     top_p: float
@@ -75,6 +76,22 @@ class StoredVoice:
     created_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class SpokenText:
+    """Text that will be said. `parts` are texts, and pauses in seconds, in their order.
+
+    `warnings` tell what cannot be said and is left out. `answer` is the server's JSON with all its fields.
+    """
+
+    parts: tuple[str | float, ...]
+    warnings: tuple[str, ...]
+    answer: dict[str, Any]
+
+    def __str__(self) -> str:
+        """The text with its pauses as tags: It stops. [pause:0.5s] It goes on."""
+        return " ".join(part.strip() if isinstance(part, str) else f"[pause:{part:g}s]" for part in self.parts)
+
+
 class VivavoceError(Exception):
     """Base of all errors that the client raises on purpose."""
 
@@ -105,6 +122,11 @@ def speech_body(text: str, voice: str, options: SpeechOptions) -> dict[str, Any]
     return {"response_format": PCM, **options, "input": text, "voice": voice}
 
 
+def text_body(text: str, options: SpeechOptions) -> dict[str, Any]:
+    """JSON of a request for the text that would be said."""
+    return {**options, "input": text, "return": "text"}
+
+
 def live_options(voice: str, options: SpeechOptions) -> dict[str, Any]:
     """Configuration of a live session."""
     return {"response_format": PCM, **options, "voice": voice}
@@ -119,6 +141,16 @@ def parse_error(status: int, body: bytes, retry_after: str | None) -> ApiError:
     except (ValueError, KeyError, TypeError):
         text = body.decode(errors="replace").strip()
         return ApiError(status, text or f"HTTP status {status}", None, None, retry_after_s)
+
+
+def parse_spoken_text(body: bytes) -> SpokenText:
+    """Reads the answer to `text_body`. Another kind of server answers with audio, which raises VivavoceError."""
+    try:
+        answer = json.loads(body)
+        parts = tuple(part["text"] if "text" in part else float(part["pause_s"]) for part in answer["parts"])
+        return SpokenText(parts, tuple(answer["warnings"]), answer)
+    except (ValueError, KeyError, TypeError) as error:
+        raise VivavoceError('the server\'s answer is no text: it does not know `"return": "text"`') from error
 
 
 STATUS_OF_CODE = {

@@ -1,4 +1,4 @@
-"""`vivavoce say`, and the search for a server, which `vivavoce voices` shares."""
+"""`vivavoce say`, and the search for a server, which `vivavoce text` and `vivavoce voices` share."""
 
 import argparse
 import codecs
@@ -44,6 +44,30 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="served model; without --url: checkpoint to start a server with")
 
 
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that decide how a text is read."""
+    parser.add_argument("--language", help="language of the text [detected by the model]")
+    parser.add_argument(
+        "--normalize",
+        type=normalize_of,
+        default="auto",
+        metavar="HOW",
+        help="reading of numbers, links and signs: auto (as the model needs it), true (all that the language has), "
+        "false (as written), or stages such as urls,numbers [auto]",
+    )
+
+
+def normalize_of(value: str) -> bool | list[str] | None:
+    """The field `normalize` for the value of --normalize. None leaves the decision to the server."""
+    words: dict[str, bool | None] = {"auto": None, "true": True, "false": False}
+    if value in words:
+        return words[value]
+    stages = [stage.strip() for stage in value.split(",") if stage.strip()]
+    if not stages:
+        raise argparse.ArgumentTypeError(f"{value!r} is not auto, true, false or a list of stages such as urls,numbers")
+    return stages
+
+
 def add_say_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
@@ -53,7 +77,7 @@ def add_say_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=SAID_FORMATS, help="audio format [by the file's name, else wav]")
     parser.add_argument("--voice", help="voice [the server's first]")
     parser.add_argument("--instructions", help="way of speaking, in words")
-    parser.add_argument("--language", help="language of the text [detected by the model]")
+    add_text_arguments(parser)
     parser.add_argument("--speed", type=float, help="0.25 to 4 [1]")
     parser.add_argument("--seed", type=int, help="number that makes the speech repeatable")
     parser.add_argument(
@@ -115,11 +139,16 @@ def default_output() -> str | None:
 
 
 def speech_options(args: argparse.Namespace, wire_format: str) -> SpeechOptions:
-    given = {name: getattr(args, name) for name in ("instructions", "language", "speed", "seed")}
+    given = given_options(args, "instructions", "language", "normalize", "speed", "seed")
+    return cast(SpeechOptions, {"response_format": wire_format, **given})
+
+
+def given_options(args: argparse.Namespace, *names: str) -> SpeechOptions:
+    """The fields of a request that the command line gives. Without --url, the model is that of the local server."""
+    given = {name: getattr(args, name) for name in names}
     if args.url is not None:
         given["model"] = args.model
-    given = {name: value for name, value in given.items() if value is not None}
-    return cast(SpeechOptions, {"response_format": wire_format, **given})
+    return cast(SpeechOptions, {name: value for name, value in given.items() if value is not None})
 
 
 def pass_on(pieces: Iterable[bytes], output: Output, timer: SpeechTimer) -> None:

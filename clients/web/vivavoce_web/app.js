@@ -5,6 +5,7 @@ import { dataUrlOf, referenceOf, wavOf } from "./audio.js";
 import { LiveSession, VivavoceClient, VivavoceError } from "./client.js";
 import { codeOf, fill, page, wordsOf } from "./page.js";
 import { Player } from "./player.js";
+import { Preview } from "./preview.js";
 import { Waveform } from "./waveform.js";
 
 const SAMPLE_RATE = 24000;
@@ -17,6 +18,7 @@ const WORDS_OF_CLOSE = { 1013: "The server is full or about to stop. Try again i
 
 const baseUrl = new URL(".", document.baseURI);
 const waveform = new Waveform(page.waveform);
+const preview = new Preview((text, signal) => client().text(text, readingOptions(), signal));
 
 /** @type {import("./client.js").Model[]} */
 let models = [];
@@ -53,11 +55,19 @@ function model() {
   return models.find(({ id }) => id === page.model.value);
 }
 
-/** Options of the API that differ from its defaults. */
-function options() {
+/** The options that decide which words are said. @returns {import("./client.js").SpeechOptions} */
+function readingOptions() {
   /** @type {import("./client.js").SpeechOptions} */
   const chosen = {};
   if (models.length > 1) chosen.model = page.model.value;
+  if (page.language.value && page.language.value !== "auto") chosen.language = page.language.value;
+  if (page.asWritten.checked) chosen.normalize = false;
+  return chosen;
+}
+
+/** Options of the API that differ from its defaults. */
+function options() {
+  const chosen = readingOptions();
   if (reference && model()?.clones) {
     chosen.ref_audio = reference.audio;
     if (page.clone.text.value.trim()) chosen.ref_text = page.clone.text.value.trim();
@@ -65,17 +75,18 @@ function options() {
   } else if (page.voice.value) {
     chosen.voice = page.voice.value;
   }
-  if (page.language.value && page.language.value !== "auto") chosen.language = page.language.value;
   if (model()?.takes_instructions && page.instructions.value.trim()) chosen.instructions = page.instructions.value.trim();
   if (page.speed.valueAsNumber !== 1) chosen.speed = page.speed.valueAsNumber;
   if (page.seed.value) chosen.seed = page.seed.valueAsNumber;
   return chosen;
 }
 
-function showCode() {
+/** Shows the request as code, and the text that will be said. */
+function showRequest() {
   const shown = { ...options(), response_format: page.format.value };
   page.snippet.textContent = codeOf(codeLanguage, baseUrl.href, page.text.value, shown, page.key.value !== "");
   page.speedValue.textContent = `${page.speed.valueAsNumber.toFixed(2)}×`;
+  preview.update(page.text.value, readingOptions());
 }
 
 function showModel() {
@@ -86,7 +97,7 @@ function showModel() {
   fill(page.language, languages.includes("auto") ? named : [{ value: "auto", label: "Auto" }, ...named]);
   page.instructionsField.hidden = !current?.takes_instructions;
   page.clone.panel.hidden = !current?.clones;
-  showCode();
+  showRequest();
 }
 
 async function load() {
@@ -321,7 +332,7 @@ function showReference() {
   page.clone.state.textContent = reference ? `(${reference.seconds.toFixed(1)} s in use)` : "";
   page.clone.clear.hidden = page.clone.preview.hidden = reference === null;
   page.voice.disabled = reference !== null;
-  showCode();
+  showRequest();
 }
 
 /** @type {MediaRecorder | null} */
@@ -379,7 +390,7 @@ page.speak.onclick = () => inTurn(speak);
 page.stop.onclick = () => inTurn(stop);
 page.download.onclick = () => busy(page.download, download);
 page.text.oninput = () => {
-  showCode();
+  showRequest();
   inTurn(type);
 };
 page.text.onkeydown = (event) => {
@@ -398,8 +409,8 @@ page.typing.onchange = () => {
   page.text.focus();
 };
 page.model.onchange = showModel;
-for (const control of [page.voice, page.language, page.speed, page.seed, page.instructions, page.format, page.clone.text]) {
-  control.oninput = showCode;
+for (const control of [page.asWritten, page.voice, page.language, page.speed, page.seed, page.instructions, page.format, page.clone.text]) {
+  control.oninput = showRequest;
 }
 page.key.onchange = () => {
   sessionStorage.setItem("key", page.key.value);
@@ -422,7 +433,7 @@ for (const [tab, language] of /** @type {const} */ ([[page.curl, "curl"], [page.
     codeLanguage = language;
     page.curl.setAttribute("aria-pressed", String(language === "curl"));
     page.python.setAttribute("aria-pressed", String(language === "python"));
-    showCode();
+    showRequest();
   };
 }
 page.copy.onclick = () =>

@@ -23,10 +23,13 @@ const STREAM_PATH = "v1/audio/speech/stream";
  * @property {string} [ref_audio] base64 or a data: URL
  * @property {string} [ref_text]
  * @property {boolean} [x_vector_only_mode]
+ * @property {boolean | string[]} [normalize] true: all that is written is read as words; false: as written; or stages
  * @property {"none" | "sentence"} [split]
  *
  * @typedef {{ id: string, languages: string[], takes_instructions: boolean, clones: boolean }} Model
  * @typedef {{ id: string, name: string, model: string }} Voice
+ * @typedef {{ text: string } | { pause_s: number }} SpokenPart
+ * @typedef {{ text: string, parts: SpokenPart[], language: string, stages: string[], left_out: string[], warnings: string[] }} SpokenText
  * @typedef {{ utterance_index: number, format: string, sample_rate: number }} UtteranceStart
  * @typedef {{ utterance_index: number, duration_ms: number, total_bytes: number, cancelled: boolean }} UtteranceEnd
  */
@@ -74,8 +77,18 @@ export class VivavoceClient {
    * @returns {Promise<Response>} whose body is the audio, as it is made
    */
   async speak(text, options, signal) {
-    const body = JSON.stringify({ ...options, input: text });
-    return this.#request("v1/audio/speech", { method: "POST", body, signal, headers: { "Content-Type": "application/json" } });
+    return this.#post("v1/audio/speech", { ...options, input: text }, signal);
+  }
+
+  /**
+   * The text that would be said: numbers, links and signs as words. Nothing is spoken.
+   * @param {string} text
+   * @param {SpeechOptions} options
+   * @param {AbortSignal} [signal]
+   * @returns {Promise<SpokenText>}
+   */
+  async text(text, options, signal) {
+    return (await this.#post("v1/audio/speech", { ...options, input: text, return: "text" }, signal)).json();
   }
 
   /**
@@ -94,6 +107,12 @@ export class VivavoceClient {
   /** @param {string} path */
   async #get(path) {
     return (await this.#request(path, {})).json();
+  }
+
+  /** @param {string} path @param {object} body @param {AbortSignal} [signal] */
+  async #post(path, body, signal) {
+    const headers = { "Content-Type": "application/json" };
+    return this.#request(path, { method: "POST", body: JSON.stringify(body), signal, headers });
   }
 
   /** @param {string} path @param {RequestInit} init */

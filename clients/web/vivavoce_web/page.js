@@ -15,7 +15,9 @@ const element = (/** @type {string} */ id) => find(id, HTMLElement);
 
 export const page = {
   text: find("text", HTMLTextAreaElement),
+  reading: { panel: element("reading"), text: element("reading-text"), warning: element("reading-warning") },
   typing: input("typing"),
+  asWritten: input("as-written"),
   speak: button("speak"),
   stop: button("stop"),
   hint: element("hint"),
