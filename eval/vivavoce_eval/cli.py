@@ -2,7 +2,7 @@
 
 import argparse
 
-from vivavoce_eval import numerics, quality
+from vivavoce_eval import numerics, quality, text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,6 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     quality.add_arguments(of_quality)
     of_quality.set_defaults(evaluate=quality.run)
+    of_text = kinds.add_parser("text", help="judge how written text is read: words that are not said as expected")
+    text.add_arguments(of_text)
+    of_text.set_defaults(evaluate=text.run)
     of_numerics = kinds.add_parser(
         "numerics", help="measure the effect of rounding on a voice: codes, word errors, DNSMOS"
     )

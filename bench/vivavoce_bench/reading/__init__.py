@@ -1,0 +1,1 @@
+"""The reading of written text on this machine: its time, start and memory."""
