@@ -56,7 +56,7 @@ test-quality: $(VENV)/.eval
 
 # On a machine with an NVIDIA card, whose PyTorch and Triton are used: the kernels, and the engine with the shipped voice. Of
 # other packages it needs the engine's and the clients', and pytest alone: the project's own configuration asks for plugins.
-GPU_PATH := PYTHONPATH=engine:voice:server:clients/python:bench:.
+GPU_PATH := PYTHONPATH=engine:voice:server:text:clients/python:bench:.
 test-gpu:
 	$(GPU_PATH) $(PYTHON) -m pytest -c /dev/null --rootdir=. --import-mode=importlib -p no:cacheprovider -s \
 	    tests/gpu
