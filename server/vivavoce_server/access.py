@@ -27,6 +27,7 @@ from starlette.requests import HTTPConnection
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import ApiError
 
+ELEVENLABS_HEADER = "xi-api-key"
 CONCURRENCY_RETRY_S = 1.0
 SECONDS_A_MINUTE = 60.0
 
@@ -214,13 +215,18 @@ async def identify(request: Request) -> Caller:
     """The caller of a request, as a FastAPI dependency. It is async because FastAPI runs a sync one on a thread."""
     keyring = request.app.state.keyring
     assert isinstance(keyring, Keyring)
-    return keyring.find(bearer_key(request))
+    return keyring.find(header_key(request))
 
 
 def bearer_key(connection: HTTPConnection) -> str | None:
     """The key in the Authorization header; None without one."""
     scheme, _, key = connection.headers.get("Authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" and key.strip() else None
+
+
+def header_key(connection: HTTPConnection) -> str | None:
+    """The key in the Authorization header, or in the one that ElevenLabs' clients send; None without one."""
+    return connection.headers.get(ELEVENLABS_HEADER) or bearer_key(connection)
 
 
 CallerDep = Annotated[Caller, Depends(identify)]

@@ -8,16 +8,20 @@ from fastapi.middleware.cors import CORSMiddleware
 from vivavoce_engine import SpeechEngine
 from vivavoce_text import missing_packages
 
-from vivavoce_server import batch, errors, health, http, playground, voice_routes
+from vivavoce_server import batch, elevenlabs_routes, errors, health, http, playground, voice_routes
 from vivavoce_server.access import BEARER, Keyring, load_keyring
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.context import REQUEST_ID_HEADER, RequestContextMiddleware
 from vivavoce_server.limits import BodyLimitMiddleware
-from vivavoce_server.live import elevenlabs, websocket
+from vivavoce_server.live import elevenlabs, elevenlabs_multi, realtime, websocket
+from vivavoce_server.live.handshake import refuse_unknown_paths
 from vivavoce_server.reading import WARNINGS_HEADER
 from vivavoce_server.service import Service
 
 log = logging.getLogger(__name__)
+
+SOCKETS = (websocket.router, elevenlabs.router, elevenlabs_multi.router, realtime.router)
+"""The routers of WebSockets."""
 
 
 def create_app(
@@ -44,10 +48,14 @@ def create_app(
     app.include_router(http.speech_router, dependencies=documented)
     app.include_router(batch.router, dependencies=documented)
     app.include_router(voice_routes.router, dependencies=documented)
-    app.include_router(websocket.router)
-    app.include_router(elevenlabs.router)
+    app.include_router(elevenlabs_routes.router, dependencies=documented)
+    app.include_router(elevenlabs_routes.router_v2, dependencies=documented)
+    app.include_router(elevenlabs_routes.speech_router, dependencies=documented)
+    for router in SOCKETS:
+        app.include_router(router)
     app.include_router(playground.router)
     app.include_router(health.router)
+    refuse_unknown_paths(app, SOCKETS)
     errors.install(app)
     # The middleware added last is the outermost. Responses of the inner ones therefore have a request id too.
     app.add_middleware(BodyLimitMiddleware, max_body_bytes=config.max_body_bytes)

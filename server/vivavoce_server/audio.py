@@ -4,26 +4,57 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
-from vivavoce_server.containers import FORMATS, FormatName
+from vivavoce_server.containers import FORMATS, LOSSY, AudioFormat, Encoder, FlacEncoder, FormatName, SharedEncoder
 from vivavoce_server.effects import Effect, Resampler, Samples, TimeStretch
+from vivavoce_server.telephony import TELEPHONY
+
+HELD_FRAMES = 4
+"""Largest number of a codec's frames that an encoder holds back: those it looks ahead, and one that is not full."""
+OPUS_FRAMES_PER_S = 50
+MPEG1_RATE = 32000
+"""Lowest sample rate in Hz at which a frame of mp3 has 1152 samples. Below it, a frame has 576."""
+
+
+def format_of(name: str) -> AudioFormat:
+    return TELEPHONY[name] if name in TELEPHONY else FORMATS[name]  # type: ignore[index]
 
 
 @dataclass(frozen=True, slots=True)
 class AudioOptions:
-    """The audio that a listener asked for. `sample_rate` None means the format's own."""
+    """The audio that a listener asked for. `sample_rate` (Hz) and `bit_rate` (bits/s) None mean the format's own."""
 
-    format: FormatName = "mp3"
+    format: FormatName | Literal["ulaw", "alaw"] = "mp3"
     speed: float = 1.0
     sample_rate: int | None = None
+    bit_rate: int | None = None
 
     @property
     def media_type(self) -> str:
-        return FORMATS[self.format].media_type
+        return format_of(self.format).media_type
 
     def rate_for(self, model_rate: int) -> int:
         """Sample rate of the file in Hz. `model_rate` is the model's, in Hz."""
-        return self.sample_rate or FORMATS[self.format].sample_rate or model_rate
+        return self.sample_rate or format_of(self.format).sample_rate or model_rate
+
+    def new_encoder(self, model_rate: int) -> Encoder:
+        """An encoder of a new file."""
+        rate = self.rate_for(model_rate)
+        if self.bit_rate is not None and self.format in LOSSY:
+            return LOSSY[self.format](rate, self.bit_rate)
+        return format_of(self.format).encoder(rate)
+
+    def new_shared_encoder(self, model_rate: int) -> SharedEncoder:
+        """An encoder of one new file for several utterances."""
+        rate = self.rate_for(model_rate)
+        frame_samples = {
+            "mp3": 1152 if rate >= MPEG1_RATE else 576,
+            "opus": rate // OPUS_FRAMES_PER_S,
+            "aac": 1024,
+            "flac": rate // FlacEncoder.blocks_per_s,
+        }
+        return SharedEncoder(self.new_encoder(model_rate), HELD_FRAMES * frame_samples.get(self.format, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +68,15 @@ class Piece:
 class SpeechEncoder:
     """A pipeline: samples → tempo → sample rate → container. A stage that would change nothing is left out."""
 
-    def __init__(self, options: AudioOptions, model_rate: int) -> None:
+    def __init__(self, options: AudioOptions, model_rate: int, encoder: Encoder | None = None) -> None:
+        """`encoder` writes the file; None begins a new one."""
         rate = options.rate_for(model_rate)
         self._effects: list[Effect] = []
         if options.speed != 1.0:
             self._effects.append(TimeStretch(options.speed, model_rate))
         if rate != model_rate:
             self._effects.append(Resampler(model_rate, rate))
-        self._encoder = FORMATS[options.format].encoder(rate)
+        self._encoder = encoder or options.new_encoder(model_rate)
         self._samples_per_s = model_rate * options.speed
         """Samples of the model per second of the file."""
         self._takes_long = bool(self._effects) or options.format in ("mp3", "opus", "aac")

@@ -56,13 +56,17 @@ class UsageObject(BaseModel):
 
 
 class BatchResult(BaseModel):
-    """The result of one item: its file in base64, or the error. `warnings` say what of the text is not spoken."""
+    """The result of one item: its file in base64, or the error. `warnings` say what of the text is not spoken.
+
+    `finish_reason` is "length" if the item's max_new_tokens ended its speech.
+    """
 
     index: int
     status: Literal["success", "error"]
     audio_data: str | None = None
     media_type: str | None = None
     usage: UsageObject | None = None
+    finish_reason: Literal["stop", "length"] | None = None
     warnings: list[str] = []
     status_code: int = 200
     error: ErrorDetail | None = None
@@ -145,6 +149,7 @@ class BatchResponse(SpokenResponse):
             audio_data=audio_data,
             media_type=job.audio.media_type,
             usage=usage,
+            finish_reason="length" if cost.is_cut_short else "stop",
             warnings=list(job.warnings),
         )
 

@@ -7,7 +7,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from fastapi import FastAPI
@@ -21,6 +21,7 @@ from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import open_engines
 from vivavoce_server.reading import warm_up
 from vivavoce_server.sighup import SighupHandler
+from vivavoce_server.wyoming import WyomingServer
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +49,16 @@ def run(args: argparse.Namespace) -> int:
         return USAGE_ERROR
     log_to_stderr(config.log_level, as_json=config.log_format == "json")
     log.info("settings: %s %s", config, engine_config)
-    try:
-        listener = bind(config.host, config.port)
-    except OSError as error:
-        print(f"vivavoce: cannot listen on {config.host}:{config.port}: {error}", file=sys.stderr)
-        return FAILURE
+    listeners = []
+    addresses = [(config.host, config.port)]
+    if config.wyoming_port:
+        addresses.append((config.wyoming_host, config.wyoming_port))
+    for host, port in addresses:
+        try:
+            listeners.append(bind(host, port))
+        except OSError as error:
+            print(f"vivavoce: cannot listen on {host}:{port}: {error}", file=sys.stderr)
+            return FAILURE
     engines: Mapping[str, SpeechEngine] = {}
     try:
         engines = open_engines(config, engine_config)
@@ -60,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
             warm_up((engine.info for engine in engines.values()), config)
             for engine in engines.values():
                 engine.start()
-        serve(create_app(engines, config, keyring), config, listener, sighup)
+        serve(create_app(engines, config, keyring), config, listeners, sighup)
     except EngineError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
         return FAILURE
@@ -84,8 +90,13 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def serve(app: FastAPI, config: ServerConfig, listener: socket.socket, sighup: SighupHandler) -> None:
-    """Runs the app on a bound socket until a signal. Prints the address as soon as the server answers."""
+def serve(app: FastAPI, config: ServerConfig, listeners: Sequence[socket.socket], sighup: SighupHandler) -> None:
+    """Runs the app on a bound socket until a signal. Prints the address as soon as the server answers.
+
+    `listeners` are the socket for HTTP, and the one for the Wyoming protocol if there is one.
+    """
+    listener, *others = listeners
+    wyoming = WyomingServer(app.state.service, others[0]) if others else None
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "localhost"
@@ -95,8 +106,10 @@ def serve(app: FastAPI, config: ServerConfig, listener: socket.socket, sighup: S
     def begin() -> None:
         freeze_gc()
         announce(url, first, config)
+        if wyoming is not None:
+            print(f"Wyoming clients find it at tcp://{config.wyoming_host}:{config.wyoming_port}", flush=True)
 
-    DrainingServer(app, config, begin, sighup).run(sockets=[listener])
+    DrainingServer(app, config, begin, sighup, wyoming).run(sockets=[listener])
 
 
 def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:

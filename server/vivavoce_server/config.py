@@ -41,9 +41,18 @@ def _split_commas(value: object) -> object:
     return tuple(filter(None, (part.strip() for part in value.split(",")))) if isinstance(value, str) else value
 
 
+def _checked_aliases(entries: tuple[str, ...]) -> tuple[str, ...]:
+    for entry in entries:
+        name, _, voice = entry.partition("=")
+        if not name.strip() or not voice.strip():
+            raise ValueError(f"must be NAME=VOICE, not {entry!r}")
+    return entries
+
+
 # NoDecode: an environment variable holds the list as text, not as JSON.
 CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas)]
 HostList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas), AfterValidator(checked_hosts)]
+AliasList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas), AfterValidator(_checked_aliases)]
 SecretList = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_commas)]
 
 
@@ -56,6 +65,10 @@ class ServerConfig(BaseModel):
     """Address to listen on. 0.0.0.0 means every interface."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on. 0 selects a free one."""
+    wyoming_port: int = Field(default=0, ge=0, le=65535)
+    """Port for the Wyoming protocol, by which Home Assistant finds a voice; its usual one is 10200. 0 turns it off."""
+    wyoming_host: str = "127.0.0.1"
+    """Address to listen on for the Wyoming protocol. It has no keys: everybody who reaches it may speak."""
     model: CommaList = ()
     """Checkpoint folder or hub id, or NAME=CHECKPOINT. Repeat the flag (in a variable: separate by commas) to serve
     several. The default is the voice that ships with Vivavoce. `fake` plays tones and needs no torch."""
@@ -106,6 +119,9 @@ class ServerConfig(BaseModel):
     ~/.local/share."""
     max_voices: int = Field(default=1000, ge=0)
     """Maximum number of stored voices. 0 turns storing off."""
+    voice_aliases: AliasList = ()
+    """Voices for names that ElevenLabs' clients send, as NAME=VOICE, separated by commas. NAME is one of ElevenLabs'
+    voice ids, or any other name."""
     cors_origins: CommaList = ()
     """Web origins whose pages may call the server, separated by commas. * means any."""
     api_keys: SecretList = ()

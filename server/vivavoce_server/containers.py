@@ -4,6 +4,7 @@ Every encoder writes one header at the beginning, can leave the length open, and
 """
 
 import struct
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
@@ -116,8 +117,10 @@ class FfmpegEncoder:
     sample_format: ClassVar[str] = "fltp"
     muxer_options: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, sample_rate: int) -> None:
+    def __init__(self, sample_rate: int, bit_rate: int | None = None) -> None:
+        """`bit_rate` is in bits per second; None leaves it to the format."""
         self._sample_rate = sample_rate
+        self._bit_rate = bit_rate
         self._samples = 0
         self._written = _Written()
         options = {"flush_packets": "1", **self.muxer_options}
@@ -154,8 +157,8 @@ class Mp3Encoder(FfmpegEncoder):
 
     def codec_options(self) -> dict[str, str]:
         # Without a bit reservoir, a frame can leave as soon as it is full.
-        rate = "64k" if self._sample_rate < 16000 else "128k"
-        return {"b": rate, "compression_level": "7", "reservoir": "0"}
+        rate = self._bit_rate or (64_000 if self._sample_rate < 16000 else 128_000)
+        return {"b": str(rate), "compression_level": "7", "reservoir": "0"}
 
 
 class OpusEncoder(FfmpegEncoder):
@@ -165,7 +168,7 @@ class OpusEncoder(FfmpegEncoder):
     muxer_options: ClassVar[dict[str, str]] = {"page_duration": "20000"}
 
     def codec_options(self) -> dict[str, str]:
-        return {"b": "64k", "frame_duration": "20"}
+        return {"b": str(self._bit_rate or 64_000), "frame_duration": "20"}
 
 
 class AacEncoder(FfmpegEncoder):
@@ -174,7 +177,7 @@ class AacEncoder(FfmpegEncoder):
     muxer, codec = "adts", "aac"
 
     def codec_options(self) -> dict[str, str]:
-        return {"b": "48k" if self._sample_rate < 16000 else "96k"}
+        return {"b": str(self._bit_rate or (48_000 if self._sample_rate < 16000 else 96_000))}
 
 
 class FlacEncoder(FfmpegEncoder):
@@ -215,3 +218,29 @@ FORMATS: dict[FormatName, AudioFormat] = {
     "wav": AudioFormat("audio/wav", WavEncoder),
     "pcm": AudioFormat("audio/pcm", PcmEncoder),
 }
+LOSSY: dict[str, type[FfmpegEncoder]] = {"mp3": Mp3Encoder, "opus": OpusEncoder, "aac": AacEncoder}
+"""Formats whose bit rate can be chosen."""
+
+
+class SharedEncoder:
+    """One file for several utterances, whose end stays open.
+
+    `flush` ends an utterance. It pushes out the samples that the encoder still holds, by short silence behind them.
+    A thread of an utterance that was cut off may still be encoding when the next one begins, hence the lock.
+    """
+
+    def __init__(self, encoder: Encoder, held_samples: int) -> None:
+        """`held_samples` is the largest number of samples that the encoder holds back."""
+        self._encoder = encoder
+        self._held_samples = held_samples
+        self._lock = threading.Lock()
+
+    def feed(self, pcm: Samples) -> bytes:
+        with self._lock:
+            return self._encoder.feed(pcm)
+
+    def flush(self) -> bytes:
+        return self.feed(np.zeros(self._held_samples, np.float32)) if self._held_samples else b""
+
+    def complete(self, body: bytes) -> bytes:
+        return self._encoder.complete(body)

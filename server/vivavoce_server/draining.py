@@ -18,6 +18,7 @@ from vivavoce_server.config import ServerConfig
 from vivavoce_server.service import Service
 from vivavoce_server.sighup import SighupHandler
 from vivavoce_server.uvicorn_sockets import connection_options
+from vivavoce_server.wyoming import WyomingServer
 
 log = logging.getLogger(__name__)
 
@@ -28,15 +29,20 @@ CLOSE_CONNECTIONS_S = 1
 class DrainingServer(uvicorn.Server):
     """The server process's reaction to signals.
 
-    The first SIGTERM or SIGINT drains the server within `grace_s`. It keeps listening, so that a load balancer reads
-    "not ready" instead of a refused connection. The second one exits at once. SIGHUP reloads the keys, or drains if the
-    terminal has been closed.
+    The first SIGTERM or SIGINT drains the server within `grace_s`. Live connections that say nothing are told at once.
+    The server keeps listening, so that a load balancer reads "not ready" instead of a refused connection. The second
+    signal makes it exit at once. SIGHUP reloads the keys, or drains if the terminal has been closed.
     """
 
     def __init__(
-        self, app: FastAPI, config: ServerConfig, on_started: Callable[[], None], sighup: SighupHandler | None = None
+        self,
+        app: FastAPI,
+        config: ServerConfig,
+        on_started: Callable[[], None],
+        sighup: SighupHandler | None = None,
+        wyoming: WyomingServer | None = None,
     ) -> None:
-        """`sighup` None leaves SIGHUP unhandled."""
+        """`sighup` None leaves SIGHUP unhandled. `wyoming` lives as long as this server."""
         super().__init__(
             uvicorn.Config(
                 app,
@@ -56,6 +62,7 @@ class DrainingServer(uvicorn.Server):
         self._settings = config
         self._on_started = on_started
         self._sighup = sighup
+        self._wyoming = wyoming
         self._draining: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -64,7 +71,14 @@ class DrainingServer(uvicorn.Server):
         if self._sighup is not None:
             self._sighup.serve(self._loop, self._reload, self._start_draining)
         await super().startup(sockets)
+        if self._wyoming is not None:
+            await self._wyoming.start()
         self._on_started()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._wyoming is not None:
+            await self._wyoming.stop()
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # uvicorn must not record the signal: it would raise it again after a clean stop, and the exit status would be a
@@ -96,6 +110,10 @@ class DrainingServer(uvicorn.Server):
         except TimeoutError:
             log.warning("%d utterances are cut off after %g s", self._service.speaking, grace_s)
             await self._cut_off()
+        # uvicorn would close them with a code of its own.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_CONNECTIONS_S):
+                await self._service.no_sessions.wait()
         self.should_exit = True
 
     async def _cut_off(self) -> None:

@@ -159,12 +159,16 @@ def http_error_response(status: int, message: str) -> JSONResponse:
     return error_response(status, ErrorDetail(message=message, type=INVALID_REQUEST, param=None, code=code))
 
 
-async def _on_api_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ApiError)
+def api_error_response(error: ApiError) -> JSONResponse:
     response = error_response(error.status, error.detail, error.retry_after_s)
     if error.status == UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
+
+
+async def _on_api_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ApiError)
+    return api_error_response(error)
 
 
 async def _on_engine_error(_: Request, error: Exception) -> JSONResponse:

@@ -1,6 +1,7 @@
-"""Framing of the file's bytes in a response: as the body itself, or in base64 inside server-sent events."""
+"""Framing of the file's bytes in a response: as the body itself, or in base64 inside events or lines of JSON."""
 
 import base64
+import json
 from typing import Protocol
 
 from sse_starlette import JSONServerSentEvent, ServerSentEvent
@@ -9,12 +10,15 @@ from vivavoce_engine import EngineError
 from vivavoce_server.errors import engine_error_detail
 from vivavoce_server.speech import Usage
 
+CUT_SHORT = "length"
+"""The `finish_reason` of speech that the request's max_new_tokens ended. Other speech has none."""
+
 
 class Framing(Protocol):
     """Wraps pieces of the file for transfer.
 
     `heartbeat` keeps proxies from closing the connection while there is no audio; None if nothing may come between
-    pieces of audio. `failure` returns None if the transfer is to break off.
+    pieces of audio. `failure` is the last piece before the transfer breaks off; None for none.
     """
 
     media_type: str
@@ -45,6 +49,24 @@ class AudioFraming:
         return None
 
 
+class TimestampsFraming:
+    """Sends ElevenLabs' objects, one JSON object a line. Their times are null: nothing here knows them yet."""
+
+    media_type = "application/json"
+    heartbeat: bytes | None = None
+
+    def piece(self, audio: bytes) -> bytes:
+        encoded = base64.b64encode(audio).decode()
+        line = json.dumps({"audio_base64": encoded, "alignment": None, "normalized_alignment": None})
+        return line.encode() + b"\n"
+
+    def end(self, usage: Usage) -> bytes:
+        return b""
+
+    def failure(self, error: EngineError) -> bytes | None:
+        return None
+
+
 class SseFraming:
     """Sends OpenAI's events: speech.audio.delta, then speech.audio.done or speech.audio.error."""
 
@@ -60,7 +82,8 @@ class SseFraming:
             "output_tokens": usage.output_tokens,
             "total_tokens": usage.total_tokens,
         }
-        return _event("speech.audio.done", usage=counts)
+        cut_short = {"finish_reason": CUT_SHORT} if usage.is_cut_short else {}
+        return _event("speech.audio.done", usage=counts, **cut_short)
 
     def failure(self, error: EngineError) -> bytes | None:
         _, detail = engine_error_detail(error)

@@ -2,14 +2,15 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from vivavoce_text import STAGES
 
-from vivavoce_server.access import CallerDep, identify
+from vivavoce_server.access import ELEVENLABS_HEADER, CallerDep, identify
 from vivavoce_server.containers import FORMATS
 from vivavoce_server.deadlines import MaxWaitDep
+from vivavoce_server.elevenlabs_options import ElevenLabsModel, elevenlabs_models
 from vivavoce_server.errors import ErrorBody
 from vivavoce_server.framing import AudioFraming, SseFraming
 from vivavoce_server.jobs import prepare
@@ -119,7 +120,10 @@ async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max
 
 
 @router.get("/models")
-async def list_models(service: ServiceDep) -> ModelList:
+async def list_models(request: Request, service: ServiceDep) -> ModelList | list[ElevenLabsModel]:
+    """Lists the models as OpenAI does; for a client that sends ElevenLabs' header, as ElevenLabs does."""
+    if ELEVENLABS_HEADER in request.headers:
+        return elevenlabs_models(service)
     return ModelList(data=[model_object(service, name) for name in service.engines])
 
 

@@ -34,7 +34,7 @@ class SpeechJob:
     """The parts of one file, in order. A job has none until it is `read`, and never if its text arrives later.
 
     `text_plan` tells how its text is read, also one that arrives later. `spoken` is what will be said, and `warnings`
-    say what of the text will not. `max_part_chars` is the longest part, in characters.
+    say what of the request will not be as it was asked for. `max_part_chars` is the longest part, in characters.
 
     `model` is the engine's name on this server. `options_without_voice` apply to every utterance; `find_voice` adds the
     voice. `seed_is_fixed` is true if the client chose the seed. The job is refused as Overloaded unless its first text
@@ -82,7 +82,7 @@ class SpeechJob:
         if texts > 1 and options.seed is None:
             # All parts share one seed, so that they sound like one recording.
             options = replace(options, seed=draw_seed())
-        warnings = warnings_of(self.text_plan, request.input, spoken)
+        warnings = self.warnings + warnings_of(self.text_plan, request.input, spoken)
         return replace(self, parts=tuple(parts), spoken=spoken, warnings=warnings, options_without_voice=options)
 
     async def find_voice(self) -> UtteranceOptions:

@@ -28,12 +28,17 @@ class Service:
     created_s: int = field(default_factory=lambda: int(time.time()))
     speaking: int = 0
     """Number of speech responses in progress."""
-    draining: bool = False
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the server drains."""
     silence: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while there is no speech in progress."""
 
     live_sessions: int = 0
-    """Number of open live connections."""
+    """Number of open live connections whose key is known, if there are keys."""
+    no_sessions: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while there is no open live connection."""
+    sessions_without_key: int = 0
+    """Number of open live connections that have not sent a key yet. They take no place from those that have."""
 
     metrics: Metrics = field(init=False)
     references: References = field(init=False)
@@ -42,6 +47,7 @@ class Service:
         if not self.engines:
             raise ValueError("a server needs at least one engine")
         self.silence.set()
+        self.no_sessions.set()
         engines = tuple(self.engines.values())
         for engine in engines:
             engine.share_queue(engines)
@@ -62,6 +68,10 @@ class Service:
         raise ApiError(404, message, "model", "model_not_found")
 
     @property
+    def draining(self) -> bool:
+        return self.stopping.is_set()
+
+    @property
     def ready(self) -> bool:
         return not self.draining and all(engine.ready for engine in self.engines.values())
 
@@ -70,8 +80,11 @@ class Service:
         return any(engine.failed for engine in self.engines.values())
 
     def drain(self) -> None:
-        """Refuses new speech from now on. Running speech continues, and may still submit its later parts."""
-        self.draining = True
+        """Refuses new speech from now on. Running speech continues, and may still submit its later parts.
+
+        Live connections are closed as soon as they have nothing to say.
+        """
+        self.stopping.set()
 
     @contextmanager
     def count_speech(self) -> Iterator[None]:
@@ -81,7 +94,7 @@ class Service:
             NotServing: the server is about to stop.
         """
         if self.draining:
-            raise NotServing("the server is stopping")
+            raise stopping()
         self.speaking += 1
         self.silence.clear()
         try:
@@ -99,16 +112,37 @@ class Service:
             NotServing: the server is about to stop.
             Overloaded: the maximum number of connections is open.
         """
-        if self.draining:
-            raise NotServing("the server is stopping")
-        if self.live_sessions >= self.config.live_max_sessions:
-            raise Overloaded(f"{self.live_sessions} live connections are open already", SESSION_RETRY_S)
+        self._check_sessions(self.live_sessions)
         self.live_sessions += 1
+        self.no_sessions.clear()
         try:
             with self.metrics.live_sessions.track_inprogress():
                 yield
         finally:
             self.live_sessions -= 1
+            if not self.live_sessions:
+                self.no_sessions.set()
+
+    @contextmanager
+    def count_session_without_key(self) -> Iterator[None]:
+        """Counts a live connection until its key comes. Raises as `count_session`."""
+        self._check_sessions(self.sessions_without_key)
+        self.sessions_without_key += 1
+        try:
+            yield
+        finally:
+            self.sessions_without_key -= 1
+
+    def _check_sessions(self, number: int) -> None:
+        if self.draining:
+            raise stopping()
+        if number >= self.config.live_max_sessions:
+            raise Overloaded(f"{number} live connections are open already", SESSION_RETRY_S)
+
+
+def stopping() -> NotServing:
+    """The refusal of a server that is about to stop."""
+    return NotServing("the server is stopping")
 
 
 async def get_service(request: Request) -> Service:

@@ -12,6 +12,7 @@ import numpy as np
 from vivavoce_engine import (
     AudioStream,
     EndlessSpeech,
+    Finished,
     SpokenContext,
     UtteranceOptions,
     draw_seed,
@@ -26,14 +27,29 @@ from vivavoce_server.metrics import SpeechMeter
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Usage of a request: text tokens in, codec frames out."""
+    """Usage of a request: text tokens in, codec frames out.
+
+    `is_cut_short` is true if the request's own max_new_tokens ended a text.
+    """
 
     input_tokens: int
     output_tokens: int
+    is_cut_short: bool = False
 
     @property
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens
+
+
+def is_cut_short(finished: Finished, max_frames: int | None) -> bool:
+    """True if the client's own limit ended a text, false if the speech ended by itself.
+
+    Raises:
+        EndlessSpeech: another limit ended it, which the client does not know.
+    """
+    if finished.reason == "length" and finished.frames != max_frames:
+        raise EndlessSpeech(f"the speech was cut off after {finished.frames} frames, the most that the model makes")
+    return finished.reason == "length"
 
 
 class Speech:
@@ -95,7 +111,11 @@ class Speech:
     def usage(self) -> Usage:
         """Usage of the texts that have been heard to their end."""
         ended = [stream.finished for stream in self._streams if stream.finished]
-        return Usage(sum(text.text_tokens for text in ended), sum(text.frames for text in ended))
+        return Usage(
+            sum(text.text_tokens for text in ended),
+            sum(text.frames for text in ended),
+            any(is_cut_short(text, self._options.max_frames) for text in ended),
+        )
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yields the bytes of the file. Each piece leaves as soon as its audio is made, and is never empty.
@@ -143,5 +163,7 @@ class Speech:
             async for chunk in stream:
                 self._meter.add_audio(len(chunk.pcm) / sample_rate)
                 yield chunk.pcm
+            if stream.finished:
+                is_cut_short(stream.finished, self._options.max_frames)
         if self._streams and (finished := self._streams[0].finished):
             self._meter.add_queue_wait(finished.queue_wait_s)

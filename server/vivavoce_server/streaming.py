@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from vivavoce_engine import EngineError, Overloaded
 
 from vivavoce_server.access import Caller
-from vivavoce_server.framing import Framing
+from vivavoce_server.framing import CUT_SHORT, Framing
 from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.metrics import UNKNOWN_MODEL, RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.reading import WARNINGS_HEADER, warnings_header
@@ -91,11 +91,10 @@ class SpokenResponse(Response, ABC):
 
 
 class SpeechResponse(SpokenResponse):
-    """Sends speech while it is made, or as a whole; the bytes are the same.
+    """Sends speech while it is made, or as a whole, which is then one piece of the framing; the file is the same.
 
-    The status is sent with the first audio, so an earlier failure is a proper error response. After a later failure,
-    server-sent events end with an error event, and a bare file breaks off. The client then sees an incomplete transfer,
-    never a complete file.
+    The status is sent with the first audio, so an earlier failure is a proper error response. A later failure breaks
+    the transfer off, after an error event if there are events. The client then never sees a complete file.
     """
 
     def __init__(
@@ -132,10 +131,13 @@ class SpeechResponse(SpokenResponse):
             meter.end(outcome)
 
     async def _send_whole(self, speech: Speech, send: Send) -> RequestOutcome:
-        body, usage = await speech.whole()
+        file, usage = await speech.whole()
+        body = self._framing.piece(file)
         self.headers["Content-Length"] = str(len(body))
         self.headers["X-Usage-Input-Tokens"] = str(usage.input_tokens)
         self.headers["X-Usage-Output-Tokens"] = str(usage.output_tokens)
+        if usage.is_cut_short:
+            self.headers["X-Finish-Reason"] = CUT_SHORT
         await self.start(send)
         await send({"type": "http.response.body", "body": body})
         return "completed"
@@ -152,8 +154,9 @@ class SpeechResponse(SpokenResponse):
             log.error("speech broke off: %s", error)
             last = self._framing.failure(error)
             if last is not None:
-                await send({"type": "http.response.body", "body": last})
-            # Without a last body message, the ASGI server cuts the connection.
+                await send({"type": "http.response.body", "body": last, "more_body": True})
+            # Without a last body message, the ASGI server cuts the connection. Some clients pass over an event of an
+            # error, and take a transfer that ends properly for complete speech.
             # After a heartbeat, the engine may still refuse the request.
             return "refused" if isinstance(error, Overloaded) and not meter.heard else "cut_off"
         await send({"type": "http.response.body", "body": self._framing.end(speech.usage)})

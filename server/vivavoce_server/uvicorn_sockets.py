@@ -1,7 +1,11 @@
 """Connections of uvicorn: limits, pings, and time-outs for peers that stop sending or reading."""
 
 import asyncio
+import fcntl
 import logging
+import socket
+import struct
+import termios
 from functools import partial
 from typing import Any
 
@@ -28,6 +32,8 @@ PING_TIMEOUT_S = 20.0
 """Seconds without an answer to a ping after which a peer counts as gone: at most 30 s after its last sign of life."""
 ABORT_S = 10.0
 """Seconds that a peer has to take the last bytes and the close message."""
+RESET_POLL_S = 0.05
+"""Seconds between two looks at the bytes that a peer has not acknowledged, before its connection is reset."""
 
 
 class TimedHttp(H11Protocol):
@@ -53,6 +59,7 @@ class TimedHttp(H11Protocol):
         self._arriving: asyncio.TimerHandle | None = None
         self._awaited: object = h11.DONE
         """State of the client in h11: IDLE while a head is awaited, SEND_BODY while a body is."""
+        self._is_upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -66,18 +73,37 @@ class TimedHttp(H11Protocol):
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self.transport.set_write_buffer_limits()
         super().handle_websocket_upgrade(event)
+        # h11 now waits for a body, and this protocol hears no more of the connection, not even its end.
+        self._is_upgraded = True
+        self._stop_clocks()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._await_request(h11.DONE)  # uvicorn has its own time-out between two requests
+        # The head of the next request may be here already. Before a head, uvicorn has its own time-out.
+        state = self.conn.their_state
+        self._await_request(h11.DONE if state is h11.IDLE else state)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_clocks()
+        if exc is None and self._ends_by_closing():
+            _reset_when_read(self.transport.get_extra_info("socket"), self.loop)
+        super().connection_lost(exc)
+
+    def _ends_by_closing(self) -> bool:
+        """True if the connection's end would be taken for the end of a response that has broken off."""
+        cycle = self.cycle
+        if cycle is None or not cycle.response_started or cycle.response_complete:
+            return False
+        return self.conn.their_http_version == b"1.0"
+
+    def _stop_clocks(self) -> None:
         self._await_request(h11.DONE)
         self.resume_writing()
-        super().connection_lost(exc)
 
     def _await_request(self, state: object) -> None:
         """Starts a clock when the next part of a request is awaited. Further bytes of it do not restart the clock."""
+        if self._is_upgraded:
+            state = h11.DONE
         if state is self._awaited:
             return
         self._awaited = state
@@ -103,8 +129,35 @@ class TimedHttp(H11Protocol):
         self.transport.abort()
 
 
+def _reset_when_read(peer: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    """Keeps a connection open until the peer has acknowledged all bytes, ABORT_S at most. Then resets it.
+
+    The caller closes its own socket. An earlier reset would drop the bytes on their way.
+    """
+    held = peer.dup()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    until_s = loop.time() + ABORT_S
+
+    def look() -> None:
+        (unread,) = struct.unpack("i", fcntl.ioctl(held, termios.TIOCOUTQ, b"\0" * 4))
+        if unread and loop.time() < until_s:
+            loop.call_later(RESET_POLL_S, look)
+        else:
+            held.close()
+
+    look()
+
+
 class TimedWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol, with a time-out for a peer that reads nothing."""
+
+    def keepalive_timeout(self) -> None:
+        if self.read_paused:
+            # The server is busy with a message. The answer to the ping may lie behind it.
+            assert self.ping_timeout is not None
+            self.pong_timer = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
+            return
+        super().keepalive_timeout()
 
     async def send(self, message: ASGISendEvent) -> None:
         if message["type"] == "websocket.close":

@@ -88,14 +88,16 @@ def read_all(reader: socket.socket) -> bytes:
     return received
 
 
-def test_a_taken_port_is_told_before_the_model_loads() -> None:
+@pytest.mark.parametrize("flags", [("--port",), ("--port", "0", "--wyoming-port")], ids=["http", "wyoming"])
+def test_a_taken_port_is_told_before_the_model_loads(flags: tuple[str, ...]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        command = [*SERVE, "--model", "fake", "--port", str(taken.getsockname()[1])]
+        port = str(taken.getsockname()[1])
+        command = [*SERVE, "--model", "fake", *flags, port]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_S, check=False)
     assert ended.returncode == 1
-    assert "cannot listen on 127.0.0.1" in ended.stderr
+    assert f"cannot listen on 127.0.0.1:{port}" in ended.stderr
     assert "loading" not in ended.stderr
 
 

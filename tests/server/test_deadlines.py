@@ -149,7 +149,7 @@ async def test_a_wrong_header_of_a_live_socket_is_named(server: LiveServer, valu
 async def test_a_live_utterance_that_would_wait_too_long_is_told_and_may_be_tried_again() -> None:
     async with busy() as (server, _, gate), dial(server, additional_headers={HEADER: "60"}) as socket:
         await socket.configure()
-        await socket.say("Hi!")
+        await socket.say("Hi there ")  # a word is spoken once the word behind it is complete
         await socket.expect("audio.start")
         assert (await socket.error())["code"] == "queue_full"
         assert (await socket.expect("audio.done"))["cancelled"]

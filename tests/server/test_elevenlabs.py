@@ -4,9 +4,9 @@ import asyncio
 import base64
 import io
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import elevenlabs
 import numpy as np
@@ -14,11 +14,12 @@ import pytest
 import soundfile
 from elevenlabs.core.api_error import ApiError
 from elevenlabs.realtime_tts import text_chunker
+from numpy.typing import NDArray
 from pydantic import SecretStr
 from vivavoce_server import ServerConfig
-from vivavoce_server.live.elevenlabs import to_ulaw
+from vivavoce_server.telephony import to_alaw, to_ulaw
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support.live_server import LiveServer, live_server
 from tests.support.live_socket import pcm_of
@@ -75,10 +76,10 @@ async def test_its_own_client_hears_its_usual_mp3(server: LiveServer) -> None:
 
 @its_own_client
 async def test_its_own_client_is_told(server: LiveServer) -> None:
-    with pytest.raises(ApiError, match="API key"):
+    with pytest.raises(InvalidStatus, match="401"):
         await hear(server, key="sk-wrong")
     with pytest.raises(ApiError, match="no format"):
-        await hear(server, output_format="alaw_8000")
+        await hear(server, output_format="amr_8000")
     with pytest.raises(ApiError, match="no model"):
         await hear(server, model_id="other")
 
@@ -133,30 +134,54 @@ async def test_flush_ends_an_utterance(server: LiveServer) -> None:
     assert (others, code) == ([{"isFinal": True}], 1000)
 
 
-async def test_telephones_get_mu_law(server: LiveServer) -> None:
-    async with dial(server, f"output_format=ulaw_8000&xi-api-key={KEY}") as connection:
+@pytest.mark.parametrize(("output_format", "subtype"), [("ulaw_8000", "ULAW"), ("alaw_8000", "ALAW")])
+async def test_telephones_get_their_encodings(server: LiveServer, output_format: str, subtype: str) -> None:
+    async with dial(server, f"output_format={output_format}&xi-api-key={KEY}") as connection:
         for message in ({"text": " "}, {"text": "Hello"}, {"text": ""}):
             await connection.send(json.dumps(message))
         audio, _, _ = await all_of(connection)
     assert len(audio) == len("Hello") * 640
-    # soundfile's own decoder of a file that says it holds mu-law.
-    samples, _ = soundfile.read(io.BytesIO(audio), samplerate=8000, channels=1, format="RAW", subtype="ULAW")
+    # soundfile's own decoder of a file that says it holds this encoding.
+    samples, _ = soundfile.read(io.BytesIO(audio), samplerate=8000, channels=1, format="RAW", subtype=subtype)
     assert np.sqrt(np.mean(samples**2)) == pytest.approx(0.3 / np.sqrt(2), rel=0.05)
 
 
-def test_mu_law_is_that_of_others() -> None:
+@pytest.mark.parametrize(("encode", "subtype"), [(to_ulaw, "ULAW"), (to_alaw, "ALAW")])
+def test_telephone_encodings_are_those_of_others(
+    encode: Callable[[NDArray[np.int16]], bytes], subtype: Literal["ULAW", "ALAW"]
+) -> None:
     pcm = np.arange(-32768, 32768, dtype="<i2")
     file = io.BytesIO()
-    soundfile.write(file, pcm, 8000, format="RAW", subtype="ULAW")
-    decoded, _ = soundfile.read(
-        io.BytesIO(to_ulaw(pcm.tobytes())), samplerate=8000, channels=1, format="RAW", subtype="ULAW", dtype="int16"
-    )
-    expected, _ = soundfile.read(
-        io.BytesIO(file.getvalue()), samplerate=8000, channels=1, format="RAW", subtype="ULAW", dtype="int16"
-    )
+    soundfile.write(file, pcm, 8000, format="RAW", subtype=subtype)
+
+    def decoded(coded: bytes) -> NDArray[np.int32]:
+        raw = io.BytesIO(coded)
+        samples, _ = soundfile.read(raw, samplerate=8000, channels=1, format="RAW", subtype=subtype, dtype="int16")
+        wide: NDArray[np.int32] = samples.astype(np.int32)
+        return wide
+
     # Both round to the nearest level; which of two that are equally near is taken differs.
-    error = np.abs(decoded.astype(np.int32) - pcm)
-    assert (error <= np.maximum(np.abs(expected.astype(np.int32) - pcm), np.abs(pcm.astype(np.int32)) // 24 + 8)).all()
+    error, allowed = np.abs(decoded(encode(pcm)) - pcm), np.abs(decoded(file.getvalue()) - pcm)
+    assert (error <= np.maximum(allowed, np.abs(pcm.astype(np.int32)) // 24 + 8)).all()
+
+
+async def test_a_flush_needs_no_text_and_loses_no_blank(server: LiveServer) -> None:
+    async with dial(server, f"output_format=pcm_24000&xi-api-key={KEY}&language_code=en-US") as connection:
+        for message in (
+            {"text": " ", "generation_config": {"chunk_length_schedule": [50]}, "voice_settings": None},
+            {"text": "One", "try_trigger_generation": True},
+            {"flush": True},
+            {"text": None, "flush": True},
+            # The first utterance is still speaking.
+            {"text": "two"},
+            {"text": " "},
+            {"text": "three"},
+            {"close_socket": True},
+        ):
+            await connection.send(json.dumps(message))
+        audio, others, code = await all_of(connection)
+    assert audio == pcm_of(5, len("One")) + pcm_of(5, len("two three"))
+    assert (others, code) == ([{"isFinal": True}], 1000)
 
 
 @pytest.mark.parametrize(

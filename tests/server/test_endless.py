@@ -10,6 +10,7 @@ from vivavoce_engine.fake_runner import FakeRunner
 from vivavoce_server import ServerConfig
 
 from tests.server.test_metrics import scrape
+from tests.support.broken import broken_text
 from tests.support.live_server import live_server
 from tests.support.live_socket import dial, pcm_of
 
@@ -80,9 +81,10 @@ def test_an_item_of_a_batch_is_a_whole_answer() -> None:
     assert len(runner.seeds) == 3
 
 
-def test_events_end_with_an_error() -> None:
+def test_events_end_with_an_error_and_the_transfer_breaks_off() -> None:
     with live_server(Engine(Endless(attempts=1), EngineConfig())) as server:
-        text = httpx.post(server.url + SPEECH, json=body(stream=True, stream_format="sse")).text
+        with httpx.stream("POST", server.url + SPEECH, json=body(stream=True, stream_format="sse")) as response:
+            text = broken_text(response)
         numbers = scrape(server)
     assert "event: speech.audio.delta" in text
     assert text.rstrip().rsplit("\r\n\r\n", 1)[-1].startswith("event: speech.audio.error")

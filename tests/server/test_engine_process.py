@@ -18,6 +18,7 @@ from vivavoce_engine.process import watcher
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
+from tests.support.broken import broken_text_of
 from tests.support.faulty_models import SHORT, SHORT_RECORDING_S, SLOW, faulty_model
 from tests.support.live_server import live_server
 from tests.support.live_socket import pcm_of
@@ -112,9 +113,10 @@ async def bytes_of_stream(client: httpx.AsyncClient) -> str:
 
 
 async def events_of_stream(client: httpx.AsyncClient) -> dict[str, Any]:
-    """The last event."""
+    """The last event before the transfer breaks off."""
     async with client.stream("POST", SPEECH, json={**LONG, "stream_format": "sse"}) as response:
-        events = [json.loads(line[6:]) async for line in response.aiter_lines() if line.startswith("data: {")]
+        text = await broken_text_of(response)
+    events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
     last: dict[str, Any] = events[-1]
     return last
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from vivavoce_engine.fake_runner import SAMPLE_RATE, SAMPLES_PER_FRAME, tone
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
-from vivavoce_server.containers import FORMATS, Mp3Encoder
+from vivavoce_server.containers import FORMATS, LOSSY, Mp3Encoder
 from vivavoce_server.effects import Samples
 from websockets.asyncio.client import connect
 
@@ -43,6 +43,7 @@ def hold(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hold]:
             return super().feed(pcm)
 
     monkeypatch.setitem(FORMATS, "mp3", replace(FORMATS["mp3"], encoder=HeldEncoder))
+    monkeypatch.setitem(LOSSY, "mp3", HeldEncoder)
     yield held
     held.released.set()
 
@@ -54,9 +55,8 @@ def server(hold: Hold) -> Iterator[LiveServer]:
         hold.released.set()  # it stops once nothing is encoded
 
 
-def mp3_of(text: str, options: AudioOptions) -> bytes:
+def mp3_of(text: str, encoder: SpeechEncoder) -> bytes:
     """The mp3 of a live utterance of the text, encoded a frame at a time."""
-    encoder = SpeechEncoder(options, SAMPLE_RATE)
     pcm = tone(SEED, 0, len(text))
     pieces = [encoder.feed(pcm[start : start + SAMPLES_PER_FRAME]) for start in range(0, len(pcm), SAMPLES_PER_FRAME)]
     return b"".join(pieces) + encoder.flush()
@@ -78,7 +78,7 @@ async def test_a_slow_encoder_of_the_live_socket_holds_up_nobody(server: LiveSer
         await socket.expect("audio.start")
         assert_serves_others(server, hold)
         hold.released.set()
-        assert (await socket.rest())[0] == mp3_of(TEXT, AudioOptions("mp3"))
+        assert (await socket.rest())[0] == mp3_of(TEXT, SpeechEncoder(AudioOptions("mp3"), SAMPLE_RATE))
 
 
 async def test_a_slow_encoder_of_elevenlabs_socket_holds_up_nobody(server: LiveServer, hold: Hold) -> None:
@@ -91,7 +91,9 @@ async def test_a_slow_encoder_of_elevenlabs_socket_holds_up_nobody(server: LiveS
         audio = b""
         while not (message := json.loads(await connection.recv())).get("isFinal"):
             audio += base64.b64decode(message["audio"])
-        assert audio == mp3_of(TEXT, AudioOptions("mp3", sample_rate=44100))
+        options = AudioOptions("mp3", sample_rate=44100, bit_rate=128_000)
+        shared = options.new_shared_encoder(SAMPLE_RATE)
+        assert audio == mp3_of(TEXT, SpeechEncoder(options, SAMPLE_RATE, shared))
 
 
 async def test_what_is_being_encoded_when_it_is_cancelled_never_comes(server: LiveServer, hold: Hold) -> None:
@@ -110,4 +112,4 @@ async def test_what_is_being_encoded_when_it_is_cancelled_never_comes(server: Li
         await socket.send("input.done")
         following = await socket.utterance()
         assert following.start["utterance_index"] == 1
-        assert following.audio == mp3_of("Next.", AudioOptions("mp3"))
+        assert following.audio == mp3_of("Next.", SpeechEncoder(AudioOptions("mp3"), SAMPLE_RATE))

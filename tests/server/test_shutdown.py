@@ -15,6 +15,7 @@ from vivavoce_server.cli import bind
 from vivavoce_server.draining import DrainingServer
 
 from tests.server.test_cli import SPEECH_BODY, address_of, raw_request
+from tests.support.broken import broken_text_of
 from tests.support.live_server import LiveServer, fake_engine
 from tests.support.live_socket import dial
 from tests.support.server_process import serving
@@ -54,7 +55,7 @@ async def test_each_kind_of_listener_is_told_that_it_is_cut_off(monkeypatch: pyt
         url = f"{server.url}/v1/audio/speech"
         async with httpx.AsyncClient(timeout=HUNG_S) as client, dial(server) as live:
             await live.configure()
-            await live.say("Hello")
+            await live.say("Hello there ")
             await live.expect("audio.start")
             await live.audio()
             whole = asyncio.create_task(client.post(url, json={**BODY, "stream": False}))
@@ -65,7 +66,7 @@ async def test_each_kind_of_listener_is_told_that_it_is_cut_off(monkeypatch: pyt
                 await asyncio.to_thread(wait_until, lambda: server.engine.stats().running == 4)
                 running.handle_exit(signal.SIGTERM, None)
 
-                text = (await events.aread()).decode()
+                text = await broken_text_of(events)
                 assert '"type":"speech.audio.delta"' in text
                 last = text.rstrip().rsplit("\r\n\r\n", 1)[-1]
                 assert last.startswith("event: speech.audio.error")
@@ -76,6 +77,25 @@ async def test_each_kind_of_listener_is_told_that_it_is_cut_off(monkeypatch: pyt
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_serving")
             assert int(refused.headers["retry-after"]) >= 1
             assert await live.close_code() == 1013
+
+
+async def test_idle_sockets_are_told_by_the_signal(tmp_path: Path) -> None:
+    with serving(tmp_path, "--model", "fake", "--grace-s", "3600") as (process, url):
+        async with dial(url) as silent, dial(url) as idle, dial(url) as speaking:
+            await idle.configure()
+            await speaking.configure()
+            await speaking.say("He said ", "it ")
+            await speaking.expect("audio.start")
+            process.send_signal(signal.SIGTERM)
+            for socket in (silent, idle):
+                assert (await socket.error())["code"] == "not_serving"
+                assert await socket.close_code() == 1013
+            assert process.poll() is None
+            await speaking.say("no.")
+            await speaking.send("input.done")
+            await speaking.rest()
+            assert await speaking.close_code() == 1013
+        assert process.wait(timeout=HUNG_S) == 0
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:

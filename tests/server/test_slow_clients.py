@@ -57,6 +57,7 @@ def test_a_reader_that_stops_rests_its_row_and_others_go_on(fields: dict[str, st
     engine = fake_engine(EngineConfig(max_unread_s=10))
     with live_server(engine) as server, client_of(server) as slow:
         ask(slow, {**LONG, **fields})
+        wait_until(lambda: engine.stats().running == 1)
         # It rests: steps go by without another frame of it.
         made = -1
         while made != (made := engine.stats().frames):

@@ -9,6 +9,7 @@ import pytest
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_server import streaming
 
+from tests.support.broken import broken_text
 from tests.support.live_server import Gate, LiveServer, fake_engine, live_server
 
 TEXT = "Hello there."
@@ -77,7 +78,9 @@ def test_failure_after_the_first_audio_is_an_event() -> None:
 
     steps: list[int] = []
     with live_server(fake_engine(before_step=fail_at_third_step)) as server:
-        text = post(server, stream_format="sse").text
+        url, fields = f"{server.url}/v1/audio/speech", {**BODY, "stream_format": "sse"}
+        with httpx.stream("POST", url, json=fields) as response:
+            text = broken_text(response)
     name, data = events(text)[-1]
     assert name == "speech.audio.error"
     error = {"message": "the engine stopped: boom", "type": "service_unavailable", "param": None, "code": "not_serving"}

@@ -1,7 +1,10 @@
 """WS /v1/audio/speech/stream: refusals, their messages, and the close codes."""
 
+import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -10,7 +13,8 @@ from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FakeRunner
 from vivavoce_server import ServerConfig
 from vivavoce_server.uvicorn_sockets import connection_options
-from websockets.exceptions import ConnectionClosed
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Origin
 
 from tests.support.live_server import Gate, LiveServer, fake_engine, live_server
@@ -179,11 +183,16 @@ async def test_too_much_that_waits_its_turn_closes_with_1008() -> None:
         wait_until(lambda: server.engine.stats().running == 0)
 
 
-async def test_no_first_message_closes_with_1008(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_key_the_first_message_must_come_soon(
+    keyed_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("vivavoce_server.live.connection.FIRST_MESSAGE_S", 0.01)
-    async with dial(server) as socket:
+    async with dial(keyed_server) as socket:
         assert (await socket.error())["code"] == "first_message_timeout"
         assert await socket.close_code() == 1008
+    async with dial(keyed_server, f"?api_key={KEY}") as socket:
+        await asyncio.sleep(0.1)
+        await socket.configure()
 
 
 async def test_an_utterance_that_gets_no_more_text_gives_up_its_row() -> None:
@@ -217,16 +226,49 @@ async def test_keys_may_come_in_three_places(keyed_server: LiveServer, place: st
         assert (await socket.utterance()).audio == pcm_of(5, 3)
 
 
-@pytest.mark.parametrize("query", ["", "?api_key=wrong"])
 @pytest.mark.parametrize("fields", [{}, {"api_key": "wrong"}])
-async def test_without_a_key_it_closes_with_1008(keyed_server: LiveServer, query: str, fields: dict[str, str]) -> None:
-    async with dial(keyed_server, query) as socket:
+async def test_without_a_key_it_closes_with_1008(keyed_server: LiveServer, fields: dict[str, str]) -> None:
+    async with dial(keyed_server) as socket:
         with suppress(ConnectionClosed):
             await socket.send("session.config", voice="heart", **fields)
         error = await socket.error()
         assert error["code"] == "invalid_api_key"
         assert "wrong" not in error["message"]
         assert await socket.close_code() == 1008
+
+
+async def refusal_of(url: str, **options: Any) -> tuple[int, dict[str, Any]]:
+    """Status and error object of a handshake that is refused."""
+    with pytest.raises(InvalidStatus) as refused:
+        await connect(url.replace("http", "ws"), proxy=None, **options)
+    response = refused.value.response
+    assert response.body is not None
+    return response.status_code, json.loads(response.body)["error"]
+
+
+@pytest.mark.parametrize("path", ["/v1/audio/speech/stream", "/v1/text-to-speech/heart/stream-input"])
+@pytest.mark.parametrize(("query", "headers"), [("?api_key=wrong", {}), ("", {"Authorization": "Bearer wrong"})])
+async def test_a_wrong_key_is_a_401_in_the_handshake(
+    keyed_server: LiveServer, path: str, query: str, headers: dict[str, str]
+) -> None:
+    status, error = await refusal_of(keyed_server.url + path + query, additional_headers=headers)
+    assert (status, error["code"]) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/audio/speech", "/audio/speech/stream"])
+async def test_a_path_without_a_socket_is_a_404_that_names_those_with_one(server: LiveServer, path: str) -> None:
+    status, error = await refusal_of(server.url + path)
+    assert (status, error["code"]) == (404, "not_found")
+    assert f"There is no WebSocket at {path}; there are /v1/audio/speech/stream," in error["message"]
+
+
+async def test_connections_without_a_key_take_no_place_from_others() -> None:
+    config = ServerConfig(api_keys=(SecretStr(KEY),), live_max_sessions=1)
+    with live_server(config=config) as server:
+        async with dial(server), dial(server) as too_many, dial(server, f"?api_key={KEY}") as socket:
+            assert await too_many.close_code() == 1013
+            await socket.configure()
+            assert server.service.sessions_without_key == server.service.live_sessions == 1
 
 
 async def test_a_keys_limit_counts_utterances_not_connections(keyed_server: LiveServer) -> None:
@@ -279,11 +321,13 @@ async def test_a_server_that_stops_finishes_what_it_says_and_closes_with_1013() 
             await speaking.send("input.done")
             await speaking.expect("audio.start")
             server.service.drain()
-            gate.open()
-            assert (await speaking.rest())[0] == pcm_of(5, 3)
-            await waiting.say("Hello")
+            # An idle connection is told at once, a speaking one when it has spoken.
             assert (await waiting.error())["code"] == "not_serving"
             assert await waiting.close_code() == 1013
+            gate.open()
+            assert (await speaking.rest())[0] == pcm_of(5, 3)
+            assert (await speaking.error())["code"] == "not_serving"
+            assert await speaking.close_code() == 1013
             async with dial(server) as late:
                 assert await late.close_code() == 1013
 

@@ -22,6 +22,7 @@ BROUGHT_BY = {
     "haproxy": "apt-get install haproxy",
     "nginx": "apt-get install nginx",
     "node": "apt-get install nodejs npm",
+    "npm": "apt-get install nodejs npm",
     "podman": "apt-get install podman",
     "prometheus": "apt-get install prometheus",
     "promtool": "apt-get install prometheus",

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class SlowReader(Exception):
@@ -17,6 +17,7 @@ class Outgoing:
     payload: str | bytes
     audio_bytes: int = 0
     audio_s: float = 0.0
+    lane: "Lane | None" = None
 
     @property
     def nbytes(self) -> int:
@@ -32,12 +33,12 @@ class Outbox:
         self._waiting: deque[Outgoing] = deque()
         self.waiting_bytes = 0
         """Bytes in the queue and in the message that is being sent."""
-        self._sending = False
+        self._sending: Outgoing | None = None
         self._arrived = asyncio.Event()
         self._taken = asyncio.Event()
 
-    def put(self, payload: str) -> None:
-        self._append(Outgoing(payload))
+    def put(self, payload: str, lane: "Lane | None" = None) -> None:
+        self._append(Outgoing(payload, lane=lane))
 
     async def put_audio(self, item: Outgoing) -> None:
         """Adds audio as soon as there is room. Raises SlowReader if the reader takes nothing for `stall_s`."""
@@ -55,17 +56,17 @@ class Outbox:
         self.waiting_bytes += item.nbytes
         self._arrived.set()
 
-    def drop_audio(self) -> list[Outgoing]:
-        """Removes and returns the audio that has not been sent."""
-        dropped = [item for item in self._waiting if item.audio_bytes]
-        self._waiting = deque(item for item in self._waiting if not item.audio_bytes)
+    def drop_audio(self, lane: "Lane") -> list[Outgoing]:
+        """Removes and returns the lane's audio that has not been sent."""
+        dropped = [item for item in self._waiting if item.audio_bytes and item.lane is lane]
+        self._waiting = deque(item for item in self._waiting if not (item.audio_bytes and item.lane is lane))
         self.waiting_bytes -= sum(item.nbytes for item in dropped)
         self._taken.set()
         return dropped
 
-    async def flushed(self) -> None:
-        """Returns when everything has been sent."""
-        while self._waiting or self._sending:
+    async def flushed(self, lane: "Lane | None" = None) -> None:
+        """Returns when everything of the lane, or of all lanes, has been sent."""
+        while any(lane is None or item.lane is lane for item in (*self._waiting, self._sending) if item is not None):
             self._taken.clear()
             await self._taken.wait()
 
@@ -76,8 +77,34 @@ class Outbox:
                 self._arrived.clear()
                 await self._arrived.wait()
             item = self._waiting.popleft()
-            self._sending = True
+            self._sending = item
             await send(item.payload)
-            self._sending = False
+            self._sending = None
             self.waiting_bytes -= item.nbytes
             self._taken.set()
+
+
+class Lane:
+    """The messages of one session in the outbox of its connection, which other sessions may share."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    def beside(self) -> "Lane":
+        """A lane for another session of the same connection."""
+        return Lane(self._outbox)
+
+    def put(self, payload: str) -> None:
+        self._outbox.put(payload, self)
+
+    async def put_audio(self, item: Outgoing) -> None:
+        """Adds audio as soon as there is room. Raises SlowReader if the reader takes nothing for a while."""
+        await self._outbox.put_audio(replace(item, lane=self))
+
+    def drop_audio(self) -> list[Outgoing]:
+        """Removes and returns the audio of this lane that has not been sent."""
+        return self._outbox.drop_audio(self)
+
+    async def flushed(self) -> None:
+        """Returns when everything of this lane has been sent."""
+        await self._outbox.flushed(self)

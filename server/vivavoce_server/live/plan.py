@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from vivavoce_engine import SpeechEngine, UtteranceOptions
 
 from vivavoce_server.audio import AudioOptions
+from vivavoce_server.containers import SharedEncoder
 from vivavoce_server.jobs import prepare
 from vivavoce_server.reading import TextPlan
 from vivavoce_server.schemas import SpeechOptions
@@ -22,10 +23,12 @@ class LivePlan:
     text: TextPlan
     max_part_chars: int | None
     """Most characters that the model speaks as one utterance of its own; None for any number."""
+    file: SharedEncoder | None = None
+    """The file that all utterances share; None if each is a file of its own."""
 
-    def with_sample_rate(self, sample_rate: int) -> "LivePlan":
-        """The same plan at another sample rate in Hz. Any rate is possible here, whereas HTTP offers a few."""
-        return replace(self, audio=replace(self.audio, sample_rate=sample_rate))
+    def as_one_file(self, audio: AudioOptions) -> "LivePlan":
+        """The same plan for utterances that are one new file."""
+        return replace(self, audio=audio, file=audio.new_shared_encoder(self.engine.info.sample_rate))
 
 
 async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:

@@ -15,9 +15,9 @@ messages.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from vivavoce_server.audio import SpeechEncoder
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.deferred import DeferredCommands
-from vivavoce_server.live.outbox import Outbox, SlowReader
+from vivavoce_server.live.outbox import Lane, SlowReader
 from vivavoce_server.live.plan import LivePlan
 from vivavoce_server.live.text import LiveText
 from vivavoce_server.live.utterance import MessageWriter, Utterance
@@ -47,6 +47,26 @@ class State(Enum):
     REFUSED = auto()
 
 
+class OpenUtterances:
+    """Counts the open utterances of a connection. `none` is set while there are none."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self.none = asyncio.Event()
+        self.none.set()
+
+    @contextmanager
+    def count(self) -> Iterator[None]:
+        self._number += 1
+        self.none.clear()
+        try:
+            yield
+        finally:
+            self._number -= 1
+            if not self._number:
+                self.none.set()
+
+
 @dataclass
 class LiveSession:
     """The state machine of this module. `close` closes the connection for a given reason."""
@@ -54,10 +74,11 @@ class LiveSession:
     service: Service
     caller: Caller
     writer: MessageWriter
-    outbox: Outbox
+    outbox: Lane
     close: Callable[[Closing], None]
     max_wait_s: float
     """Seconds that an utterance may wait for its turn."""
+    open_utterances: OpenUtterances = field(default_factory=OpenUtterances)
 
     def __post_init__(self) -> None:
         self.state = State.UNCONFIGURED
@@ -65,6 +86,12 @@ class LiveSession:
         self._utterance: Utterance | None = None
         self._next_index = 0
         self._deferred = DeferredCommands(self.service.config.live_max_chars)
+        self.on_abandon: Callable[[], None] | None = None
+        """Called when the listener is gone. It abandons the siblings."""
+
+    def open_sibling(self, writer: MessageWriter, close: Callable[[Closing], None]) -> "LiveSession":
+        """A session of the same listener on the same connection, whose utterances are spoken beside this one's."""
+        return replace(self, writer=writer, outbox=self.outbox.beside(), close=close)
 
     # ---- what a client asks for -------------------------------------------------------------------------------
 
@@ -126,7 +153,7 @@ class LiveSession:
     # ---- what a connection asks for ---------------------------------------------------------------------------
 
     def report(self, detail: ErrorDetail) -> None:
-        self.outbox.put(self.writer.error(detail))
+        self._put(self.writer.error(detail))
 
     @property
     def progress(self) -> int | None:
@@ -141,6 +168,8 @@ class LiveSession:
 
     def abandon(self) -> None:
         """Ends everything because the listener is gone."""
+        if self.on_abandon is not None:
+            self.on_abandon()
         self._deferred.clear()
         if self._utterance is not None:
             self._leave(self._utterance, "disconnected", State.READY)
@@ -168,6 +197,7 @@ class LiveSession:
             self.state = State.REFUSED
             self._report_error(error)
             return
+        held.enter_context(self.open_utterances.count())
         held.callback(live.stream.cancel)
 
         def follow() -> LiveUtterance:
@@ -179,10 +209,11 @@ class LiveSession:
         utterance = Utterance(
             index=self._next_index,
             text=LiveText(plan, live, follow, self.report),
-            encoder=SpeechEncoder(plan.audio, model_rate),
+            encoder=SpeechEncoder(plan.audio, model_rate, plan.file),
             meter=SpeechMeter(self.service.metrics, plan.model, paced_by_text=True),
             held=held,
             sample_rate=model_rate,
+            max_frames=plan.options.max_frames,
         )
         self._next_index += 1
         self._utterance, self.state = utterance, State.OPEN

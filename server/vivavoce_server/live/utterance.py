@@ -12,9 +12,10 @@ from vivavoce_server.audio import AudioOptions, SpeechEncoder
 from vivavoce_server.effects import Samples
 from vivavoce_server.errors import ErrorDetail
 from vivavoce_server.jobs import Silence
-from vivavoce_server.live.outbox import Outbox, Outgoing
+from vivavoce_server.live.outbox import Lane, Outgoing
 from vivavoce_server.live.text import LiveText
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter
+from vivavoce_server.speech import is_cut_short
 
 SILENCE_PIECE_S = 0.24
 """Seconds of a silence that are sent at once."""
@@ -29,6 +30,8 @@ class UtteranceSummary:
     audio_s: float
     cancelled: bool
     warnings: tuple[str, ...]
+    is_cut_short: bool
+    """True if the client's own max_new_tokens ended a part of the speech."""
 
 
 class MessageWriter(Protocol):
@@ -40,7 +43,7 @@ class MessageWriter(Protocol):
 
     def ended(self, summary: UtteranceSummary) -> str | None: ...
 
-    def error(self, detail: ErrorDetail) -> str: ...
+    def error(self, detail: ErrorDetail) -> str | None: ...
 
 
 @dataclass(slots=True)
@@ -54,12 +57,15 @@ class Utterance:
     held: ExitStack
     """Releases the caller's slot and the engine's rows."""
     sample_rate: int
+    max_frames: int | None
+    """The most frames of a part that the client asked for."""
+    is_cut_short: bool = False
     audio_bytes: int = 0
     audio_s: float = 0.0
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     """The tasks that read its text and send its audio."""
 
-    async def send(self, writer: MessageWriter, outbox: Outbox) -> None:
+    async def send(self, writer: MessageWriter, outbox: Lane) -> None:
         """Puts all audio of the utterance into the outbox. Returns when it has been sent.
 
         Raises:
@@ -85,11 +91,13 @@ class Utterance:
             async for chunk in part:
                 self.meter.add_audio(len(chunk.pcm) / self.sample_rate)
                 yield chunk.pcm
+            if part.finished and is_cut_short(part.finished, self.max_frames):
+                self.is_cut_short = True
             if part.finished and not waited:
                 self.meter.add_queue_wait(part.finished.queue_wait_s)
                 waited = True
 
-    def close(self, outcome: RequestOutcome, outbox: Outbox) -> UtteranceSummary:
+    def close(self, outcome: RequestOutcome, outbox: Lane) -> UtteranceSummary:
         """Ends the utterance, for any reason. If it is not complete, its unsent audio is dropped."""
         self.held.close()
         self.meter.end(outcome)
@@ -104,6 +112,7 @@ class Utterance:
             max(0.0, self.audio_s - sum(item.audio_s for item in dropped)),
             cancelled,
             self.text.warnings,
+            self.is_cut_short,
         )
 
 

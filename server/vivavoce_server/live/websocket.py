@@ -6,7 +6,8 @@ Client → server
     session.config   {model, voice, language, instructions, response_format ("pcm"), sample_rate, speed, seed, …}: the
                      fields of POST /v1/audio/speech. It comes first. Sent again between utterances, it replaces all
                      fields. The first one may contain api_key, for browsers. split is "none" (default) or "sentence",
-                     which makes every sentence an utterance of its own.
+                     which makes every sentence an utterance of its own, the same ones for any fragments. A sentence
+                     ends before the complete word that follows it, and at 1000 characters.
     input.text       {text}: more text, in fragments of any size. The first fragment opens an utterance. Text is spoken
                      as it arrives, and its cuts have no effect. The text must contain its own spaces. It is read as
                      `normalize` says, so a word waits for the complete word that follows it. [pause:2s] is silence.
@@ -22,6 +23,8 @@ Server → client
     audio.done       {utterance_index, duration_ms, total_bytes, cancelled}: exactly one per audio.start. After a
                      cancellation, audio already on its way may precede it. No audio of the utterance follows it.
                      `warnings` is a list of sentences about text that was not spoken as written; absent without any.
+                     `finish_reason` is "length" if max_new_tokens ended the speech, and absent otherwise. Speech that
+                     another limit ends is cancelled, after an error.
     session.done     {utterances}: the answer to session.close, before the connection closes.
     error            {message, error: {message, type, param, code}}: OpenAI's four keys. An invalid value changes
                      nothing, and a wrong pause tag is passed over. An utterance that breaks off ends with audio.done,
@@ -33,8 +36,14 @@ Text is spoken in one acoustic context, except at pauses, and for a model that s
 model gets parts, which end at the ends of sentences where they can. All parts are one utterance here: one audio.start,
 one file, one seed.
 
-Close codes: 1000 after session.close; 1002 another protocol; 1008 key, origin, no first message within 10 s, or a
-client that does not read; 1009 message too large; 1011 fault of the server; 1013 stopping or full, try later.
+A connection may be silent for as long as it answers pings, before its first message too. Only a client that has not
+sent its key must do so within 10 s.
+
+The handshake is answered 401 if it has a wrong key, and 404 at a path without a WebSocket.
+Close codes: 1000 after session.close; 1002 another protocol; 1008 key, origin, no key within 10 s, or a client that
+does not read; 1009 message too large; 1011 fault of the server; 1013 stopping or full, try later.
+A server that stops says so with the error not_serving and 1013: at once to a connection without an open utterance, and
+to others once it has ended.
 The handshake's header x-request-timeout limits the seconds that each utterance may wait for its turn. After them the
 error is queue_full, and the connection stays open.
 A client should read frames as fast as they come, and keep audio that it cannot play yet, because pings queue behind
@@ -47,7 +56,6 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, WebSocket
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
 from pydantic_core import from_json
-from sentencex import segment  # type: ignore[import-untyped]
 
 from vivavoce_server.access import bearer_key
 from vivavoce_server.audio import AudioOptions
@@ -55,15 +63,17 @@ from vivavoce_server.config import ServerConfig
 from vivavoce_server.containers import FormatName
 from vivavoce_server.context import request_id
 from vivavoce_server.errors import ApiError, ErrorDetail, validation_detail
+from vivavoce_server.framing import CUT_SHORT
 from vivavoce_server.limits import MAX_MESSAGE_BYTES
 from vivavoce_server.live.closing import Closing, Code, fault
 from vivavoce_server.live.connection import FIRST_MESSAGE_S, Connection
 from vivavoce_server.live.plan import plan_live
+from vivavoce_server.live.sentences import Sentences
 from vivavoce_server.live.session import LiveSession, State
 from vivavoce_server.live.utterance import UtteranceSummary
+from vivavoce_server.reading import in_worker
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
-from vivavoce_server.text_parts import LANGUAGE_CODES
 
 MAX_TEXT_BYTES = 128 * 2**10
 """Maximum size of a message with text."""
@@ -103,24 +113,6 @@ Message = SessionConfig | InputText | InputDone | InputCancel | SessionClose
 MESSAGES: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 NOT_THIS_PROTOCOL = frozenset({"json_invalid", "dict_type", "union_tag_invalid", "union_tag_not_found"})
 """pydantic's names for errors after which no later message of the client can be understood."""
-
-
-class Sentences:
-    """Cuts text that arrives in fragments into sentences."""
-
-    def __init__(self, language: str | None) -> None:
-        self._language = LANGUAGE_CODES.get((language or "").lower(), "en")
-        self._held = ""
-
-    def append(self, text: str) -> list[str]:
-        """Adds text. Returns the complete sentences: those after which another has begun."""
-        *complete, self._held = segment(self._language, self._held + text) or [""]
-        return [sentence for sentence in complete if sentence.strip()]
-
-    def take(self) -> str:
-        """Returns the unfinished sentence and forgets it."""
-        held, self._held = self._held, ""
-        return held.strip()
 
 
 def check_size(kind: str, message: str, max_bytes: int) -> None:
@@ -174,7 +166,7 @@ class SpeechStream:
             case InputText(text=text), None:
                 session.append(text)
             case InputText(text=text), Sentences() as sentences:
-                for sentence in sentences.append(text):
+                for sentence in await in_worker(sentences.append, text):
                     self._say_whole(sentence, session)
             case InputDone(), None:
                 session.end()
@@ -231,6 +223,7 @@ class SpeechStream:
             total_bytes=summary.audio_bytes,
             cancelled=summary.cancelled,
             **({"warnings": summary.warnings} if summary.warnings else {}),
+            **({"finish_reason": CUT_SHORT} if summary.is_cut_short else {}),
         )
 
     def error(self, detail: ErrorDetail) -> str:

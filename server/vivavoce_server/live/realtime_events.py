@@ -1,0 +1,200 @@
+"""Events of OpenAI's Realtime protocol: those that clients send, as pydantic models, and the form of those they get.
+
+Fields that direct a language model, a microphone or a trace have no effect here and are not in the models.
+"""
+
+import json
+import secrets
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
+
+from vivavoce_server.errors import ApiError, invalid
+from vivavoce_server.schemas import VoiceId
+
+NOT_AVAILABLE = "not_available"
+Id = Annotated[str, Field(min_length=1, max_length=128)]
+FormatType = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
+RATES: dict[FormatType, int] = {"audio/pcm": 24000, "audio/pcmu": 8000, "audio/pcma": 8000}
+"""The sample rate in Hz that each format has in this protocol."""
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+
+class AudioFormat(_Fields):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    type: FormatType
+    rate: int | None = None
+
+    @model_validator(mode="after")
+    def _has_its_rate(self) -> "AudioFormat":
+        if self.rate not in (None, RATES[self.type]):
+            raise ValueError(f"{self.type} has a rate of {RATES[self.type]} here")
+        return self
+
+    def as_json(self) -> dict[str, object]:
+        return {"type": self.type, "rate": 24000} if self.type == "audio/pcm" else {"type": self.type}
+
+
+class OutputSettings(_Fields):
+    format: AudioFormat | None = None
+    voice: str | VoiceId | None = None
+    speed: Annotated[float, Field(ge=0.25, le=4)] | None = None
+
+
+class AudioSettings(_Fields):
+    output: OutputSettings | None = None
+
+
+class Settings(_Fields):
+    """The settings that a session and a response have in common."""
+
+    output_modalities: list[str] | None = None
+    tools: list[Any] | None = None
+    audio: AudioSettings | None = None
+
+
+class SessionSettings(Settings):
+    type: Literal["realtime"] | None = None
+    model: str | None = None
+    instructions: str | None = None
+    tool_choice: str | None = None
+
+
+class ContentPart(_Fields):
+    type: str
+    text: str | None = None
+    transcript: str | None = None
+
+
+class Message(_Fields):
+    """An item of a conversation, or a reference to one: type `item_reference`, with its id."""
+
+    type: str
+    id: Id | None = None
+    role: Literal["user", "assistant", "system"] = "user"
+    content: list[ContentPart] = []
+
+
+class ResponseSettings(Settings):
+    conversation: Literal["auto", "none"] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    input: list[Message] | None = None
+
+
+class SessionUpdate(_Fields):
+    session: SessionSettings
+
+
+class ItemCreate(_Fields):
+    item: Message
+    previous_item_id: Id | None = None
+
+
+class ItemDelete(_Fields):
+    item_id: Id
+
+
+class ItemRetrieve(_Fields):
+    item_id: Id
+
+
+class ItemTruncate(_Fields):
+    item_id: Id
+    content_index: Annotated[int, Field(ge=0)]
+    audio_end_ms: Annotated[int, Field(ge=0)]
+
+
+class ResponseCreate(_Fields):
+    response: ResponseSettings = ResponseSettings()
+
+
+class ResponseCancel(_Fields):
+    response_id: Id | None = None
+
+
+class AudioAppend(_Fields):
+    """Audio of a microphone, which nothing here listens to."""
+
+
+class AudioClear(_Fields):
+    pass
+
+
+ClientEvent = (
+    SessionUpdate
+    | ItemCreate
+    | ItemDelete
+    | ItemRetrieve
+    | ItemTruncate
+    | ResponseCreate
+    | ResponseCancel
+    | AudioAppend
+    | AudioClear
+)
+CLIENT_EVENTS: dict[str, type[ClientEvent]] = {
+    "session.update": SessionUpdate,
+    "conversation.item.create": ItemCreate,
+    "conversation.item.delete": ItemDelete,
+    "conversation.item.retrieve": ItemRetrieve,
+    "conversation.item.truncate": ItemTruncate,
+    "response.create": ResponseCreate,
+    "response.cancel": ResponseCancel,
+    "input_audio_buffer.append": AudioAppend,
+    "input_audio_buffer.clear": AudioClear,
+}
+REFUSED_EVENTS = {
+    "input_audio_buffer.commit": "This server does not listen: it speaks given text. Send the text as an item",
+    "output_audio_buffer.clear": "This server sends audio over WebSocket alone; send response.cancel",
+}
+
+
+def fields_of(message: str) -> dict[str, Any]:
+    """The fields of a client's event.
+
+    Raises:
+        ApiError: 400, the message is not a JSON object.
+    """
+    try:
+        fields = from_json(message)
+    except ValueError as error:
+        raise ApiError(400, f"The event is not JSON: {error}", None, "invalid_json") from None
+    if not isinstance(fields, dict):
+        raise ApiError(400, "An event is a JSON object", None, "invalid_json")
+    return fields
+
+
+def parse(fields: dict[str, Any]) -> ClientEvent:
+    """The event with these fields.
+
+    Raises:
+        ApiError: 400, the event is none of these, or a field is invalid; names the field.
+    """
+    kind = fields.get("type")
+    if isinstance(kind, str) and kind in REFUSED_EVENTS:
+        raise invalid("type", REFUSED_EVENTS[kind], NOT_AVAILABLE)
+    if not isinstance(kind, str) or kind not in CLIENT_EVENTS:
+        raise invalid("type", f"There is no event {kind!r} here; there are {', '.join(CLIENT_EVENTS)}")
+    # An optional object may be null, as clients write an absent one.
+    given = {name: value for name, value in fields.items() if value is not None}
+    try:
+        return CLIENT_EVENTS[kind].model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        param = ".".join(map(str, first["loc"]))
+        if first["type"] == "missing":
+            raise invalid(param, f"Missing required field: {param}", "missing_required_parameter") from None
+        raise invalid(param, f"{param}: {first['msg']}") from None
+
+
+def event(kind: str, **fields: object) -> str:
+    """A server's event."""
+    return json.dumps({"type": kind, "event_id": new_id("event"), **fields}, ensure_ascii=False)
+
+
+def new_id(kind: str) -> str:
+    return f"{kind}_{secrets.token_hex(10)}"

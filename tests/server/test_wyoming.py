@@ -1,0 +1,259 @@
+"""The Wyoming protocol: Home Assistant's own way to a voice."""
+
+import asyncio
+import json
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from vivavoce_engine import Engine
+from vivavoce_server import ServerConfig, create_app
+from vivavoce_server.cli import bind
+from vivavoce_server.draining import DrainingServer
+from vivavoce_server.service import Service
+from vivavoce_server.wyoming import WyomingServer
+
+from tests.support.live_server import Gate, fake_engine
+from tests.support.live_socket import pcm_of
+from tests.support.server_process import serving
+from tests.support.waiting import HUNG_S, wait_until
+from tests.support.wyoming_client import dial_wyoming
+
+TEXT = "Hello there. How are you?"
+FORMAT = {"rate": 24000, "width": 2, "channels": 1}
+
+
+@dataclass
+class Wyoming:
+    port: int
+    engine: Engine
+    service: Service
+    stop: Callable[[], None]
+
+
+@contextmanager
+def wyoming_server(engine: Engine | None = None, config: ServerConfig | None = None) -> Iterator[Wyoming]:
+    """A whole server with a port for Wyoming."""
+    engine, config = engine or fake_engine(), config or ServerConfig(grace_s=0)
+    app = create_app(engine, config)
+    listener, wyoming = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
+    started = threading.Event()
+    server = DrainingServer(app, config, started.set, None, WyomingServer(app.state.service, wyoming))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+
+    def stop() -> None:
+        server.handle_exit(signal.SIGTERM, None)
+
+    engine.start()
+    thread.start()
+    try:
+        assert started.wait(HUNG_S)
+        yield Wyoming(wyoming.getsockname()[1], engine, app.state.service, stop)
+    finally:
+        stop()
+        thread.join(HUNG_S)
+        engine.stop()
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Wyoming]:
+    with wyoming_server() as running:
+        yield running
+
+
+def is_tone(audio: bytes, frames: int) -> bool:
+    """True if this is the whole speech of a fake text, whose seed is not known."""
+    return any(audio == pcm_of(seed, frames) for seed in range(400))
+
+
+async def test_info_lists_voices_as_home_assistant_reads_them(server: Wyoming) -> None:
+    async with dial_wyoming(server.port) as client:
+        await client.send("select-program", name="vivavoce")
+        await client.send("describe")
+        (program,) = (await client.expect("info")).data["tts"]
+        assert (program["name"], program["installed"], program["supports_synthesize_streaming"]) == (
+            "vivavoce",
+            True,
+            True,
+        )
+        assert [(voice["name"], voice["languages"]) for voice in program["voices"]] == [
+            ("heart", ["en"]),
+            ("michael", ["en"]),
+        ]
+        for artifact in (program, *program["voices"]):
+            assert artifact["installed"] is True
+            assert set(artifact["attribution"]) == {"name", "url"}
+            assert isinstance(artifact["version"], str)
+        await client.send("ping", text="here?")
+        assert (await client.expect("pong")).data == {"text": "here?"}
+
+
+@pytest.mark.parametrize("voice", [None, {"name": "michael"}, {"language": "en-US"}])
+async def test_a_text_is_spoken(server: Wyoming, voice: dict[str, str] | None) -> None:
+    async with dial_wyoming(server.port) as client:
+        await client.send("synthesize", text=TEXT, **({"voice": voice} if voice else {}))
+        spoken = await client.until("audio-stop")
+    assert spoken.kinds == ["audio-start", "audio-chunk", "audio-stop"]
+    assert all(one == FORMAT for one in spoken.formats)
+    assert is_tone(spoken.audio, len(TEXT))
+
+
+async def test_several_texts_follow_each_other(server: Wyoming) -> None:
+    async with dial_wyoming(server.port) as client:
+        for text in ("One.", "Two, three."):
+            await client.send("synthesize", text=text)
+            assert is_tone((await client.until("audio-stop")).audio, len(text))
+
+
+async def test_a_text_in_pieces_is_spoken_while_it_comes(server: Wyoming) -> None:
+    async with dial_wyoming(server.port) as client:
+        await client.send("synthesize-start", voice={"name": "heart"})
+        await client.send("synthesize-chunk", text="Hello the")
+        await client.send("synthesize-chunk", text="re. How ")
+        first = await client.until("audio-chunk")  # its end is not known yet
+        await client.send("synthesize-chunk", text="are you?")
+        await client.send("synthesize", text=TEXT)  # for servers that do not stream
+        await client.send("synthesize-stop")
+        rest = await client.until("synthesize-stopped")
+        assert rest.kinds[-2:] == ["audio-stop", "synthesize-stopped"]
+        assert is_tone(first.audio + rest.audio, len(TEXT))
+        await client.send("synthesize", text="Again.")
+        again = await client.until("audio-stop")
+        assert is_tone(again.audio, len("Again."))
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        ({"text": TEXT, "voice": {"name": "nobody"}}, "voice_not_found"),
+        ({"text": TEXT, "voice": {"language": "xx"}}, "voice_not_found"),
+        ({"text": "<speak/>", "text_format": "ssml"}, "not_available"),
+        ({}, "missing_required_parameter"),
+        ({"text": " "}, "nothing_to_speak"),
+    ],
+)
+async def test_an_error_is_told(server: Wyoming, data: dict[str, object], code: str) -> None:
+    async with dial_wyoming(server.port) as client:
+        await client.send("synthesize", **data)
+        event = await client.receive()
+        while event.type != "error":
+            event = await client.receive()
+        assert event.data["code"] == code
+        assert event.data["text"]
+
+
+async def test_a_text_without_pieces_is_told_and_stopped(server: Wyoming) -> None:
+    async with dial_wyoming(server.port) as client:
+        await client.send("synthesize-start")
+        await client.send("synthesize-stop")
+        spoken = await client.until("synthesize-stopped")
+        assert "error" in spoken.kinds
+        assert spoken.audio == b""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"no json\n", b"[]\n", b'{"type": "x", "data": 5}\n', b'{"type": "x", "data_length": -1}\n', b"x" * 200_000],
+    ids=["text", "list", "data", "length", "long"],
+)
+async def test_bytes_that_are_no_event_end_the_connection(server: Wyoming, line: bytes) -> None:
+    async with dial_wyoming(server.port) as client:
+        client.writer.write(line)
+        await client.writer.drain()
+        assert (await client.expect("error")).data["code"] == "bad_message"
+        assert await client.hung_up()
+
+
+async def test_unknown_events_are_passed_over_with_their_payload(server: Wyoming) -> None:
+    async with dial_wyoming(server.port) as client:
+        head = {"type": "audio-chunk", "data": {"rate": 16000}, "payload_length": 3}
+        client.writer.write(json.dumps(head).encode() + b"\nabc")
+        await client.send("ping")
+        await client.expect("pong")
+
+
+async def test_a_client_that_hangs_up_frees_its_row() -> None:
+    with wyoming_server(fake_engine(step_s=0.01)) as server:
+        async with dial_wyoming(server.port) as client:
+            await client.send("synthesize", text=TEXT * 20)
+            await client.until("audio-chunk")
+        await asyncio.to_thread(wait_until, lambda: server.engine.stats().running == 0)
+        await asyncio.to_thread(wait_until, lambda: server.service.live_sessions == 0)
+
+
+async def test_a_text_without_an_end_gives_its_row_back() -> None:
+    with wyoming_server(config=ServerConfig(grace_s=0, live_idle_s=0.2)) as server:
+        async with dial_wyoming(server.port) as client:
+            await client.send("synthesize-start")
+            await client.send("synthesize-chunk", text="Hello there, ")
+            kinds = (await client.until("synthesize-stopped")).kinds
+            assert kinds[-3:] == ["error", "audio-stop", "synthesize-stopped"]
+        await asyncio.to_thread(wait_until, lambda: server.engine.stats().running == 0)
+
+
+async def test_a_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vivavoce_server.wyoming.IDLE_S", 0.1)
+    with wyoming_server(config=ServerConfig(grace_s=0, live_idle_s=0.1)) as server:
+        async with dial_wyoming(server.port) as client:
+            assert await client.hung_up()
+
+
+async def test_connections_are_limited() -> None:
+    with wyoming_server(config=ServerConfig(grace_s=0, live_max_sessions=1)) as server:
+        async with dial_wyoming(server.port) as first, dial_wyoming(server.port) as second:
+            await first.send("ping")
+            await first.expect("pong")
+            await second.send("ping")
+            assert (await second.expect("error")).data["code"] == "queue_full"
+            assert await second.hung_up()
+
+
+async def test_a_second_request_waits_for_the_end_of_the_first() -> None:
+    gate = Gate()
+    with wyoming_server(fake_engine(before_step=gate)) as server:
+        async with dial_wyoming(server.port) as client:
+            await client.send("synthesize", text="One.")
+            await client.expect("audio-start")
+            await client.send("synthesize", text="Two.")
+            assert (await client.expect("error")).data["code"] == "invalid_state"
+            gate.open()
+            assert is_tone((await client.until("audio-stop")).audio, len("One."))
+
+
+async def test_a_server_that_stops_tells_its_listeners() -> None:
+    engine = fake_engine(step_s=0.01)
+    with wyoming_server(engine) as server:
+        async with dial_wyoming(server.port) as client:
+            await client.send("synthesize", text=TEXT * 40)
+            await client.until("audio-chunk")
+            await asyncio.to_thread(engine.stop)
+            event = await client.receive()
+            while event.type != "error":
+                event = await client.receive()
+            assert event.data["code"] == "not_serving"
+
+
+async def test_the_command_line_opens_the_port(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with serving(tmp_path, "--model", "fake", "--wyoming-port", str(port)):
+        async with dial_wyoming(port) as client:
+            await client.send("synthesize", text=TEXT)
+            assert is_tone((await client.until("audio-stop")).audio, len(TEXT))
+
+
+async def test_a_silent_connection_leaves_a_server_that_stops() -> None:
+    with wyoming_server() as server:
+        async with dial_wyoming(server.port) as client:
+            await client.send("ping")
+            await client.expect("pong")
+            server.stop()
+            assert (await client.expect("error")).data["code"] == "not_serving"
+            assert await client.hung_up()
