@@ -13,8 +13,6 @@ const MAX_REFERENCE_S = 30;
 const SEED_LIMIT = 2 ** 31;
 /** @type {Record<string, string>} WAV files are made here from PCM, because a streamed one cannot state its length. */
 const FORMAT_OF_FILE = { wav: "pcm" };
-/** @type {Record<number, string>} */
-const WORDS_OF_CLOSE = { 1013: "The server is full or about to stop. Try again in a moment." };
 
 const baseUrl = new URL(".", document.baseURI);
 const waveform = new Waveform(page.waveform);
@@ -164,12 +162,6 @@ async function live() {
     tell(error);
     silence();
   };
-  session.onclose = (code, reason) => {
-    session = null;
-    if (!heard.running || heard.made) return; // an idle connection is reopened when it is needed
-    tell(new VivavoceError({ message: WORDS_OF_CLOSE[code] ?? (reason || "The connection to the server broke.") }));
-    silence();
-  };
   return session;
 }
 
@@ -305,7 +297,6 @@ async function download() {
     own.onaudio = (bytes) => pieces.push(bytes);
     own.ondone = resolve;
     own.onerror = reject;
-    own.onclose = (_, reason) => reject(new Error(reason || "The connection to the server broke."));
     own.say(text);
     own.end();
   });
