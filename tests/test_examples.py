@@ -1,5 +1,6 @@
 """Every example runs, by the command of examples/README.md, against a real server on a real socket."""
 
+import ast
 import json
 import os
 import re
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import threading
 import wave
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +26,7 @@ from tests.support.live_server import LiveServer, live_server
 from tests.support.recordings import voice_like, wav
 from tests.support.speaking import assert_other_samples, assert_same_samples
 from tests.support.tiny_checkpoints import write_checkpoint
-from tests.support.waiting import HUNG_S
+from tests.support.waiting import HUNG_S, wait_until
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -91,7 +92,7 @@ def reported(name: str, samples: NDArray[np.int16]) -> str:
 def test_the_readme_has_a_command_of_every_example() -> None:
     scripts = {f"examples/{path.name}" for path in EXAMPLES.glob("*.py")}
     assert {words[0] for words in commands()} == scripts
-    assert len(scripts) == 4
+    assert len(scripts) == 5
 
 
 def test_openai_client(server: LiveServer, tmp_path: Path) -> None:
@@ -118,6 +119,12 @@ def test_live_text(server: LiveServer, tmp_path: Path) -> None:
     assert output == reported("answer.wav", samples)
 
 
+def event_of(choices: Sequence[Mapping[str, object]]) -> bytes:
+    """A server-sent event of a chat completion."""
+    event = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": choices}
+    return f"data: {json.dumps(event)}\n\n".encode()
+
+
 class _ChatModel(BaseHTTPRequestHandler):
     """Streams one answer, as OpenAI's chat completions do; the last event has no choice."""
 
@@ -131,8 +138,7 @@ class _ChatModel(BaseHTTPRequestHandler):
         self.end_headers()
         choices = [[{"index": 0, "delta": {"content": content}, "finish_reason": None}] for content in self.answer]
         for choice in (*choices, []):
-            event = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": choice}
-            self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+            self.wfile.write(event_of(choice))
         self.wfile.write(b"data: [DONE]\n\n")
 
     def log_message(self, *_: object) -> None:
@@ -140,9 +146,9 @@ class _ChatModel(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def chat_model() -> Iterator[str]:
+def chat_model(handler: type[_ChatModel] = _ChatModel) -> Iterator[str]:
     """The base URL of a server that answers every question alike."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _ChatModel)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -164,6 +170,117 @@ def test_live_text_of_a_chat_model(server: LiveServer, tmp_path: Path) -> None:
     assert path == "/v1/chat/completions"
     assert (request["model"], request["stream"]) == ("some-model", True)
     assert request["messages"] == [{"role": "user", "content": "What is sound?"}]
+
+
+class _Conversation(_ChatModel):
+    """Holds the first answer after its first words, until the listener leaves."""
+
+    asked: ClassVar[list[tuple[str, bytes]]] = []
+    left = threading.Event()
+
+    def do_POST(self) -> None:
+        if self.asked:
+            super().do_POST()
+            return
+        self.asked.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        self.wfile.write(event_of([{"index": 0, "delta": {"content": "This is an answer with no end, "}}]))
+        self.wfile.flush()
+        self.connection.recv(1)
+        self.left.set()
+
+
+def start_agent(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    command = [sys.executable, str(EXAMPLES / "agent.py"), *words]
+    return subprocess.Popen(command, cwd=folder, env={**os.environ, **environment}, stdin=pipe, stderr=pipe, text=True)
+
+
+def test_enter_interrupts_the_agent(tmp_path: Path) -> None:
+    [command] = commands_of("agent.py")
+    with live_server() as server, chat_model(_Conversation) as llm:
+        agent = start_agent(tmp_path, *command[1:], "--llm", llm, "--model", "some-model", VIVAVOCE_URL=server.url)
+        try:
+            assert agent.stdin is not None
+            agent.stdin.write("What has no end?\n")
+            agent.stdin.flush()
+            wait_until(lambda: server.engine.stats().running == 1)
+            _, errors = agent.communicate("And what is sound?\n", timeout=HUNG_S)
+        finally:
+            agent.kill()
+        assert agent.returncode == 0, errors
+        assert _Conversation.left.wait(HUNG_S)
+        assert server.engine.stats().running == 0
+    first, second = (json.loads(body) for _, body in _Conversation.asked)
+    assert (second["model"], second["stream"]) == ("some-model", True)
+    assert first["messages"] == [{"role": "user", "content": "What has no end?"}]
+    assert second["messages"] == [
+        *first["messages"],
+        {"role": "assistant", "content": "This is an answer with no end, "},
+        {"role": "user", "content": "And what is sound?"},
+    ]
+    answer = "".join(token or "" for token in _ChatModel.answer)
+    begun = len("This is an answer with no end, ")
+    frames = len(read(tmp_path / "agent.wav")) / FRAME_SAMPLES
+    assert len(answer) <= frames <= len(answer) + begun
+
+
+SOUNDDEVICE = """
+import threading, time
+
+class RawOutputStream:
+    def __init__(self, samplerate, channels, dtype, callback):
+        assert (samplerate, channels, dtype) == (24000, 1, "int16")
+        self.callback, self.played, self.open = callback, bytearray(), True
+        self.thread = threading.Thread(target=self.play)
+
+    def play(self):
+        while self.open:
+            block = bytearray(960)
+            self.callback(memoryview(block), 480, None, None)
+            self.played += block
+            time.sleep(0.0001)
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.open = False
+        self.thread.join()
+        open("played.pcm", "wb").write(self.played)
+"""
+
+
+def test_the_agent_plays_all_of_the_canned_answer(tmp_path: Path) -> None:
+    (tmp_path / "sounddevice.py").write_text(SOUNDDEVICE)
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    with live_server() as server:
+        agent = start_agent(tmp_path, PYTHONPATH=path, VIVAVOCE_URL=server.url)
+        _, errors = agent.communicate("\nHello?\n", timeout=HUNG_S)
+    assert agent.returncode == 0, errors
+    assert not (tmp_path / "agent.wav").exists()
+    played = np.frombuffer((tmp_path / "played.pcm").read_bytes(), "<i2")
+    heard = np.count_nonzero(played)
+    assert heard == pytest.approx(len(canned_answer()) * FRAME_SAMPLES, rel=0.01)
+
+
+def canned_answer() -> str:
+    for node in ast.parse((EXAMPLES / "agent.py").read_text(encoding="utf-8")).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="CANNED")], value=ast.Constant(value=str(text))):
+                return text
+    raise AssertionError("examples/agent.py has no CANNED")
+
+
+def test_the_agent_has_the_lines_that_the_readme_says() -> None:
+    source = (EXAMPLES / "agent.py").read_text(encoding="utf-8")
+    lines = 0
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != "main":
+            lines += len(ast.unparse(node).splitlines()) - (ast.get_docstring(node) is not None)
+    assert 50 < lines <= 60
 
 
 @pytest.fixture(scope="module")
