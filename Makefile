@@ -6,9 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
-SOURCES := engine server clients eval voice tests deploy bench examples
+SOURCES := engine server text clients eval voice tests deploy bench examples
 
-.PHONY: run install lint types quick test test-compiled test-programs test-image test-quality test-gpu bench-gpu soak fuzz audit bench voice clean
+.PHONY: run install lint types quick test test-compiled test-kernels test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets fuzz audit bench voice clean
 .PHONY: test-pins refresh-pins
 
 run: $(VENV)/.server
@@ -40,6 +40,10 @@ quick: lint
 # skips those whose program is missing; with REQUIRE_PROGRAMS=1 they fail instead.
 test-programs: $(VENV)/.dev $(VENV)-clients/.done $(VENV)-deploy/.done node
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "needs and not quality"
+
+# The GPU engine's kernels beside their PyTorch twins, in Triton's interpreter; minutes.
+test-kernels: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile tests/gpu
 
 # Every kernel launch of the released models, compiled for cards that are not here; minutes of a core.
 test-compiled: $(VENV)/.dev
@@ -80,6 +84,10 @@ MINUTES ?= 30
 ABORTS ?= 2000
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --aborts $(ABORTS)
+
+# Live sockets that stay open for MINUTES, on the fake engine: none may be cut off, and SIGTERM is told to all at once.
+soak-sockets: $(VENV)/.dev
+	$(BIN)/python -m tests.soak.sockets --minutes $(MINUTES)
 
 FUZZ_INPUTS ?= 100000
 fuzz: $(VENV)/.dev
@@ -149,6 +157,11 @@ node:
 	    test -d $$folder/node_modules || npm ci --silent --no-audit --no-fund --prefix $$folder || exit 1; \
 	  done; \
 	else echo "no npm (apt-get install npm): tests of the JavaScript clients and of the playground are skipped"; fi
+
+# The types of the npm package (clients/web/types), from the JSDoc of its scripts.
+.PHONY: client-types
+client-types: node
+	node tests/web/node_modules/typescript/bin/tsc -p clients/web
 
 LEAST_DRIVER = $(shell sed -n '/"$(subst ==,": ",$(TORCH))"/,/least_driver/s/.*"least_driver": "\(.*\)".*/\1/p' \
   deploy/pins/cuda_wheels.json)

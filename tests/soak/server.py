@@ -1,7 +1,7 @@
 """The server of a soak run: a process as users run it, with short limits, so that a short run reaches each of them."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,10 +12,12 @@ SETTINGS = ("--max-streams", "4", "--max-queue", "8", "--stall-s", "5", "--live-
 
 
 @contextmanager
-def soaked_server(folder: Path, max_wait_s: float, model: str | None) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def soaked_server(
+    folder: Path, max_wait_s: float, model: str | None, settings: Sequence[str] = SETTINGS
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A ready server and its URL; what it logs goes to `folder`/log."""
     address = folder / "address"
-    command = [*SERVE, "--port", "0", "--address-file", str(address), "--max-wait-s", str(max_wait_s), *SETTINGS]
+    command = [*SERVE, "--port", "0", "--address-file", str(address), "--max-wait-s", str(max_wait_s), *settings]
     command += ["--voices-dir", str(folder / "voices"), *(["--model", model] if model else [])]
     log = folder / "log"
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
