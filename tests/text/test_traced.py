@@ -4,7 +4,7 @@ import re
 
 import pytest
 from vivavoce_text import Traced, speakable
-from vivavoce_text.traced import Edit, characters_of
+from vivavoce_text.traced import Edit
 
 from tests.text.marks import ASCII_VOICE
 from tests.text.pairs import pairs
@@ -48,12 +48,6 @@ def test_another_form_is_compared_word_by_word() -> None:
 def test_slices_and_joins_keep_the_map() -> None:
     text = Traced.source("one two")
     assert Traced.join([text.slice(0, 3), text.slice(3, 7)]) == text
-
-
-def test_spoken_characters_of_written_ones() -> None:
-    text = Traced.source("a 12 b").replaced(re.compile(r"\d+"), "twelve")
-    assert characters_of(text, 2, 4) == (2, 8)
-    assert characters_of(text, 5, 6) == (9, 10)
 
 
 WORDS = [

@@ -4,7 +4,6 @@ Word times need this: speech is timed against the spoken text, and a caller know
 """
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -127,10 +126,3 @@ def edits_between(old: str, new: str) -> list[Edit]:
     return [
         Edit(bounds[i1], bounds[i2], "".join(new_middle[j1:j2])) for kind, i1, i2, j1, j2 in changes if kind != "equal"
     ]
-
-
-def characters_of(traced: Traced, start: int, end: int) -> tuple[int, int]:
-    """The characters of the spoken text (start, end exclusive) that come from the source's from `start` to `end`."""
-    first = bisect_left(traced.ends, start + 1)
-    last = bisect_left(traced.starts, end)
-    return first, max(first, last)
