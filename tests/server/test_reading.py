@@ -1,4 +1,4 @@
-"""How the server reads text: the stages by checkpoint, request and operator, and what cannot be spoken.
+"""The server's reading of text: the stages by checkpoint, request and operator, and what cannot be spoken.
 
 `"return": "text"` shows the text exactly as it would be said.
 """

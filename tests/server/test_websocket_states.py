@@ -27,7 +27,7 @@ def server() -> Iterator[LiveServer]:
 
 @dataclass
 class Model:
-    """What a client may expect: the text of each utterance that it asked for, and whether one is open."""
+    """Expectations of a client: the text of each utterance that it asked for, and whether one is open."""
 
     texts: list[str] = field(default_factory=list)
     open: bool = False

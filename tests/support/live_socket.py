@@ -23,6 +23,16 @@ def pcm_of(seed: int, frames: int) -> bytes:
     return np.rint(tone(seed, 0, frames) * 32767).astype("<i2").tobytes()
 
 
+async def close_code_of(connection: ClientConnection) -> int:
+    """Skips the remaining messages and returns the close code."""
+    async with asyncio.timeout(HUNG_S):
+        with suppress(ConnectionClosed):
+            while True:
+                await connection.recv()
+    assert connection.close_code is not None
+    return connection.close_code
+
+
 @dataclass
 class Utterance:
     """One utterance: the messages from audio.start to audio.done."""
@@ -91,12 +101,7 @@ class Socket:
 
     async def close_code(self) -> int:
         """Skips the remaining messages and returns the close code."""
-        async with asyncio.timeout(HUNG_S):
-            with suppress(ConnectionClosed):
-                while True:
-                    await self.connection.recv()
-        assert self.connection.close_code is not None
-        return self.connection.close_code
+        return await close_code_of(self.connection)
 
 
 @asynccontextmanager

@@ -4,14 +4,14 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
 
 from tests.support.live_server import LiveServer
+from tests.support.live_socket import close_code_of
 from tests.support.waiting import HUNG_S
 
 Event = dict[str, Any]
@@ -88,12 +88,7 @@ class Realtime:
 
     async def close_code(self) -> int:
         """Skips the remaining events and returns the close code."""
-        async with asyncio.timeout(HUNG_S):
-            with suppress(ConnectionClosed):
-                while True:
-                    await self.connection.recv()
-        assert self.connection.close_code is not None
-        return self.connection.close_code
+        return await close_code_of(self.connection)
 
 
 @asynccontextmanager

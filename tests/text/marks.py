@@ -17,5 +17,5 @@ def english(text: str) -> str:
 
 
 def said(text: str, language: str, *stages: Stage) -> str:
-    """What a voice for any alphabet says of a text after the stages, by default all of marks."""
+    """The text that a voice for any alphabet says after the stages, by default all of marks."""
     return speakable(text, language, Profile(frozenset(stages)) if stages else ANY_VOICE).text

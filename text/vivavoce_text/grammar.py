@@ -69,7 +69,7 @@ def _edits(written: str, at: int, language: str) -> list[Edit]:
 
 @lru_cache(maxsize=512)
 def _read(written: str, language: str) -> str:
-    """What the grammar makes of a text; the text itself when it fails."""
+    """The text as the grammar says it; the text itself when the grammar fails."""
     normalize = _grammar_of(language)
     if normalize is None or not DIGIT.search(written):
         return written

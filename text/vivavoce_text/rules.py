@@ -125,7 +125,7 @@ def apply_rules(text: Traced, context: Context, *names: str) -> Traced:
 
 
 def _said(reading: str, match: re.Match[str], first: int, language: str) -> str:
-    """What is said for a match. `first` is the number of the rule's first group."""
+    """The words for a match. `first` is the number of the rule's first group."""
 
     def slot(found: re.Match[str]) -> str:
         written = match[first - 1 + int(found[1])] or ""

@@ -61,5 +61,5 @@ def _alone(match: re.Match[str]) -> str:
 
 @cache
 def _written_word() -> re.Pattern[str]:
-    """What a text contains to which a rule of WORD_TABLES may apply. Most pieces of prose have nothing of it."""
+    """A sign of texts to which a rule of WORD_TABLES may apply. Most pieces of prose have none."""
     return re.compile(term_of("en", "written_word"))
