@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeVar
 
@@ -56,6 +56,10 @@ class TextPlan:
     def start(self) -> Reading:
         """A reading of one text, for `in_worker`."""
         return Reading(self.language, self.profile)
+
+    def with_markup(self) -> "TextPlan":
+        """The same plan for a text of which a client says that it has tags (SSML). They are never spoken."""
+        return replace(self, profile=replace(self.profile, stages=self.profile.stages | {"markup"}))
 
 
 def plan_text(options: SpeechOptions, info: ModelInfo, config: ServerConfig) -> TextPlan:

@@ -7,10 +7,12 @@ reaches the port may speak, so it listens on `wyoming_host`, this machine by def
 Client → server
     describe                               → info: the voices of all models, and stored ones, with their languages
     ping {text?}                           → pong {text?}
-    synthesize {text, voice?}              speaks a text. `voice` is {name} or {language}; without it, the first voice
-    synthesize-start {voice?}              begins a text that comes in pieces. It is spoken as it comes, like the text
-    synthesize-chunk {text}                of the live sockets. A synthesize between start and stop repeats the whole
-    synthesize-stop                        text for servers that do not stream, and is passed over.
+    synthesize {text, voice?, text_format?}         speaks a text. `voice` is {name} or {language}; without it, the
+                                                    first voice. `text_format` is text, the default, or ssml
+    synthesize-start {voice?, text_format?}         begins a text that comes in pieces. It is spoken as it comes, like
+    synthesize-chunk {text}, synthesize-stop        the text of the live sockets. A synthesize between start and stop
+                                                    repeats the whole text for servers that do not stream, and is
+                                                    passed over
 
 Server → client
     audio-start, audio-chunk, audio-stop   {rate, width 2, channels 1}; chunks carry 16-bit PCM
@@ -27,7 +29,7 @@ import logging
 import socket
 import uuid
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -37,7 +39,7 @@ from vivavoce_engine import EngineError
 from vivavoce_server.access import Caller
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.context import request_id
-from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, validation_detail
+from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid, validation_detail
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.connection import FLUSH_S
 from vivavoce_server.live.outbox import Lane, Outbox
@@ -299,9 +301,8 @@ class WyomingConnection:
         """
         if self._writer.in_pieces or self._session.state in (State.OPEN, State.ENDING):
             raise ApiError(409, "A text is being spoken: its end comes first", None, "invalid_state")
-        if start.text_format not in (None, "text"):
-            message = f"text_format is text here, not {start.text_format!r}; pauses are written [pause:1s]"
-            raise ApiError(400, message, "text_format", "not_available")
+        if start.text_format not in (None, "text", "ssml"):
+            raise invalid("text_format", f"There is no {start.text_format!r}; there are text and ssml")
         choice = start.voice or VoiceChoice()
         with self._service.metrics.admission():
             voice = pick_voice(await voices_of(self._service), choice.name, choice.language)
@@ -312,6 +313,8 @@ class WyomingConnection:
                 language=voice.language_name(choice.language) if choice.name is None else None,
             )
             plan = await plan_live(options, self._service)
+        if start.text_format == "ssml":
+            plan = replace(plan, text=plan.text.with_markup())
         self._session.configure(plan)
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from vivavoce_engine import Engine
+from vivavoce_engine import Engine, EngineConfig
+from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_server import ServerConfig, create_app
 from vivavoce_server.cli import bind
 from vivavoce_server.draining import DrainingServer
@@ -20,6 +21,7 @@ from vivavoce_server.wyoming import WyomingServer
 
 from tests.support.live_server import Gate, fake_engine
 from tests.support.live_socket import pcm_of
+from tests.support.readers import ANYTHING
 from tests.support.server_process import serving
 from tests.support.waiting import HUNG_S, wait_until
 from tests.support.wyoming_client import dial_wyoming
@@ -133,7 +135,8 @@ async def test_a_text_in_pieces_is_spoken_while_it_comes(server: Wyoming) -> Non
     [
         ({"text": TEXT, "voice": {"name": "nobody"}}, "voice_not_found"),
         ({"text": TEXT, "voice": {"language": "xx"}}, "voice_not_found"),
-        ({"text": "<speak/>", "text_format": "ssml"}, "not_available"),
+        ({"text": "<speak/>", "text_format": "ssml"}, "nothing_to_speak"),
+        ({"text": TEXT, "text_format": "html"}, "invalid_value"),
         ({}, "missing_required_parameter"),
         ({"text": " "}, "nothing_to_speak"),
     ],
@@ -146,6 +149,39 @@ async def test_an_error_is_told(server: Wyoming, data: dict[str, object], code: 
             event = await client.receive()
         assert event.data["code"] == code
         assert event.data["text"]
+
+
+SSML = '<speak>One. <break time="2s"/> <prosody rate="slow">Two &amp; three.</prosody></speak>'
+SILENCE_2_S = bytes(2 * 2 * FORMAT["rate"])
+
+
+@pytest.fixture(scope="module")
+def literal_server() -> Iterator[Wyoming]:
+    """A server whose model reads text as it is written, tags included."""
+    with wyoming_server(Engine(FakeRunner(ANYTHING), EngineConfig(), fake_voices(info=ANYTHING))) as running:
+        yield running
+
+
+def is_read_as_ssml(audio: bytes) -> bool:
+    """True if this is "One. ", two seconds of silence, "Two & three."."""
+    return any(audio == pcm_of(seed, 5) + SILENCE_2_S + pcm_of(seed, 12) for seed in range(400))
+
+
+async def test_ssml_leaves_its_words_and_pauses(literal_server: Wyoming) -> None:
+    async with dial_wyoming(literal_server.port) as client:
+        await client.send("synthesize", text=SSML, text_format="ssml")
+        assert is_read_as_ssml((await client.until("audio-stop")).audio)
+        await client.send("synthesize-start", text_format="ssml")
+        for piece in (SSML[:20], SSML[20:50], SSML[50:]):
+            await client.send("synthesize-chunk", text=piece)
+        await client.send("synthesize-stop")
+        assert is_read_as_ssml((await client.until("synthesize-stopped")).audio)
+
+
+async def test_tags_of_a_text_are_left_to_the_model(literal_server: Wyoming) -> None:
+    async with dial_wyoming(literal_server.port) as client:
+        await client.send("synthesize", text="<b>One</b>")
+        assert is_tone((await client.until("audio-stop")).audio, len("<b>One</b>"))
 
 
 async def test_a_text_without_pieces_is_told_and_stopped(server: Wyoming) -> None:
