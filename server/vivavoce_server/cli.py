@@ -22,6 +22,7 @@ from vivavoce_server.engines import open_engines
 from vivavoce_server.reading import warm_up
 from vivavoce_server.sighup import SighupHandler
 from vivavoce_server.wyoming import WyomingServer
+from vivavoce_server.wyoming_announcement import Announcement, check_announcement
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         config, engine_config = load_settings(flags)
         keyring = load_keyring(config)  # reports invalid keys before the model loads
+        check_announcement(config)
     except ValueError as error:
         print(f"vivavoce: {explain(error)}", file=sys.stderr)
         return USAGE_ERROR
@@ -96,7 +98,8 @@ def serve(app: FastAPI, config: ServerConfig, listeners: Sequence[socket.socket]
     `listeners` are the socket for HTTP, and the one for the Wyoming protocol if there is one.
     """
     listener, *others = listeners
-    wyoming = WyomingServer(app.state.service, others[0]) if others else None
+    announcement = Announcement(others[0]) if config.wyoming_zeroconf else None
+    wyoming = WyomingServer(app.state.service, others[0], announcement) if others else None
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "localhost"

@@ -69,6 +69,9 @@ class ServerConfig(BaseModel):
     """Port for the Wyoming protocol, by which Home Assistant finds a voice; its usual one is 10200. 0 turns it off."""
     wyoming_host: str = "127.0.0.1"
     """Address to listen on for the Wyoming protocol. It has no keys: everybody who reaches it may speak."""
+    wyoming_zeroconf: bool = False
+    """Announce the Wyoming port by mDNS, so that Home Assistant finds it by itself. It needs the package zeroconf (the
+    extra `zeroconf`)."""
     model: CommaList = ()
     """Checkpoint folder or hub id, or NAME=CHECKPOINT. Repeat the flag (in a variable: separate by commas) to serve
     several. The default is the voice that ships with Vivavoce. `fake` plays tones and needs no torch."""

@@ -48,6 +48,7 @@ from vivavoce_server.live.session import LiveSession, State
 from vivavoce_server.live.utterance import UtteranceSummary
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service, stopping
+from vivavoce_server.wyoming_announcement import Announcement
 from vivavoce_server.wyoming_voices import info_of, pick_voice, voices_of
 
 log = logging.getLogger(__name__)
@@ -319,18 +320,26 @@ class WyomingConnection:
 
 
 class WyomingServer:
-    """Listens on a bound socket: `await start()`, and `await stop()` to end all connections."""
+    """Listens on a bound socket: `await start()`, and `await stop()` to end all connections.
 
-    def __init__(self, service: Service, listener: socket.socket) -> None:
+    `announcement` lives as long as this server.
+    """
+
+    def __init__(self, service: Service, listener: socket.socket, announcement: Announcement | None = None) -> None:
         self._service = service
         self._listener = listener
+        self._announcement = announcement
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, sock=self._listener, limit=MAX_EVENT_BYTES)
+        if self._announcement is not None:
+            await self._announcement.start()
 
     async def stop(self) -> None:
+        if self._announcement is not None:
+            await self._announcement.stop()
         if self._server is not None:
             self._server.close()
         for connection in self._connections:

@@ -110,6 +110,7 @@ def test_a_taken_port_is_told_before_the_model_loads(flags: tuple[str, ...]) -> 
         ([], {"VIVAVOCE_PROT": "1"}, "VIVAVOCE_PROT"),
         (["--api-keys-file", "/nowhere/keys.toml"], {}, "/nowhere/keys.toml"),
         (["--api-keys", "same,same"], {}, "given twice"),
+        (["--wyoming-zeroconf", "true"], {}, "wyoming_zeroconf: there is no port to announce; set wyoming_port too"),
     ],
 )
 def test_bad_settings_are_named(flags: list[str], environment: dict[str, str], words: str) -> None:

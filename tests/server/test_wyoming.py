@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from vivavoce_server.cli import bind
 from vivavoce_server.draining import DrainingServer
 from vivavoce_server.service import Service
 from vivavoce_server.wyoming import WyomingServer
+from vivavoce_server.wyoming_announcement import SERVICE, Announcement, check_announcement
+from zeroconf import IPVersion, ServiceBrowser, ServiceStateChange, Zeroconf
 
 from tests.support.live_server import Gate, fake_engine
 from tests.support.live_socket import pcm_of
@@ -39,13 +42,16 @@ class Wyoming:
 
 
 @contextmanager
-def wyoming_server(engine: Engine | None = None, config: ServerConfig | None = None) -> Iterator[Wyoming]:
+def wyoming_server(
+    engine: Engine | None = None, config: ServerConfig | None = None, host: str = "127.0.0.1", announced: bool = False
+) -> Iterator[Wyoming]:
     """A whole server with a port for Wyoming."""
     engine, config = engine or fake_engine(), config or ServerConfig(grace_s=0)
     app = create_app(engine, config)
-    listener, wyoming = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
+    listener, wyoming = bind("127.0.0.1", 0), bind(host, 0)
     started = threading.Event()
-    server = DrainingServer(app, config, started.set, None, WyomingServer(app.state.service, wyoming))
+    announcement = Announcement(wyoming) if announced else None
+    server = DrainingServer(app, config, started.set, None, WyomingServer(app.state.service, wyoming, announcement))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
 
     def stop() -> None:
@@ -293,3 +299,73 @@ async def test_a_silent_connection_leaves_a_server_that_stops() -> None:
             server.stop()
             assert (await client.expect("error")).data["code"] == "not_serving"
             assert await client.hung_up()
+
+
+# ---- announcement
+
+
+class Browser:
+    """Finds Wyoming servers on the loopback interface, as Home Assistant does on its own."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, ServiceStateChange] = {}
+        self.zeroconf = Zeroconf(interfaces=["127.0.0.1"], ip_version=IPVersion.V4Only)
+        self._browser = ServiceBrowser(self.zeroconf, SERVICE, handlers=[self._see])
+
+    def _see(self, zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
+        self.found[name] = state_change
+
+    def address_of(self, name: str) -> tuple[list[str], int | None]:
+        info = self.zeroconf.get_service_info(SERVICE, name)
+        assert info is not None
+        return info.parsed_addresses(), info.port
+
+    def states(self) -> set[ServiceStateChange]:
+        return set(self.found.values())
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    browser = Browser()
+    yield browser
+    browser.zeroconf.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_the_port_is_announced_while_it_is_open(monkeypatch: pytest.MonkeyPatch, browser: Browser, host: str) -> None:
+    monkeypatch.setattr("vivavoce_server.wyoming_announcement._outgoing_address", lambda: "127.0.0.1")
+    with wyoming_server(host=host, announced=True) as server:
+        wait_until(lambda: browser.states() == {ServiceStateChange.Added})
+        (name,) = browser.found
+        assert name.endswith(f".{SERVICE}")
+        assert name.startswith("Vivavoce on ")
+        assert browser.address_of(name) == (["127.0.0.1"], server.port)
+    wait_until(lambda: browser.states() == {ServiceStateChange.Removed})
+
+
+def test_two_servers_of_a_machine_have_names_of_their_own(browser: Browser) -> None:
+    with wyoming_server(announced=True) as first, wyoming_server(announced=True) as second:
+        wait_until(lambda: len(browser.found) == 2)
+        ports = [browser.address_of(name)[1] for name in browser.found]
+        assert sorted(port or 0 for port in ports) == sorted([first.port, second.port])
+
+
+async def test_a_port_that_cannot_be_announced_is_open(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unreachable() -> str:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr("vivavoce_server.wyoming_announcement._outgoing_address", unreachable)
+    with wyoming_server(host="0.0.0.0", announced=True) as server:
+        assert "the Wyoming port is not announced: Network is unreachable" in caplog.text
+        async with dial_wyoming(server.port) as client:
+            await client.send("ping")
+            await client.expect("pong")
+
+
+def test_a_missing_package_is_told_before_the_model_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zeroconf", None)
+    check_announcement(ServerConfig(wyoming_port=10200))
+    with pytest.raises(ValueError, match=r"wyoming_zeroconf: the package zeroconf is missing; pip install"):
+        check_announcement(ServerConfig(wyoming_port=10200, wyoming_zeroconf=True))
