@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server text clients eval voice tests deploy bench examples
 
-.PHONY: run install lint types quick test test-compiled test-kernels test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets fuzz audit bench voice clean
+.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets fuzz audit bench voice clean
 .PHONY: test-pins refresh-pins
 
 run: $(VENV)/.server
@@ -23,7 +23,7 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-test: lint types $(VENV)-clients/.done $(VENV)-deploy/.done node
+test: lint types $(VENV)-deploy/.done node
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile
 TEST_WORKERS ?= 2
 
@@ -38,12 +38,16 @@ quick: lint
 
 # The tests that need a program which nothing here installs (tests/support/programs.py). `make test` runs them too, and
 # skips those whose program is missing; with REQUIRE_PROGRAMS=1 they fail instead.
-test-programs: $(VENV)/.dev $(VENV)-clients/.done $(VENV)-deploy/.done node
+test-programs: $(VENV)/.dev $(VENV)-deploy/.done node
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "needs and not quality"
 
 # The GPU engine's kernels beside their PyTorch twins, in Triton's interpreter; minutes.
 test-kernels: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile tests/gpu
+
+# Published clients against the server, each in an environment of its own and for minutes, all at once: five minutes.
+test-clients: $(VENV)/.dev client-environments
+	$(BIN)/python -m pytest -o faulthandler_timeout=900 tests/clients/real
 
 # Every kernel launch of the released models, compiled for cards that are not here; minutes of a core.
 test-compiled: $(VENV)/.dev
@@ -124,10 +128,21 @@ voice:
 clean:
 	rm -rf $(VENV) $(VENV)-* dist .mypy_cache .ruff_cache .pytest_cache
 
-# Clients that people use, in an environment of their own.
-$(VENV)-clients/.done: tests/clients/real/requirements.txt
-	$(PYTHON) -m venv $(VENV)-clients
-	$(VENV)-clients/bin/python -m pip install --disable-pip-version-check -q -r $<
+# Clients that people use, each in an environment of its own: those of Python here, those of npm in their folder.
+CLIENTS := tests/clients/real
+PYTHON_CLIENTS := $(patsubst $(CLIENTS)/%/requirements.txt,%,$(wildcard $(CLIENTS)/*/requirements.txt))
+NPM_CLIENTS := $(wildcard $(CLIENTS)/*/package-lock.json)
+.PHONY: client-environments
+client-environments: $(PYTHON_CLIENTS:%=$(VENV)-clients/%/.done)
+	@if command -v npm > /dev/null; then \
+	  for folder in $(NPM_CLIENTS:/package-lock.json=); do \
+	    test -d $$folder/node_modules || npm ci --silent --no-audit --no-fund --prefix $$folder || exit 1; \
+	  done; \
+	else echo "no npm (apt-get install npm): the clients in JavaScript are skipped"; fi
+
+$(VENV)-clients/%/.done: $(CLIENTS)/%/requirements.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --disable-pip-version-check -q -r $<
 	@touch $@
 
 # Tools that check deploy/, in an environment of their own.
@@ -153,10 +168,8 @@ $(VENV)-ray/.done: deploy/ray/requirements.txt constraints.txt pyproject.toml
 .PHONY: node
 node:
 	@if command -v npm > /dev/null; then \
-	  for folder in tests/clients/real tests/web; do \
-	    test -d $$folder/node_modules || npm ci --silent --no-audit --no-fund --prefix $$folder || exit 1; \
-	  done; \
-	else echo "no npm (apt-get install npm): tests of the JavaScript clients and of the playground are skipped"; fi
+	  test -d tests/web/node_modules || npm ci --silent --no-audit --no-fund --prefix tests/web; \
+	else echo "no npm (apt-get install npm): tests of the JavaScript client and of the playground are skipped"; fi
 
 # The types of the npm package (clients/web/types), from the JSDoc of its scripts.
 .PHONY: client-types

@@ -29,9 +29,7 @@ BROUGHT_BY = {
     "ps": "apt-get install procps",
     "runc": "apt-get install runc",
     # Folders of this project, which `make test` makes: those of npm only where there is npm.
-    ".venv-clients": "make .venv-clients/.done",
     ".venv-deploy": "make .venv-deploy/.done",
-    "tests/clients/real/node_modules": "npm ci --prefix tests/clients/real",
     "tests/web/node_modules": "npm ci --prefix tests/web",
 }
 """Name of a program, or path of a folder → the command that brings it."""

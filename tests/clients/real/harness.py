@@ -1,0 +1,180 @@
+"""Runs session scripts, each in its client's environment and against a server of its own with a fake engine.
+
+It knows the lines that a script prints (README.md), and what the engine holds meanwhile. It does not know clients.
+"""
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.support.live_server import LiveServer, fake_engine, live_server
+from tests.support.programs import path_of
+from tests.support.waiting import HUNG_S, wait_until
+
+ROOT = Path(__file__).parents[3]
+HERE = Path(__file__).parent
+ENVIRONMENTS = ROOT / ".venv-clients"
+SESSION_S = float(os.environ.get("CLIENT_SESSION_S", "150"))
+STEP_S = 0.02
+"""Time of a frame on the fake engine: four times as fast as speech, so that a long text can be interrupted."""
+LOADING_AT_ONCE = 2
+"""Scripts that import their client at the same time: its own clocks should not run out on a small machine."""
+
+WAITING = ("ready", "interrupted")
+"""Steps behind which a script waits for a line."""
+GIVEN_UP = ("cancelled", "disconnected")
+
+Step = Mapping[str, Any]
+"""A line of a script: its name as `step`, and what was seen."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """A script of a client: FOLDER/NAME, as Python or as JavaScript."""
+
+    name: str
+    live: bool
+    """True if words are sent as they come, so that speech begins before the text ends."""
+    tolerance_s: float = 0.1
+    """Audio that may be more or less than 80 ms a character: spaces between sentences, an encoder's ends."""
+
+    @property
+    def is_javascript(self) -> bool:
+        return (HERE / f"{self.name}.mjs").exists()
+
+    @property
+    def command(self) -> list[str]:
+        """The script in its environment; AssertionError if that was not installed."""
+        folder = self.name.split("/")[0]
+        if self.is_javascript:
+            assert (HERE / folder / "node_modules").exists(), f"`make test-clients` installs {folder}"
+            return [path_of("node"), str(HERE / f"{self.name}.mjs")]
+        python = ENVIRONMENTS / folder / "bin/python"
+        assert python.exists(), f"`make test-clients` makes {python}"
+        return [str(python), "-m", "tests.clients.real." + self.name.replace("/", ".")]
+
+
+@dataclass
+class Outcome:
+    """Steps of a session that has ended well, and the server's state at its interruption."""
+
+    turns: list[Step] = field(default_factory=list)
+    interrupted: Step = field(default_factory=dict)
+    silent: Step = field(default_factory=dict)
+    end: Step = field(default_factory=dict)
+    given_up: dict[str, float] = field(default_factory=dict)
+    """Requests that the server counted as cancelled or disconnected once the interrupted row was free, by outcome."""
+
+    def take(self, step: Step) -> None:
+        match step["step"]:
+            case "turn":
+                self.turns.append(step)
+            case "interrupted":
+                self.interrupted = step
+            case "silent":
+                self.silent = step
+            case "end":
+                self.end = step
+
+
+class Sessions:
+    """Sessions that run at the same time."""
+
+    def __init__(self, sessions: Iterable[Session], folder: Path) -> None:
+        sessions = list(sessions)
+        self._folder = folder
+        self._loading = threading.Semaphore(LOADING_AT_ONCE)
+        self._threads = ThreadPoolExecutor(max(1, len(sessions)))
+        self._futures = {session.name: self._threads.submit(self._run, session) for session in sessions}
+
+    def outcome(self, session: Session) -> Outcome:
+        """Waits for the session's end. AssertionError with what the script wrote if it broke off."""
+        return self._futures[session.name].result()
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+    def _run(self, session: Session) -> Outcome:
+        folder = self._folder / session.name.replace("/", "_")
+        folder.mkdir()
+        outcome = Outcome()
+        with live_server(fake_engine(step_s=STEP_S)) as server, started(session, server.url, folder) as process:
+            with self._loading:
+                self._follow(outcome, server, process, until="ready")
+            self._follow(outcome, server, process, until="end")
+        log = (folder / "log").read_text(encoding="utf-8")
+        assert process.returncode == 0, f"{session.name} ended with {process.returncode}: {outcome}\n{log}"
+        return outcome
+
+    def _follow(self, outcome: Outcome, server: LiveServer, process: "subprocess.Popen[str]", until: str) -> None:
+        """Takes the script's lines up to this step, and lets it go on where it waits. Returns also if it ends."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for line in process.stdout:
+            step: Step = json.loads(line)
+            if step["step"] == "interrupted":
+                outcome.given_up = row_freed(server)
+            outcome.take(step)
+            if step["step"] in WAITING:
+                process.stdin.write("\n")
+                process.stdin.flush()
+            if step["step"] == until:
+                return
+
+
+@contextmanager
+def started(session: Session, url: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """The script as a process whose errors go to the file `log` of the folder. Ends it at the end."""
+    # An environment of its own: of this test's packages, nothing but the scripts reaches the client.
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(folder),
+        "PYTHONPATH": str(ROOT),
+        "CLIENT_SESSION_S": str(SESSION_S),
+    }
+    with (folder / "log").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [*session.command, url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=folder,
+            env=environment,
+        )
+        with process:
+            try:
+                yield process
+                process.wait(HUNG_S)
+            finally:
+                process.kill()
+
+
+def row_freed(server: LiveServer) -> dict[str, float]:
+    """Waits until no row runs and none waits, and the server has counted a request that was given up.
+
+    Returns the counts of such requests, by outcome.
+    """
+
+    def given_up() -> dict[str, float]:
+        lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+        found = {
+            outcome: sum(float(line.split()[-1]) for line in lines if wanted(line, outcome)) for outcome in GIVEN_UP
+        }
+        return {outcome: count for outcome, count in found.items() if count}
+
+    def wanted(line: str, outcome: str) -> bool:
+        return line.startswith("vivavoce_requests_total{") and f'outcome="{outcome}"' in line
+
+    wait_until(lambda: server.engine.stats().running == 0 and server.engine.stats().queued == 0)
+    wait_until(lambda: bool(given_up()), pause_s=0.1)
+    return given_up()

@@ -1,0 +1,14 @@
+"""Pipecat's ElevenLabs service: a socket for all turns, a context for each."""
+
+import asyncio
+import sys
+
+from tests.clients.real.pipecat.pipeline import run
+from tests.clients.real.steps import settings
+
+
+async def main(url: str) -> None:
+    await run(settings("pipecat/elevenlabs_ws", url)["tts"])
+
+
+asyncio.run(main(*sys.argv[1:]))
