@@ -2,71 +2,28 @@
 
 import asyncio
 import json
-import signal
 import socket
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from vivavoce_engine import Engine, EngineConfig
 from vivavoce_engine.fake_runner import FakeRunner, fake_voices
-from vivavoce_server import ServerConfig, create_app
-from vivavoce_server.cli import bind
-from vivavoce_server.draining import DrainingServer
-from vivavoce_server.service import Service
-from vivavoce_server.wyoming import WyomingServer
-from vivavoce_server.wyoming_announcement import SERVICE, Announcement, check_announcement
+from vivavoce_server import ServerConfig
+from vivavoce_server.wyoming_announcement import SERVICE, check_announcement
 from zeroconf import IPVersion, ServiceBrowser, ServiceStateChange, Zeroconf
 
 from tests.support.live_server import Gate, fake_engine
 from tests.support.live_socket import pcm_of
 from tests.support.readers import ANYTHING
 from tests.support.server_process import serving
-from tests.support.waiting import HUNG_S, wait_until
+from tests.support.waiting import wait_until
 from tests.support.wyoming_client import dial_wyoming
+from tests.support.wyoming_server import Wyoming, wyoming_server
 
 TEXT = "Hello there. How are you?"
 FORMAT = {"rate": 24000, "width": 2, "channels": 1}
-
-
-@dataclass
-class Wyoming:
-    port: int
-    engine: Engine
-    service: Service
-    stop: Callable[[], None]
-
-
-@contextmanager
-def wyoming_server(
-    engine: Engine | None = None, config: ServerConfig | None = None, host: str = "127.0.0.1", announced: bool = False
-) -> Iterator[Wyoming]:
-    """A whole server with a port for Wyoming."""
-    engine, config = engine or fake_engine(), config or ServerConfig(grace_s=0)
-    app = create_app(engine, config)
-    listener, wyoming = bind("127.0.0.1", 0), bind(host, 0)
-    started = threading.Event()
-    announcement = Announcement(wyoming) if announced else None
-    server = DrainingServer(app, config, started.set, None, WyomingServer(app.state.service, wyoming, announcement))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-
-    def stop() -> None:
-        server.handle_exit(signal.SIGTERM, None)
-
-    engine.start()
-    thread.start()
-    try:
-        assert started.wait(HUNG_S)
-        yield Wyoming(wyoming.getsockname()[1], engine, app.state.service, stop)
-    finally:
-        stop()
-        thread.join(HUNG_S)
-        engine.stop()
-        assert not thread.is_alive()
 
 
 @pytest.fixture(scope="module")
