@@ -140,6 +140,10 @@ client-environments: $(PYTHON_CLIENTS:%=$(VENV)-clients/%/.done)
 	  done; \
 	else echo "no npm (apt-get install npm): the clients in JavaScript are skipped"; fi
 
+# wyoming-openai asks for Python 3.12.
+PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
+$(VENV)-clients/wyoming_openai/.done: PYTHON = $(PYTHON312)
+
 $(VENV)-clients/%/.done: $(CLIENTS)/%/requirements.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --disable-pip-version-check -q -r $<

@@ -23,6 +23,7 @@ BROUGHT_BY = {
     "nginx": "apt-get install nginx",
     "node": "apt-get install nodejs npm",
     "npm": "apt-get install nodejs npm",
+    "openssl": "apt-get install openssl",
     "podman": "apt-get install podman",
     "prometheus": "apt-get install prometheus",
     "promtool": "apt-get install prometheus",

@@ -21,6 +21,8 @@ from tests.support.waiting import HUNG_S
 @dataclass
 class Wyoming:
     port: int
+    url: str
+    """Address of its HTTP port."""
     engine: Engine
     service: Service
     stop: Callable[[], None]
@@ -46,7 +48,8 @@ def wyoming_server(
     thread.start()
     try:
         assert started.wait(HUNG_S)
-        yield Wyoming(wyoming.getsockname()[1], engine, app.state.service, stop)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield Wyoming(wyoming.getsockname()[1], url, engine, app.state.service, stop)
     finally:
         stop()
         thread.join(HUNG_S)

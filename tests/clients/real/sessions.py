@@ -4,4 +4,10 @@ from tests.clients.real.harness import Session
 
 SESSIONS = [
     Session("pipecat/elevenlabs_ws", live=True),
+    Session("elevenlabs/live_text", live=True, door="tls"),
+    Session("elevenlabs/stream", live=False),
+    Session("wyoming/in_pieces", live=True, door="wyoming"),
+    Session("wyoming/whole_texts", live=False, door="wyoming"),
+    Session("wyoming_openai/speech", live=True),
+    Session("wyoming_openai/realtime", live=False),
 ]

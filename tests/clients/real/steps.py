@@ -111,12 +111,12 @@ async def happened(event: asyncio.Event) -> bool:
 
 def settings(name: str, url: str, **given: Any) -> dict[str, Any]:
     """Runs the code block ```python NAME of the documents against this server, and returns its names."""
-    return _ran(_block(name, url), given)
+    return _ran(block(name, url), given)
 
 
 async def awaited_settings(name: str, url: str, **given: Any) -> dict[str, Any]:
     """The same for a block with `await` in it."""
-    code = compile(_block(name, url), name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(block(name, url), name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     names = dict(given)
     pending = eval(code, names)
     if inspect.isawaitable(pending):
@@ -130,9 +130,10 @@ def _ran(code: str | CodeType, given: dict[str, Any]) -> dict[str, Any]:
     return names
 
 
-def _block(name: str, url: str) -> str:
+def block(name: str, url: str) -> str:
+    """The code block ```LANGUAGE NAME of the documents, with this server's address in it."""
     pages = "".join(page.read_text(encoding="utf-8") for page in sorted(DOCUMENTS.glob("*.md")))
-    (code,) = re.findall(rf"^```python {re.escape(name)}\n(.*?)^```", pages, re.DOTALL | re.MULTILINE)
+    (code,) = re.findall(rf"^```\w+ {re.escape(name)}\n(.*?)^```", pages, re.DOTALL | re.MULTILINE)
     assert ADDRESS in code, f"{name} names no address"
     return str(code).replace(ADDRESS, url.split("//")[1])
 
