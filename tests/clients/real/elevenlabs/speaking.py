@@ -25,7 +25,7 @@ class Blocking(Client):
     async def say(self, words: Words, sound: Sound) -> None:
         self._is_interrupted = False
         self._turn = asyncio.create_task(asyncio.to_thread(self._speak, words, sound))
-        await self._turn
+        await asyncio.shield(self._turn)  # a call in a thread ends by itself alone
 
     async def interrupt(self) -> None:
         assert self._turn is not None
