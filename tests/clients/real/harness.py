@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 ENVIRONMENTS = ROOT / ".venv-clients"
 SESSION_S = float(os.environ.get("CLIENT_SESSION_S", "150"))
+HUNG_SESSION_S = SESSION_S + 240
+"""Deadline of a script: it only ends a session that would hang for ever."""
 STEP_S = 0.02
 """Time of a frame on the fake engine: four times as fast as speech, so that a long text can be interrupted."""
 LOADING_AT_ONCE = 2
@@ -98,7 +100,10 @@ class Sessions:
 
     def outcome(self, session: Session) -> Outcome:
         """Waits for the session's end. AssertionError with what the script wrote if it broke off."""
-        return self._futures[session.name].result()
+        future = self._futures[session.name]
+        error = future.exception()
+        assert error is None, str(error)
+        return future.result()
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -151,12 +156,15 @@ def started(session: Session, url: str, folder: Path) -> Iterator["subprocess.Po
             cwd=folder,
             env=environment,
         )
+        deadline = threading.Timer(HUNG_SESSION_S, process.kill)
+        deadline.start()
         with process:
             try:
                 yield process
                 process.wait(HUNG_S)
             finally:
                 process.kill()
+                deadline.cancel()
 
 
 def row_freed(server: LiveServer) -> dict[str, float]:
