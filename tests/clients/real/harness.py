@@ -5,11 +5,12 @@ It knows the lines that a script prints (README.md), and what the engine holds m
 
 import json
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,8 @@ ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 ENVIRONMENTS = ROOT / ".venv-clients"
 SESSION_S = float(os.environ.get("CLIENT_SESSION_S", "150"))
+HUNG_SESSION_S = SESSION_S + 240
+"""Deadline of a script: it only ends a session that would hang for ever."""
 STEP_S = 0.02
 """Time of a frame on the fake engine: four times as fast as speech, so that a long text can be interrupted."""
 LOADING_AT_ONCE = 2
@@ -145,7 +148,10 @@ class Sessions:
 
     def outcome(self, session: Session) -> Outcome:
         """Waits for the session's end. AssertionError with what the script wrote if it broke off."""
-        return self._futures[session.name].result()
+        future = self._futures[session.name]
+        error = future.exception()
+        assert error is None, str(error)
+        return future.result()
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -198,13 +204,18 @@ def started(session: Session, server: Served, folder: Path) -> Iterator["subproc
             text=True,
             cwd=folder,
             env=environment,
+            start_new_session=True,
         )
+        deadline = threading.Timer(HUNG_SESSION_S, process.kill)
+        deadline.start()
         with process:
             try:
                 yield process
                 process.wait(HUNG_S)
             finally:
-                process.kill()
+                with suppress(ProcessLookupError):  # a client may have started processes of its own
+                    os.killpg(process.pid, signal.SIGKILL)
+                deadline.cancel()
 
 
 def row_freed(server: Served) -> dict[str, float]:

@@ -19,8 +19,8 @@ export class Sound {
   #squares = 0;
   #samples = 0;
   #half = Buffer.alloc(0);
-  #begin;
-  began = new Promise((resolve) => (this.#begin = resolve));
+  #tellHalfASecond;
+  halfASecond = new Promise((resolve) => (this.#tellHalfASecond = resolve));
 
   /** Takes 16-bit samples of one channel. Half a sample waits for its other half. */
   add(pcm, rateHz) {
@@ -30,7 +30,7 @@ export class Sound {
     this.#half = bytes.subarray(2 * count);
     this.#samples += count;
     this.seconds += count / rateHz;
-    if (count) this.#begin();
+    if (this.seconds >= 0.5) this.#tellHalfASecond();
   }
 
   /** Root of the mean square, 0 to 1. */
@@ -95,8 +95,8 @@ async function interruption(speak, streams, goAhead) {
     if (!controller.signal.aborted) throw error;
   });
   const deadline = sleep(1000 * (streams ? ANSWER_S : SETTLE_S));
-  await Promise.race([deadline, sound.began]);
-  if (streams && !sound.seconds) throw new Error("nothing to interrupt");
+  await Promise.race([deadline, sound.halfASecond, speaking]);
+  if (streams && sound.seconds < 0.5) throw new Error(`nothing to interrupt: ${sound.seconds} s of audio came`);
   const beforeS = sound.seconds;
   controller.abort();
   await speaking;

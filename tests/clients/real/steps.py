@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import time
+import traceback
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import AsyncIterator
@@ -40,6 +41,7 @@ class Sound:
     def __init__(self) -> None:
         self.seconds = 0.0
         self.began = asyncio.Event()
+        self.half_a_second = asyncio.Event()
         self._squares = 0.0
         self._samples = 0
 
@@ -52,6 +54,8 @@ class Sound:
         self._samples += len(samples)
         self._squares += sum(sample * sample for sample in samples)
         self.began.set()
+        if self.seconds >= 0.5:
+            self.half_a_second.set()
 
     @property
     def level(self) -> float:
@@ -134,7 +138,6 @@ def block(name: str, url: str) -> str:
     """The code block ```LANGUAGE NAME of the documents, with this server's address in it."""
     pages = "".join(page.read_text(encoding="utf-8") for page in sorted(DOCUMENTS.glob("*.md")))
     (code,) = re.findall(rf"^```\w+ {re.escape(name)}\n(.*?)^```", pages, re.DOTALL | re.MULTILINE)
-    assert ADDRESS in code, f"{name} names no address"
     return str(code).replace(ADDRESS, url.split("//")[1])
 
 
@@ -148,7 +151,19 @@ async def go_ahead() -> None:
 
 
 async def follow(client: Client) -> None:
-    """Takes the client through a session: a turn, an interruption, the turn after it, and turns after silences."""
+    """Takes the client through a session: a turn, an interruption, the turn after it, and turns after silences.
+
+    A fault ends the process at once, as a client's own tasks may keep it alive.
+    """
+    try:
+        await _follow(client)
+    except BaseException:
+        traceback.print_exc()
+        print(f"errors of the client: {client.errors}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+async def _follow(client: Client) -> None:
     report("ready")
     await go_ahead()
     begun_s = time.monotonic()
@@ -171,7 +186,10 @@ async def _turn(client: Client, text: str) -> None:
 async def _interruption(client: Client) -> None:
     sound = Sound()
     speaking = asyncio.create_task(client.say(Words(LONG_TEXT, sound, endless=True), sound))
-    assert await happened(sound.began), "nothing to interrupt"
+    enough = asyncio.create_task(happened(sound.half_a_second))
+    await asyncio.wait([enough, speaking], return_when=asyncio.FIRST_COMPLETED)
+    assert not speaking.done(), f"nothing to interrupt: {speaking.exception()!r}"
+    assert await enough, f"nothing to interrupt: {sound.seconds} s of audio came"
     before_s = sound.seconds
     speaking.cancel()
     await asyncio.wait([speaking])

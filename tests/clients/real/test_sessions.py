@@ -36,7 +36,7 @@ def test_every_turn_is_heard_whole(sessions: Sessions, session: Session) -> None
     assert len(turns) >= 3, "before the interruption, behind it, and after a silence"
     for turn in turns:
         assert turn["seconds"] == pytest.approx(len(turn["text"]) * CHARACTER_S, abs=session.tolerance_s)
-        assert turn["level"] == pytest.approx(TONE_LEVEL, rel=0.1)
+        assert turn["level"] == pytest.approx(TONE_LEVEL, rel=0.15)
 
 
 @each_session
@@ -48,7 +48,7 @@ def test_speech_begins_before_the_text_ends(sessions: Sessions, session: Session
 def test_an_interruption_frees_the_row_and_is_silent(sessions: Sessions, session: Session) -> None:
     outcome = sessions.outcome(session)
     heard_s, whole_s = outcome.interrupted["before_s"], len(outcome.silent["text"]) * CHARACTER_S
-    assert 0 < heard_s < whole_s if session.streams else heard_s == 0
+    assert 0.5 <= heard_s < whole_s if session.streams else heard_s == 0
     assert outcome.given_up
     assert outcome.silent["late_s"] == 0
 

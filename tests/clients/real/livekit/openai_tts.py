@@ -1,26 +1,39 @@
-"""Uses LiveKit's OpenAI plugin as an agent does, and prints the audio that it made of the server's answer.
+"""LiveKit's OpenAI plugin: a request for each sentence, for each turn by another name of a model.
 
-usage: livekit_tts.py BASE_URL MODEL TEXT
+The name decides whether the plugin asks for events or for audio.
 """
 
 import asyncio
-import json
 import sys
+from itertools import cycle
 
-from livekit.agents import utils
-from livekit.plugins import openai
+from livekit.agents import tts, utils
+
+from tests.clients.real.livekit.speaking import Agent
+from tests.clients.real.steps import Sound, Words, follow, settings
+
+MODELS = ("gpt-4o-mini-tts", "tts-1", "fake")
 
 
-async def main(base_url: str, model: str, text: str) -> None:
-    samples, rate = 0, 0
+class Changing(Agent):
+    """A plugin that is given the next name before each turn."""
+
+    def __init__(self, plugin: tts.TTS) -> None:
+        super().__init__(tts.StreamAdapter(tts=plugin))
+        plugin.on("error", lambda event: self.errors.append(str(event)))
+        self._wrapped = plugin
+        self._models = cycle(MODELS)
+
+    async def say(self, words: Words, sound: Sound) -> None:
+        self._wrapped.update_options(model=next(self._models))
+        await super().say(words, sound)
+
+
+async def main(url: str) -> None:
     async with utils.http_context.open():
-        tts = openai.TTS(base_url=base_url, api_key="unused", model=model, voice="alloy")
-        async with tts.synthesize(text) as stream:
-            async for event in stream:
-                samples += event.frame.samples_per_channel
-                rate = event.frame.sample_rate
-        await tts.aclose()
-    print(json.dumps({"seconds": samples / rate, "rate": rate}))
+        plugin = settings("livekit/openai_tts", url)["tts"]
+        await follow(Changing(plugin))
+        await plugin.aclose()
 
 
 asyncio.run(main(*sys.argv[1:]))

@@ -3,12 +3,12 @@
 import asyncio
 import sys
 
-from tests.clients.real.pipecat.pipeline import run
+from tests.clients.real.pipecat.pipeline import Agent, run
 from tests.clients.real.steps import settings
 
 
 async def main(url: str) -> None:
-    await run(settings("pipecat/elevenlabs_ws", url)["tts"])
+    await run(Agent(settings("pipecat/elevenlabs_ws", url)["tts"]))
 
 
 asyncio.run(main(*sys.argv[1:]))

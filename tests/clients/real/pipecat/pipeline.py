@@ -58,6 +58,7 @@ class Agent(Client):
 
     def __init__(self, service: AIService) -> None:
         super().__init__()
+        self.service = service
         self.listener = Listener()
         self.task = PipelineTask(
             Pipeline([service, self.listener]),
@@ -67,14 +68,18 @@ class Agent(Client):
         self.task.add_event_handler("on_pipeline_error", self._take_error)
 
     async def say(self, words: Words, sound: Sound) -> None:
-        self.listener.sound = sound
-        self.listener.over.clear()
-        self.listener.interrupted.clear()
+        self.listen(sound)
         await self.task.queue_frame(LLMFullResponseStartFrame())
         async for word in words:
             await self.task.queue_frame(LLMTextFrame(word))
         await self.task.queue_frame(LLMFullResponseEndFrame())
         await self.listener.over.wait()
+
+    def listen(self, sound: Sound) -> None:
+        """Begins a turn."""
+        self.listener.sound = sound
+        self.listener.over.clear()
+        self.listener.interrupted.clear()
 
     async def interrupt(self) -> None:
         await self.task.queue_frame(InterruptionFrame())
@@ -84,9 +89,8 @@ class Agent(Client):
         self.errors.append(frame.error)
 
 
-async def run(service: AIService) -> None:
+async def run(agent: Agent) -> None:
     """Follows the session, with the pipeline beside it."""
-    agent = Agent(service)
     running = asyncio.create_task(PipelineRunner(handle_sigint=False).run(agent.task))
     await agent.listener.started.wait()
     await follow(agent)
