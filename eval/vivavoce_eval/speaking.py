@@ -22,12 +22,19 @@ def through_server(
 ) -> Iterator[Spoken]:
     """Speaks the sentences one after the other. The seed is the number of the sentence.
 
+    Leading silence is kept, because it is one of the figures.
+
     Raises:
         VivavoceError: the server cannot be reached, or refuses a request.
     """
     for sentence in sentences:
         speaker = speaker_of(sentence, speakers)
-        asked: SpeechOptions = {**options, "seed": sentence.number, "max_new_tokens": FRAME_LIMIT}
+        asked: SpeechOptions = {
+            **options,
+            "seed": sentence.number,
+            "max_new_tokens": FRAME_LIMIT,
+            "leading_silence": "keep",
+        }
         yield Spoken(sentence, speaker, from_pcm(client.speak(sentence.text, speaker, **asked)))
 
 

@@ -82,12 +82,18 @@ class SpeechEncoder:
         self._takes_long = bool(self._effects) or options.format in ("mp3", "opus", "aac")
 
     async def pieces(self, samples: AsyncIterator[Samples]) -> AsyncIterator[Piece]:
-        """Yields the file's bytes. Each piece leaves as soon as its samples are there, and is never empty.
+        """Yields the file's bytes. Each piece leaves as soon as its samples are there.
+
+        An empty array says that speech is made, but none is heard yet: it makes a piece of the file's head, or an empty
+        piece. No other piece is empty.
 
         A slow encoder runs on a thread, so that the event loop can serve others: a second of mp3 takes it 9 ms.
         """
         held_s = 0.0
         async for pcm in samples:
+            if not len(pcm):
+                yield Piece(await self._run(self._encoder.head), 0.0)
+                continue
             held_s += len(pcm) / self._samples_per_s
             if content := await self._run(partial(self.feed, pcm)):
                 yield Piece(content, held_s)

@@ -29,6 +29,7 @@ from vivavoce_server.allowed_hosts import checked_hosts
 from vivavoce_server.stage_names import StageSetting
 
 ENV_PREFIX = "VIVAVOCE_"
+LeadingSilenceChoice = Literal["trim", "keep"]
 MAX_WAIT_S = 86_400.0
 """Upper limit of `max_wait_s` and of the x-request-timeout header, in seconds."""
 CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
@@ -93,6 +94,9 @@ class ServerConfig(BaseModel):
     strict_text: bool = True
     """If true, a text that the model cannot speak is refused: without a letter or digit, or in a script that the model
     does not read. If false, it is spoken as well as possible."""
+    leading_silence: LeadingSilenceChoice = "trim"
+    """Silence that a voice puts before its first word, in speech whose request does not say: `trim` sends the last
+    20 ms of it, so that speech is heard at once; `keep` sends all."""
     max_batch_items: int = Field(default=32, gt=0)
     """Maximum number of texts in one batch request."""
     max_wait_s: float = Field(default=120.0, gt=0, le=MAX_WAIT_S)

@@ -26,6 +26,10 @@ FULL_SCALE = 32767
 class Encoder(Protocol):
     """Encodes one utterance into one file, piece by piece. `feed` and `flush` may return nothing."""
 
+    def head(self) -> bytes:
+        """The bytes before all samples, unless they have been returned already. `feed` returns them otherwise."""
+        ...
+
     def feed(self, pcm: Samples) -> bytes: ...
 
     def flush(self) -> bytes: ...
@@ -69,15 +73,15 @@ class PcmEncoder:
         self._head = b""
 
     def feed(self, pcm: Samples) -> bytes:
-        return self._take_head() + to_int16(pcm).tobytes()
+        return self.head() + to_int16(pcm).tobytes()
 
     def flush(self) -> bytes:
-        return self._take_head()
+        return self.head()
 
     def complete(self, body: bytes) -> bytes:
         return body
 
-    def _take_head(self) -> bytes:
+    def head(self) -> bytes:
         head, self._head = self._head, b""
         return head
 
@@ -132,6 +136,10 @@ class FfmpegEncoder:
 
     def codec_options(self) -> dict[str, str]:
         return {}
+
+    def head(self) -> bytes:
+        self._container.start_encoding()
+        return self._written.take()
 
     def feed(self, pcm: Samples) -> bytes:
         samples = to_int16(pcm) if self.sample_format == "s16" else _checked(pcm)
@@ -234,6 +242,10 @@ class SharedEncoder:
         self._encoder = encoder
         self._held_samples = held_samples
         self._lock = threading.Lock()
+
+    def head(self) -> bytes:
+        with self._lock:
+            return self._encoder.head()
 
     def feed(self, pcm: Samples) -> bytes:
         with self._lock:

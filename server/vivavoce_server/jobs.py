@@ -10,7 +10,7 @@ from vivavoce_engine import ModelInfo, Rejected, Sampling, SpeechEngine, Utteran
 from vivavoce_text import Spoken
 
 from vivavoce_server.audio import AudioOptions
-from vivavoce_server.config import ServerConfig
+from vivavoce_server.config import LeadingSilenceChoice, ServerConfig
 from vivavoce_server.errors import invalid, rejected_as
 from vivavoce_server.reading import TextPlan, check_speakable, nothing_to_speak, plan_text, read, warnings_of
 from vivavoce_server.references import References
@@ -49,6 +49,7 @@ class SpeechJob:
     references: References
     text_plan: TextPlan
     max_part_chars: int
+    leading_silence: LeadingSilenceChoice
     parts: tuple[str | Silence, ...] = ()
     spoken: Spoken | None = None
     warnings: tuple[str, ...] = ()
@@ -131,6 +132,7 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
         references=service.references,
         text_plan=plan_text(request, engine.info, config),
         max_part_chars=min(config.max_part_chars, engine.info.max_utterance_chars or config.max_part_chars),
+        leading_silence=request.leading_silence or config.leading_silence,
         seed_is_fixed=request.seed is not None,
         start_by_s=math.inf if max_wait_s is None else time.monotonic() + max_wait_s,
     )

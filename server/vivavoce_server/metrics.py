@@ -49,7 +49,7 @@ class Metrics:
             registry=self.registry,
         )
         self.ttfa_s = self._histogram(
-            "ttfa_seconds", "Seconds from request to first audio sample, queue included", TTFA_BUCKETS_S
+            "ttfa_seconds", "Seconds from request to first audio sample sent, queue included", TTFA_BUCKETS_S
         )
         self.queue_wait_s = self._histogram(
             "queue_wait_seconds",
@@ -64,7 +64,7 @@ class Metrics:
         )
         self.audio_s = Counter(
             "vivavoce_audio_seconds",
-            "Seconds of audio made, cancelled speech included",
+            "Seconds of audio made for listeners, cancelled speech included",
             ("model",),
             registry=self.registry,
         )
@@ -159,7 +159,9 @@ class SpeechMeter:
         self._underrun_s = 0.0
 
     def add_audio(self, seconds: float) -> None:
-        """Records that `seconds` of audio are now available."""
+        """Records that `seconds` of audio are now available to the listener. Dropped silence is no audio."""
+        if not seconds:
+            return
         now_s = self._clock()
         if not self.heard:
             self._metrics.ttfa_s.labels(self._model).observe(now_s - self._asked_s)

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from vivavoce_engine import SEED_MAX
 
+from vivavoce_server.config import LeadingSilenceChoice
 from vivavoce_server.containers import FormatName
 from vivavoce_server.stage_names import StageChoice, StageName
 
@@ -84,6 +85,13 @@ class SpeechOptions(BaseModel):
     normalization_options: NormalizationOptions | None = None
     word_timestamps: bool | None = None
     sample_rate: Literal[8000, 16000, 24000, 48000] | None = None
+    leading_silence: Annotated[
+        LeadingSilenceChoice | None,
+        Field(
+            description="Silence that the voice puts before its first word: `trim` drops all but 20 ms, `keep` nothing."
+            " The default is the server's, which is `trim` unless its operator chose otherwise."
+        ),
+    ] = None
     ref_audio: str | None = None
     ref_text: str | None = None
     x_vector_only_mode: bool | None = None

@@ -22,6 +22,7 @@ from vivavoce_server.audio import SpeechEncoder
 from vivavoce_server.effects import Samples
 from vivavoce_server.frame_ceiling import frame_ceiling
 from vivavoce_server.jobs import Silence, SpeechJob
+from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.metrics import SpeechMeter
 
 
@@ -118,7 +119,9 @@ class Speech:
         )
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yields the bytes of the file. Each piece leaves as soon as its audio is made, and is never empty.
+        """Yields the bytes of the file. Each piece leaves as soon as its audio is made.
+
+        The first one may be empty: speech is made then, but its leading silence is being dropped.
 
         Raises:
             EngineError: a text failed.
@@ -152,6 +155,7 @@ class Speech:
 
     async def _samples(self) -> AsyncIterator[Samples]:
         sample_rate = self._job.engine.info.sample_rate
+        beginning = LeadingSilence(sample_rate, self._job.leading_silence)
         following: asyncio.Task[AudioStream] | None = None
         for part in self._job.parts:
             if isinstance(part, Silence):
@@ -160,9 +164,9 @@ class Speech:
                 continue
             stream = self._streams[0] if following is None else await following
             following = self._follow(stream)
-            async for chunk in stream:
-                self._meter.add_audio(len(chunk.pcm) / sample_rate)
-                yield chunk.pcm
+            async for pcm in beginning.trimmed(stream):
+                self._meter.add_audio(len(pcm) / sample_rate)
+                yield pcm
             if stream.finished:
                 is_cut_short(stream.finished, self._options.max_frames)
         if self._streams and (finished := self._streams[0].finished):

@@ -93,8 +93,9 @@ class SpokenResponse(Response, ABC):
 class SpeechResponse(SpokenResponse):
     """Sends speech while it is made, or as a whole, which is then one piece of the framing; the file is the same.
 
-    The status is sent with the first audio, so an earlier failure is a proper error response. A later failure breaks
-    the transfer off, after an error event if there are events. The client then never sees a complete file.
+    The status is sent once the first audio has been made, so an earlier failure is a proper error response. A later
+    failure breaks the transfer off, after an error event if there are events. The client then never sees a complete
+    file.
     """
 
     def __init__(
@@ -164,14 +165,20 @@ class SpeechResponse(SpokenResponse):
 
 
 async def _framed(pieces: AsyncIterator[bytes], framing: Framing) -> AsyncIterator[bytes]:
-    """Yields the framed pieces, and the framing's heartbeat, if it has one, after each HEARTBEAT_S without a piece."""
+    """Yields the framed pieces, and the framing's heartbeat, if it has one, after each HEARTBEAT_S without a piece.
+
+    An empty piece gets no frame.
+    """
     heartbeat = framing.heartbeat
     if heartbeat is None:
         async for piece in pieces:
-            yield framing.piece(piece)
+            yield framing.piece(piece) if piece else b""
         return
     async for piece_or_none in _with_silences(pieces):
-        yield heartbeat if piece_or_none is None else framing.piece(piece_or_none)
+        if piece_or_none is None:
+            yield heartbeat
+        else:
+            yield framing.piece(piece_or_none) if piece_or_none else b""
 
 
 async def _with_silences(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:

@@ -118,9 +118,10 @@ def test_lines_are_said_one_by_one(
         (["--normalize", "true"], {"normalize": True}),
         (["--normalize", "false"], {"normalize": False}),
         (["--normalize", "urls, numbers"], {"normalize": ["urls", "numbers"]}),
+        (["--leading-silence", "keep"], {"leading_silence": "keep"}),
     ],
 )
-def test_normalize_as_the_user_gives_it(given: list[str], sent: dict[str, object]) -> None:
+def test_a_field_is_sent_as_the_user_gives_it(given: list[str], sent: dict[str, object]) -> None:
     parser = argparse.ArgumentParser()
     add_say_arguments(parser)
     args = parser.parse_args(["Hello.", *given])

@@ -70,7 +70,7 @@ class Recorded:
 def plan_for(info: ModelInfo, config: ServerConfig | None = None, speed: float = 1.0, **fields: Any) -> LivePlan:
     text = plan_text(SpeechOptions(**fields), info, config or ServerConfig())
     audio = AudioOptions(speed=speed)
-    return LivePlan("fake", cast(Any, None), UtteranceOptions(), audio, text, info.max_utterance_chars)
+    return LivePlan("fake", cast(Any, None), UtteranceOptions(), audio, text, "trim", info.max_utterance_chars)
 
 
 async def record(plan: LivePlan, fragments: Iterable[str]) -> Recorded:

@@ -43,6 +43,7 @@ class SpeechOptions(TypedDict, total=False):
     repetition_penalty: float
     max_new_tokens: int
     sample_rate: int
+    leading_silence: Literal["trim", "keep"]
     non_streaming_mode: bool
     initial_codec_chunk_frames: int
     task_type: Literal["CustomVoice", "VoiceDesign", "Base"]

@@ -81,6 +81,11 @@ def add_say_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--speed", type=float, help="0.25 to 4 [1]")
     parser.add_argument("--seed", type=int, help="number that makes the speech repeatable")
     parser.add_argument(
+        "--leading-silence",
+        choices=("trim", "keep"),
+        help="silence that the voice puts before its first word: trim leaves 20 ms of it [the server's choice]",
+    )
+    parser.add_argument(
         "--lines",
         action="store_true",
         help="speak each line of standard input as an utterance of its own [if it is a terminal]",
@@ -139,7 +144,7 @@ def default_output() -> str | None:
 
 
 def speech_options(args: argparse.Namespace, wire_format: str) -> SpeechOptions:
-    given = given_options(args, "instructions", "language", "normalize", "speed", "seed")
+    given = given_options(args, "instructions", "language", "normalize", "speed", "seed", "leading_silence")
     return cast(SpeechOptions, {"response_format": wire_format, **given})
 
 

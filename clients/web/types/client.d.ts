@@ -8,6 +8,7 @@
  * @property {number} [speed]
  * @property {number} [seed]
  * @property {number} [sample_rate]
+ * @property {"trim" | "keep"} [leading_silence] silence before the first word: all but 20 ms dropped, or kept
  * @property {string} [ref_audio] base64 or a data: URL
  * @property {string} [ref_text]
  * @property {boolean} [x_vector_only_mode]
@@ -139,6 +140,10 @@ export type SpeechOptions = {
     speed?: number | undefined;
     seed?: number | undefined;
     sample_rate?: number | undefined;
+    /**
+     * silence before the first word: all but 20 ms dropped, or kept
+     */
+    leading_silence?: "trim" | "keep" | undefined;
     /**
      * base64 or a data: URL
      */

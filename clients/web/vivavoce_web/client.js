@@ -28,6 +28,7 @@ const BROKEN = "The connection to the server broke";
  * @property {number} [speed]
  * @property {number} [seed]
  * @property {number} [sample_rate]
+ * @property {"trim" | "keep"} [leading_silence] silence before the first word: all but 20 ms dropped, or kept
  * @property {string} [ref_audio] base64 or a data: URL
  * @property {string} [ref_text]
  * @property {boolean} [x_vector_only_mode]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from vivavoce_engine import SpeechEngine, UtteranceOptions
 
 from vivavoce_server.audio import AudioOptions
+from vivavoce_server.config import LeadingSilenceChoice
 from vivavoce_server.containers import SharedEncoder
 from vivavoce_server.jobs import prepare
 from vivavoce_server.reading import TextPlan
@@ -21,6 +22,7 @@ class LivePlan:
     options: UtteranceOptions
     audio: AudioOptions
     text: TextPlan
+    leading_silence: LeadingSilenceChoice
     max_part_chars: int | None
     """Most characters that the model speaks as one utterance of its own; None for any number."""
     file: SharedEncoder | None = None
@@ -40,4 +42,12 @@ async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
     """
     job = prepare(options, service)
     voiced = await job.find_voice()
-    return LivePlan(job.model, job.engine, voiced, job.audio, job.text_plan, job.engine.info.max_utterance_chars)
+    return LivePlan(
+        model=job.model,
+        engine=job.engine,
+        options=voiced,
+        audio=job.audio,
+        text=job.text_plan,
+        leading_silence=job.leading_silence,
+        max_part_chars=job.engine.info.max_utterance_chars,
+    )

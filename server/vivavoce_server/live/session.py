@@ -27,6 +27,7 @@ from vivavoce_engine import EndlessSpeech, EngineError, LiveUtterance, NotServin
 from vivavoce_server.access import Caller
 from vivavoce_server.audio import SpeechEncoder
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail
+from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.deferred import DeferredCommands
 from vivavoce_server.live.outbox import Lane, SlowReader
@@ -209,6 +210,7 @@ class LiveSession:
         utterance = Utterance(
             index=self._next_index,
             text=LiveText(plan, live, follow, self.report),
+            beginning=LeadingSilence(model_rate, plan.leading_silence),
             encoder=SpeechEncoder(plan.audio, model_rate, plan.file),
             meter=SpeechMeter(self.service.metrics, plan.model, paced_by_text=True),
             held=held,

@@ -12,6 +12,7 @@ from vivavoce_server.audio import AudioOptions, SpeechEncoder
 from vivavoce_server.effects import Samples
 from vivavoce_server.errors import ErrorDetail
 from vivavoce_server.jobs import Silence
+from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.live.outbox import Lane, Outgoing
 from vivavoce_server.live.text import LiveText
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter
@@ -52,6 +53,7 @@ class Utterance:
 
     index: int
     text: LiveText
+    beginning: LeadingSilence
     encoder: SpeechEncoder
     meter: SpeechMeter
     held: ExitStack
@@ -73,6 +75,8 @@ class Utterance:
             SlowReader: the listener took nothing for a while.
         """
         async for piece in self.encoder.pieces(self._samples()):
+            if not piece.content:
+                continue
             item = Outgoing(writer.audio(piece.content), len(piece.content), piece.audio_s)
             await outbox.put_audio(item)
             self.audio_bytes += item.audio_bytes
@@ -88,9 +92,9 @@ class Utterance:
                     self.meter.add_audio(len(pcm) / self.sample_rate)
                     yield pcm
                 continue
-            async for chunk in part:
-                self.meter.add_audio(len(chunk.pcm) / self.sample_rate)
-                yield chunk.pcm
+            async for pcm in self.beginning.trimmed(part):
+                self.meter.add_audio(len(pcm) / self.sample_rate)
+                yield pcm
             if part.finished and is_cut_short(part.finished, self.max_frames):
                 self.is_cut_short = True
             if part.finished and not waited:

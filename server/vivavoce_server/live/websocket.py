@@ -7,7 +7,8 @@ Client → server
                      fields of POST /v1/audio/speech. It comes first. Sent again between utterances, it replaces all
                      fields. The first one may contain api_key, for browsers. split is "none" (default) or "sentence",
                      which makes every sentence an utterance of its own, the same ones for any fragments. A sentence
-                     ends before the complete word that follows it, and at 1000 characters.
+                     ends before the complete word that follows it, and at 1000 characters. leading_silence is "trim"
+                     or "keep", for each utterance.
     input.text       {text}: more text, in fragments of any size. The first fragment opens an utterance. Text is spoken
                      as it arrives, and its cuts have no effect. The text must contain its own spaces. It is read as
                      `normalize` says, so a word waits for the complete word that follows it. [pause:2s] is silence.
