@@ -39,7 +39,11 @@ class Heard:
     embeddings: list[Embedding | None]
 
     def longest(self) -> Spoken:
-        return max(self.spoken.values(), key=lambda one: len(one.samples))
+        return self.by_length()[0]
+
+    def by_length(self) -> list[Spoken]:
+        """The utterances, the longest first."""
+        return sorted(self.spoken.values(), key=lambda one: -len(one.samples))
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +81,24 @@ def with_samples(spoken: Spoken, samples: Samples) -> Spoken:
     return replace(spoken, samples=samples)
 
 
-def test_a_muted_second_is_heard(heard: Heard, panel: Panel) -> None:
-    spoken = heard.longest()
+def with_second_muted(spoken: Spoken) -> Spoken:
+    """The utterance with silence in place of its loudest 1.1 s: pauses are measured in steps of 10 ms."""
+    length = int(1.1 * RATE_HZ)
+    loudness = np.convolve(np.abs(spoken.samples), np.ones(length, dtype=np.float32), "valid")
+    start = int(np.argmax(loudness))
     muted = spoken.samples.copy()
-    middle = len(muted) // 2
-    muted[middle - RATE_HZ // 2 : middle + RATE_HZ // 2] = 0
-    row, _ = panel.judge(with_samples(spoken, muted))
-    assert row.longest_pause_s >= 1.0
-    assert any(fault.startswith("longest pause") for fault in faults(row))
-    assert row.wrong_words > heard.rows[row.number].wrong_words
+    muted[start : start + length] = 0
+    return with_samples(spoken, muted)
+
+
+def test_a_muted_second_is_heard(heard: Heard, panel: Panel) -> None:
+    """A muted second loses words. Several utterances are judged, because Whisper guesses the words of some."""
+    longest = heard.by_length()[:3]
+    rows = [panel.judge(with_second_muted(spoken))[0] for spoken in longest]
+    for row in rows:
+        assert row.longest_pause_s >= 1.0
+        assert any(fault.startswith("longest pause") for fault in faults(row))
+    assert sum(row.wrong_words for row in rows) > sum(heard.rows[row.number].wrong_words for row in rows)
 
 
 def test_a_wrong_voice_is_heard(heard: Heard, panel: Panel, teacher: Run) -> None:
