@@ -112,13 +112,17 @@ def test_held_text_is_scanned_a_bounded_number_of_times(tokenizer: Tokenizer, un
     assert counting.chars <= 3 * len(text) * (OFTEN_SCANNED_CHARS + 16)
 
 
+def flood(stable: StableText, unit: str) -> None:
+    for _ in range(40_000 // len(unit)):
+        stable.append(unit)
+
+
 @pytest.mark.parametrize("unit", ENDLESS.values(), ids=list(ENDLESS))
 def test_text_without_the_end_of_a_word_is_refused(tokenizer: Tokenizer, unit: str) -> None:
     counting = Counting(tokenizer)
     stable = StableText(counting)
     with pytest.raises(Rejected, match="4096 characters without the end of a word"):
-        for _ in range(40_000 // len(unit)):
-            stable.append(unit)
+        flood(stable, unit)
     assert counting.chars <= 3 * 2 * MAX_HELD_CHARS * (OFTEN_SCANNED_CHARS + 16)
 
 
