@@ -12,7 +12,12 @@ from vivavoce_server.telephony import TELEPHONY
 
 HELD_FRAMES = 4
 """Largest number of a codec's frames that an encoder holds back: those it looks ahead, and one that is not full."""
+HELD_S, HELD_BY_TEMPO_S = 0.3, 0.16
+"""Most seconds of a file that encoders and the resampler hold back together; most seconds of the model's audio that
+another tempo does."""
 OPUS_FRAMES_PER_S = 50
+DIRECT = frozenset({"pcm", "wav", "ulaw", "alaw"})
+"""Formats that hold nothing back."""
 MPEG1_RATE = 32000
 """Lowest sample rate in Hz at which a frame of mp3 has 1152 samples. Below it, a frame has 576."""
 
@@ -33,6 +38,13 @@ class AudioOptions:
     @property
     def media_type(self) -> str:
         return format_of(self.format).media_type
+
+    def held_s(self, model_rate: int) -> float:
+        """Most seconds of the file that wait for the audio behind them."""
+        if self.speed != 1.0:
+            return HELD_S + HELD_BY_TEMPO_S / self.speed
+        is_direct = self.format in DIRECT and self.rate_for(model_rate) == model_rate
+        return 0.0 if is_direct else HELD_S
 
     def rate_for(self, model_rate: int) -> int:
         """Sample rate of the file in Hz. `model_rate` is the model's, in Hz."""

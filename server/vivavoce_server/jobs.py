@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vivavoce_engine import ModelInfo, Rejected, Sampling, SpeechEngine, UtteranceOptions, check_characters, draw_seed
-from vivavoce_text import Spoken
+from vivavoce_text import PAUSE_TAG, Spoken
 
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import LeadingSilenceChoice, ServerConfig
@@ -85,6 +85,22 @@ class SpeechJob:
             options = replace(options, seed=draw_seed())
         warnings = self.warnings + warnings_of(self.text_plan, request.input, spoken)
         return replace(self, parts=tuple(parts), spoken=spoken, warnings=warnings, options_without_voice=options)
+
+    def part_ends(self) -> list[int]:
+        """For each part of a job that was read, the end of its text in the request's, in characters."""
+        request, spoken = self.request, self.spoken
+        assert isinstance(request, SpeechRequest)
+        assert spoken is not None, "the text of the job has been read"
+        ends: list[int] = []
+        place = 0
+        for part in self.parts:
+            if isinstance(part, str):
+                place = spoken.text.index(part, place) + len(part.rstrip())
+            elif tag := PAUSE_TAG.search(spoken.text, place):
+                place = tag.end()
+            ends.append(spoken.traced.ends[place - 1] if place else 0)
+        ends[-1] = len(request.input)
+        return ends
 
     async def find_voice(self) -> UtteranceOptions:
         """The options of every utterance, with the voice. Fetching and encoding a reference may take seconds.

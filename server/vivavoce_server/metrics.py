@@ -1,5 +1,6 @@
 """Metrics for Prometheus: all names, help texts and buckets, and the meter of one request."""
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,9 +15,13 @@ from vivavoce_engine import NotServing, Playback, Reason, SpeechEngine
 
 from vivavoce_server.errors import status_of
 
+log = logging.getLogger(__name__)
+
 RequestOutcome = Literal["completed", "disconnected", "cancelled", "rejected", "refused", "failed", "cut_off"]
 UNKNOWN_MODEL = ""
 """Model label of requests that ended before their model was known. Prometheus treats an empty label as absent."""
+GIVEN_UP = frozenset({"disconnected", "cancelled", "cut_off"})
+"""Outcomes of speech of which a part was sent."""
 TRY_AGAIN = frozenset({429, 503})
 FRAME_S = 0.08
 TTFA_BUCKETS_S = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
@@ -182,7 +187,15 @@ class SpeechMeter:
         """Counts speech that the model did not end by itself. The request may still succeed with another attempt."""
         self._metrics.endless.labels(self._model).inc()
 
-    def end(self, outcome: RequestOutcome) -> None:
+    def end(self, outcome: RequestOutcome, sent_s: float | None = None, frames: int = 0) -> None:
+        """Counts the request. A log line tells what was sent of one that did not end well.
+
+        `sent_s` are the seconds of its file that were sent, and `frames` their codec frames; None if it never began.
+        """
+        if sent_s is not None and outcome in GIVEN_UP:
+            fields = {"model": self._model, "outcome": outcome, "sent_s": round(sent_s, 3), "frames": frames}
+            message = "speech of %(model)s was %(outcome)s after %(sent_s)s s, %(frames)s frames"
+            log.info(message, fields, extra={"fields": fields})
         self._metrics.requests.labels(self._model, outcome).inc()
         if outcome == "completed" and self._audio_s and not self._paced_by_text:
             self._metrics.rtf.labels(self._model).observe((self._clock() - self._asked_s) / self._audio_s)

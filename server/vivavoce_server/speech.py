@@ -24,6 +24,7 @@ from vivavoce_server.frame_ceiling import frame_ceiling
 from vivavoce_server.jobs import Silence, SpeechJob
 from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.metrics import SpeechMeter
+from vivavoce_server.said import PartTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Speech:
         # The engine gives rows to clients in turn, so that a burst from one key does not delay others.
         self._options = replace(options, client=client)
         self._texts = [part for part in job.parts if isinstance(part, str)]
+        self.times = PartTimes(job.audio.speed, job.engine.info.frame_s)
         self._frames_left = frame_ceiling(" ".join(self._texts))
         """Frames that the request as a whole may still take."""
         self._streams: list[AudioStream] = []
@@ -158,15 +160,20 @@ class Speech:
         beginning = LeadingSilence(sample_rate, self._job.leading_silence)
         following: asyncio.Task[AudioStream] | None = None
         for part in self._job.parts:
+            self.times.begin(is_speech=isinstance(part, str))
             if isinstance(part, Silence):
                 self._meter.add_audio(part.seconds)
+                self.times.add(part.seconds)
+                self.times.end()
                 yield np.zeros(round(part.seconds * sample_rate), np.float32)
                 continue
             stream = self._streams[0] if following is None else await following
             following = self._follow(stream)
             async for pcm in beginning.trimmed(stream):
                 self._meter.add_audio(len(pcm) / sample_rate)
+                self.times.add(len(pcm) / sample_rate)
                 yield pcm
+            self.times.end()
             if stream.finished:
                 is_cut_short(stream.finished, self._options.max_frames)
         if self._streams and (finished := self._streams[0].finished):

@@ -114,22 +114,24 @@ class SpeechResponse(SpokenResponse):
     async def speak(self, send: Send) -> None:
         meter = SpeechMeter(self.service.metrics, self._job.model)
         outcome: RequestOutcome = "disconnected"  # the outcome of a cancellation, unless set below
-        admitted = False
+        speech: Speech | None = None
         try:
             # Reading the text, and fetching and encoding a reference, count as speech, and stop when the client leaves.
             job = await self._job.read()
             if job.warnings:
                 self.headers[WARNINGS_HEADER] = warnings_header(job.warnings)
             with Speech(job, await job.find_voice(), meter, self.caller.name) as speech:
-                admitted = True
                 outcome = await (
                     self._send_whole(speech, send) if self._whole else self._send_stream(speech, meter, send)
                 )
         except Exception as error:
-            outcome = outcome_of(error, admitted)
+            outcome = outcome_of(error, admitted=speech is not None)
             raise
         finally:
-            meter.end(outcome)
+            if speech is None or self._whole:  # nothing was sent
+                meter.end(outcome)
+            else:
+                meter.end(outcome, speech.times.made_s, speech.times.made_frames)
 
     async def _send_whole(self, speech: Speech, send: Send) -> RequestOutcome:
         file, usage = await speech.whole()

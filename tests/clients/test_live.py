@@ -6,17 +6,27 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from vivavoce_client import ApiError, AsyncClient, AsyncLiveSession, Client, ConnectionFailed, StreamBroken
+from vivavoce_client import ApiError, AsyncClient, AsyncLiveSession, Client, ConnectionFailed, SaidPart, StreamBroken
 from vivavoce_client.live_transport import ConnectionLost, LiveConnection, stream_url
 
-from tests.support.live_server import LiveServer, live_server
+from tests.support.live_server import Gate, LiveServer, fake_engine, live_server
 from tests.support.live_socket import pcm_of
 from tests.support.texts import plain_text
 from tests.support.waiting import wait_until
 
 CREATED = json.dumps({"type": "session.created", "limits": {}})
 START = json.dumps({"type": "audio.start", "utterance_index": 0, "format": "pcm", "sample_rate": 24000})
-DONE = json.dumps({"type": "audio.done", "utterance_index": 0, "duration_ms": 80, "total_bytes": 2, "cancelled": False})
+DONE = json.dumps(
+    {
+        "type": "audio.done",
+        "utterance_index": 0,
+        "duration_ms": 80,
+        "total_bytes": 2,
+        "frames": 1,
+        "cancelled": False,
+        "parts": [{"text": "Hel", "end_ms": 50}, {"text": "lo", "end_ms": 80}],
+    }
+)
 
 
 def error(code: str, kind: str = "invalid_request_error") -> str:
@@ -103,6 +113,9 @@ async def test_what_is_sent() -> None:
         assert [piece async for piece in speech] == [b"ab"]
         assert (speech.sample_rate, speech.duration_s, speech.cancelled) == (24000, 0.08, False)
         assert speech.first_audio_s is not None
+        assert (speech.frames, speech.parts) == (1, (SaidPart("Hel", 0.05), SaidPart("lo", 0.08)))
+        assert [speech.said(played_s) for played_s in (0.04, 0.05, 0.08)] == ["", "Hel", "Hello"]
+        assert (speech.said(), speech.text_begun) == ("Hello", "")
     await session.close()
     assert dialer.asked == [("ws://server/path/v1/audio/speech/stream", {"Authorization": "Bearer k"})]
     assert connection.sent == [
@@ -237,6 +250,29 @@ async def test_barge_in(server: LiveServer) -> None:
         assert await hear(live, "Hi!") == pcm_of(5, 3)
 
 
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_barge_in_tells_what_was_said(leaves: bool) -> None:
+    gate = Gate(hold_from_step=8)
+    with live_server(fake_engine(before_step=gate)) as server:
+        async with AsyncClient(server.url) as client, client.live("heart", seed=5) as live:
+            heard = 0
+            async with live.say("One.[pause:100ms]Two, three. Four. ") as speech:
+                async for piece in speech:
+                    heard += len(piece)
+                    if heard > len(pcm_of(5, 4)) + 4800:  # some of the second text
+                        if leaves:
+                            break
+                        await live.cancel()
+            gate.open()
+    assert speech.cancelled
+    assert speech.parts == (SaidPart("One.", 0.32), SaidPart("[pause:100ms]", 0.42))
+    assert [speech.said(), speech.said(played_s=0.4)] == ["One.[pause:100ms]", "One."]
+    assert speech.text_begun
+    assert "Two, three. Four. ".startswith(speech.text_begun)
+    assert speech.frames is not None
+    assert 4 < speech.frames <= 8
+
+
 async def test_leaving_early_stops_the_servers_work(server: LiveServer) -> None:
     never = asyncio.Event()
 
@@ -281,6 +317,9 @@ def test_without_asyncio(server: LiveServer) -> None:
             for _ in speech:
                 live.cancel()
             assert speech.cancelled
+            assert speech.frames is not None
+            assert (speech.parts, speech.said()) == ((), "")
+            assert plain_text(500).startswith(speech.text_begun)
         live.configure(seed=6)
         with live.say("Hi!") as speech:
             assert b"".join(speech) == pcm_of(6, 3)

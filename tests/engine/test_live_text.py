@@ -5,8 +5,9 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vivavoce_engine import Rejected
 from vivavoce_engine.text.prompt import Tokenizer
-from vivavoce_engine.text.stable import StableText
+from vivavoce_engine.text.stable import MAX_HELD_CHARS, OFTEN_SCANNED_CHARS, StableText
 from vivavoce_voice import CHECKPOINT
 
 TRICKY = [
@@ -63,3 +64,78 @@ def test_a_word_is_final_once_a_blank_follows(tokenizer: Tokenizer) -> None:
 
 def test_chinese_is_committed_at_punctuation(tokenizer: Tokenizer) -> None:
     assert StableText(tokenizer).append("\u4f60\u597d\uff0c") == tokenizer.encode("\u4f60\u597d")
+
+
+# ---- cost and bound of held text
+
+
+class Counting:
+    """A tokenizer that counts the characters it looks at."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.chars = 0
+
+    def encode(self, text: str) -> list[int]:
+        self.chars += len(text)
+        return self._tokenizer.encode(text)
+
+    def normalize(self, text: str) -> str:
+        self.chars += len(text)
+        return self._tokenizer.normalize(text)
+
+    def pieces(self, normalized: str) -> list[str]:
+        self.chars += len(normalized)
+        return self._tokenizer.pieces(normalized)
+
+
+ENDLESS = {
+    "letters": "a",
+    "signs": "\u201c",
+    "ideographs": "\u4f60\u597d",
+    "marks": "\u0301",
+    "letters and marks": "\u0334a",
+    "blanks": " \n",
+    "composing letters": "e\u0301",
+}
+"""Texts that, repeated, have no place where their ids are final."""
+
+
+@pytest.mark.parametrize("unit", ENDLESS.values(), ids=list(ENDLESS))
+@pytest.mark.parametrize("size", [1, 7, 200])
+def test_held_text_is_scanned_a_bounded_number_of_times(tokenizer: Tokenizer, unit: str, size: int) -> None:
+    text = "e" + unit * (MAX_HELD_CHARS // 2 // len(unit))
+    counting = Counting(tokenizer)
+    stable = StableText(counting)
+    ids = [token for start in range(0, len(text), size) for token in stable.append(text[start : start + size])]
+    assert ids + stable.close() == tokenizer.encode(text)
+    assert counting.chars <= 3 * len(text) * (OFTEN_SCANNED_CHARS + 16)
+
+
+def flood(stable: StableText, unit: str) -> None:
+    for _ in range(40_000 // len(unit)):
+        stable.append(unit)
+
+
+@pytest.mark.parametrize("unit", ENDLESS.values(), ids=list(ENDLESS))
+def test_text_without_the_end_of_a_word_is_refused(tokenizer: Tokenizer, unit: str) -> None:
+    counting = Counting(tokenizer)
+    stable = StableText(counting)
+    with pytest.raises(Rejected, match="4096 characters without the end of a word"):
+        flood(stable, unit)
+    assert counting.chars <= 3 * 2 * MAX_HELD_CHARS * (OFTEN_SCANNED_CHARS + 16)
+
+
+def test_an_empty_fragment_is_not_scanned(tokenizer: Tokenizer) -> None:
+    counting = Counting(tokenizer)
+    stable = StableText(counting)
+    stable.append("e" + "\u0301" * 3000)
+    before = counting.chars
+    for _ in range(1500):
+        assert stable.append("") == []
+    assert counting.chars == before
+
+
+def test_a_text_of_any_length_is_taken_at_once(tokenizer: Tokenizer) -> None:
+    text = "word " * 13_000
+    assert committed(tokenizer, [text]) == tokenizer.encode(text)

@@ -51,9 +51,10 @@ TEXT = "Hello there. How are you?"
 assert " ".join("".join(text_chunker(tokens())).split()) == TEXT  # its client adds spaces, which are not spoken
 
 
-async def hear(server: LiveServer, key: str = KEY, **options: object) -> bytes:
+async def hear(server: LiveServer, key: str = KEY, text: Iterator[str] | None = None, **options: object) -> bytes:
     def listen() -> bytes:
-        return b"".join(client_of(server, key).text_to_speech.convert_realtime("heart", text=tokens(), **options))
+        speech = client_of(server, key).text_to_speech
+        return b"".join(speech.convert_realtime("heart", text=text or tokens(), **options))
 
     return await asyncio.to_thread(listen)
 
@@ -82,6 +83,11 @@ async def test_its_own_client_is_told(server: LiveServer) -> None:
         await hear(server, output_format="amr_8000")
     with pytest.raises(ApiError, match="no model"):
         await hear(server, model_id="other")
+
+
+@its_own_client
+async def test_its_own_client_hears_nothing_of_signs(server: LiveServer) -> None:
+    assert await hear(server, text=iter(["... ", "\U0001f600 "]), output_format="pcm_24000") == b""
 
 
 @asynccontextmanager

@@ -83,6 +83,37 @@ async def test_a_plain_word_waits_for_one_complete_word() -> None:
     assert recorded.parts == ["The train leaves at noon, she said."]
 
 
+# ---- what was written for each part
+
+
+@pytest.mark.parametrize("info", [FAKE_INFO, SHORT, MANY], ids=["prose", "short", "many"])
+async def test_what_was_written_for_the_parts_is_the_text(info: ModelInfo) -> None:
+    for pair in pairs()[::5]:
+        text = f"It costs $5: {pair.written} [pause:1s] That was it. [pause:2s] ..."
+        recorded = await record(plan_for(info), cuts(text, 3))
+        assert len(recorded.texts) == len(recorded.parts)
+        assert "".join(recorded.texts) == text
+
+
+async def test_a_part_has_the_text_that_was_written_for_it() -> None:
+    text = "It costs $5.50, [pause:1s]and [pause:x]**that**  is a lot. [pause:2s] ..."
+    recorded = await record(plan_for(WORDS), [text])
+    assert recorded.parts == ["It costs five dollars and fifty cents, ", 1.0, "and that is a lot. ", 2.0]
+    assert recorded.texts == [
+        "It costs $5.50,",
+        " [pause:1s]",
+        "and [pause:x]**that**  is a lot.",
+        " [pause:2s] ...",
+    ]
+    long = await record(plan_for(SHORT, normalize=False), [STORY])
+    assert [part.strip() for part in long.texts] == long.parts
+
+
+async def test_an_open_part_has_the_text_that_has_reached_the_engine() -> None:
+    recorded = await record(plan_for(WORDS), ["It costs $5 ", "and ", "more ", "now"])
+    assert recorded.reached == ["It", "It", "It costs $5 and", "It costs $5 and"]
+
+
 # ---- pauses
 
 

@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from vivavoce_server.live.sentences import MAX_SENTENCE_CHARS, Sentences
+from sentencex import segment  # type: ignore[import-untyped]
+from vivavoce_server.live.sentences import LOOK_BACK_CHARS, MAX_SENTENCE_CHARS, Sentences
 
 from tests.support.live_server import LiveServer
 from tests.support.live_socket import dial, pcm_of
@@ -55,6 +56,23 @@ def test_text_without_an_end_is_not_held_without_bound() -> None:
     assert len(found) >= 128
     assert len(sentences.take()) <= MAX_SENTENCE_CHARS
     assert all(len(sentence) <= MAX_SENTENCE_CHARS for sentence in sentences.append("word " * 5000))
+
+
+@pytest.mark.parametrize("text", ["\u201c" * 43_000, "a. " * 9000, "word " * 9000, "Is it? So it is. " * 2000])
+def test_the_work_on_a_text_grows_with_its_length_alone(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = 0
+
+    def counted(language: str, part: str) -> list[str]:
+        nonlocal looked_at
+        looked_at += len(part)
+        return list(segment(language, part))
+
+    monkeypatch.setattr("vivavoce_server.live.sentences.segment", counted)
+    sentences = Sentences(None)
+    for _ in range(3):
+        sentences.append(text)
+    # For each possible end, the sentence before it as far as it is looked at, and a word.
+    assert looked_at <= 3 * len(text) * (LOOK_BACK_CHARS + 2) // 3
 
 
 @pytest.mark.parametrize("size", [1, 4, 100])

@@ -37,7 +37,9 @@ async def test_fragments_are_spoken_as_one_text(server: LiveServer, fragments: l
         "utterance_index": 0,
         "duration_ms": 960,
         "total_bytes": 12 * FRAME_BYTES,
+        "frames": 12,
         "cancelled": False,
+        "parts": [{"text": "Hello there.", "end_ms": 960}],
     }
 
 

@@ -310,12 +310,18 @@ async def test_elevenlabs_pauses_are_silence(reader: LiveServer) -> None:
         assert heard == (pcm_of(5, len("One. ")) + SILENCE_2_S + pcm_of(5, 4), FINAL)
 
 
-@pytest.mark.parametrize("text", [*NOTHING[3:7], FOREIGN])
-async def test_elevenlabs_is_told_what_cannot_be_spoken(text: str, reader: LiveServer) -> None:
-    expected = ask(reader, text, "words").json()["error"]
-    audio, others = await eleven(reader, "model_id=words", text, " ")
+async def test_elevenlabs_is_told_what_cannot_be_spoken(reader: LiveServer) -> None:
+    expected = ask(reader, FOREIGN, "words").json()["error"]
+    audio, others = await eleven(reader, "model_id=words", FOREIGN, " ")
     assert audio == b""
     assert [(other["message"], other["error"]) for other in others] == [(expected["message"], expected["code"])]
+
+
+@pytest.mark.parametrize("text", NOTHING[3:7])
+async def test_elevenlabs_session_ends_well_with_nothing_to_speak(text: str, reader: LiveServer) -> None:
+    """Its clients wait for isFinal, and take an error for a reason to try the same text again."""
+    message = ask(reader, text, "words").json()["error"]["message"]
+    assert await eleven(reader, "model_id=words", text, " ") == (b"", [{"isFinal": True, "warnings": [message]}])
 
 
 async def test_elevenlabs_keeps_silent_about_blanks(reader: LiveServer) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -51,13 +52,19 @@ class Recorder:
 
 @dataclass
 class Recorded:
-    """The parts of a live text, the errors that it reported, and its warnings."""
+    """The parts of a live text, the errors that it reported, and its warnings.
+
+    `texts` are what was written for each part.
+    """
 
     parts: list[str | float] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     errors: list[ErrorDetail] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
     first_part: list[str] = field(default_factory=list, compare=False)
     """Text of the first part after each fragment."""
+    reached: list[str] = field(default_factory=list, compare=False)
+    """What was written for all parts so far, after each fragment."""
     jobs: int = field(default=0, compare=False)
     """Number of jobs that a worker had."""
 
@@ -90,9 +97,11 @@ async def _run(plan: LivePlan, fragments: Iterable[str], recorded: Recorded) -> 
         for _ in range(2):
             await asyncio.sleep(0)
         recorded.first_part.append(first.text)
+        recorded.reached.append(text.written[: text.ends[-1]] if text.ends else "")
     text.end()
     await feeding
     async for part in text.parts():
         recorded.parts.append(part.seconds if isinstance(part, Silence) else cast(Any, part).text)
         assert isinstance(part, Silence) or cast(Any, part).ended
+    recorded.texts = [text.written[start:end] for start, end in pairwise([0, *text.ends])]
     recorded.warnings = text.warnings

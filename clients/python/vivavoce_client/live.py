@@ -11,6 +11,7 @@ the utterance's text again. If some of it was heard, the session raises StreamBr
 
 import asyncio
 import json
+import math
 import threading
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
@@ -18,7 +19,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from vivavoce_client.live_transport import Connect, ConnectionLost, LiveConnection, open_websocket, stream_url
-from vivavoce_client.protocol import ConnectionFailed, StreamBroken, parse_live_error
+from vivavoce_client.protocol import ConnectionFailed, SaidPart, StreamBroken, parse_live_error, said_by
 
 Text = str | Iterable[str] | AsyncIterable[str]
 """Text to speak, whole or in fragments. A plain iterable may block, because it is read on a thread of its own."""
@@ -36,6 +37,12 @@ class AsyncUtterance:
         self.duration_s: float | None = None
         """Length of the speech in seconds. None until it ends."""
         self.cancelled = False
+        self.frames: int | None = None
+        """Codec frames that were sent. None until it ends."""
+        self.parts: tuple[SaidPart, ...] = ()
+        """The parts of the text that were sent to their end. Known once the speech ends."""
+        self.text_begun = ""
+        """The text of the part behind them, if the speech was cancelled while it was sent."""
         self._session = session
         self._pieces: list[str] = []
         """All text so far, which a new connection needs from the start."""
@@ -48,6 +55,13 @@ class AsyncUtterance:
         self._losses = 0
         self._refused = False
         self._over = False
+
+    def said(self, played_s: float = math.inf) -> str:
+        """Text that was said to the end of a part, once the speech has ended. An agent keeps it in its history.
+
+        `played_s` limits it to what a player has played: seconds of this speech.
+        """
+        return said_by(self.parts, played_s)
 
     # ---- text -------------------------------------------------------------------------------------------------
 
@@ -138,15 +152,24 @@ class AsyncUtterance:
             case "audio.start":
                 self.sample_rate = message["sample_rate"]
             case "audio.done" if self.sample_rate is not None:  # otherwise it ends an earlier, cancelled utterance
-                self._over = True
-                self.duration_s = message["duration_ms"] / 1000
-                self.cancelled = message["cancelled"]
+                self._note_end(message)
             case "error":
                 self._refused = True
                 raise parse_live_error(message)
 
+    def _note_end(self, done: dict[str, Any]) -> None:
+        self._over = True
+        self.duration_s = done["duration_ms"] / 1000
+        self.cancelled = done["cancelled"]
+        self.frames = done["frames"]
+        self.parts = tuple(SaidPart(part["text"], part["end_ms"] / 1000) for part in done["parts"])
+        self.text_begun = done.get("text_begun", "")
+
     async def cancel(self) -> None:
-        """Stops the speech (barge-in). Nothing more is heard, and iteration ends once the server confirms."""
+        """Stops the speech (barge-in). Nothing more is heard, and iteration ends once the server confirms.
+
+        `said()` then tells the text that was said.
+        """
         if self._connection is None or self._feeding is None or self._over:
             self._over = True
             return
@@ -171,8 +194,10 @@ class AsyncUtterance:
             # An utterance that was opened gets one audio.done. One that was refused got an error instead.
             while self._asked_s is not None and (started or not refused):
                 message = await self._connection.receive()
-                kind = json.loads(message)["type"] if isinstance(message, str) else "audio"
+                parsed = json.loads(message) if isinstance(message, str) else {"type": "audio"}
+                kind = parsed["type"]
                 if kind == "audio.done":
+                    self._note_end(parsed)
                     break
                 started, refused = started or kind == "audio.start", refused or kind == "error"
         except ConnectionLost:

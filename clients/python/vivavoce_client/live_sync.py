@@ -1,12 +1,14 @@
 """LiveSession: AsyncLiveSession for code without asyncio. The session runs on a thread of its own."""
 
 import asyncio
+import math
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, TypeVar
 
 from vivavoce_client.live import AsyncLiveSession, AsyncUtterance, Text
+from vivavoce_client.protocol import SaidPart
 
 T = TypeVar("T")
 
@@ -62,6 +64,28 @@ class Utterance:
     @property
     def cancelled(self) -> bool:
         return self._utterance.cancelled
+
+    @property
+    def frames(self) -> int | None:
+        """Codec frames that were sent. None until it ends."""
+        return self._utterance.frames
+
+    @property
+    def parts(self) -> tuple[SaidPart, ...]:
+        """The parts of the text that were sent to their end. Known once the speech ends."""
+        return self._utterance.parts
+
+    @property
+    def text_begun(self) -> str:
+        """The text of the part behind them, if the speech was cancelled while it was sent."""
+        return self._utterance.text_begun
+
+    def said(self, played_s: float = math.inf) -> str:
+        """Text that was said to the end of a part, once the speech has ended. An agent keeps it in its history.
+
+        `played_s` limits it to what a player has played: seconds of this speech.
+        """
+        return self._utterance.said(played_s)
 
 
 async def _next(pieces: Any) -> bytes | None:  # noqa: ANN401 (an async iterator of bytes)

@@ -93,6 +93,14 @@ class SpokenText:
         return " ".join(part.strip() if isinstance(part, str) else f"[pause:{part:g}s]" for part in self.parts)
 
 
+@dataclass(frozen=True, slots=True)
+class SaidPart:
+    """A stretch of an utterance's text all of whose audio was sent. `end_s` is its end in the audio, in seconds."""
+
+    text: str
+    end_s: float
+
+
 class VivavoceError(Exception):
     """Base of all errors that the client raises on purpose."""
 
@@ -170,6 +178,12 @@ def parse_live_error(message: dict[str, Any]) -> ApiError:
     error = message["error"]
     default = 500 if error["type"] == "server_error" else 400
     return ApiError(STATUS_OF_CODE.get(error["code"], default), error["message"], error["param"], error["code"], None)
+
+
+def said_by(parts: Sequence[SaidPart], played_s: float) -> str:
+    """Text of the parts that have been heard when `played_s` seconds of an utterance have been played."""
+    # The server rounds to milliseconds.
+    return "".join(part.text for part in parts if part.end_s <= played_s + 0.001)
 
 
 def parse_voices(body: bytes) -> list[Voice]:

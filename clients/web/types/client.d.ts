@@ -1,4 +1,10 @@
 /**
+ * Text that was said to the end of a part, for an agent's history.
+ * @param {UtteranceEnd} end
+ * @param {number} [playedMs] limits it to what a player has played: milliseconds of this utterance
+ */
+export function textSaid(end: UtteranceEnd, playedMs?: number): string;
+/**
  * @typedef {object} SpeechOptions
  * @property {string} [model]
  * @property {string} [voice]
@@ -27,7 +33,16 @@
  * @typedef {{ text: string, parts: SpokenPart[], language: string, stages: string[], left_out: string[], warnings: string[] }} SpokenText
  * @typedef {{ type: string } & Record<string, unknown>} Message
  * @typedef {{ utterance_index: number, format: string, sample_rate: number }} UtteranceStart
- * @typedef {{ utterance_index: number, duration_ms: number, total_bytes: number, cancelled: boolean }} UtteranceEnd
+ * @typedef {{ text: string, end_ms: number }} SaidPart text all of whose audio was sent, and its end in the audio
+ *
+ * @typedef {object} UtteranceEnd
+ * @property {number} utterance_index
+ * @property {number} duration_ms of the audio that was sent
+ * @property {number} total_bytes
+ * @property {number} frames codec frames that were sent
+ * @property {boolean} cancelled
+ * @property {SaidPart[]} parts
+ * @property {string} [text_begun] the text of the part behind them, if it was cancelled while it was sent
  */
 /** A refusal by the server, with OpenAI's four keys, or a failed connection. */
 export class VivavoceError extends Error {
@@ -113,7 +128,9 @@ export class LiveSession {
     onerror: (error: VivavoceError) => void;
     /** @type {(code: number, reason: string) => void} Called once, after close() or drop(). */
     onclose: (code: number, reason: string) => void;
-    /** @returns {Promise<void>} when the server has accepted the options; rejects after several attempts to connect */
+    /**
+     * @returns {Promise<void>} when the server has accepted the options. Rejects after three attempts without an answer.
+     */
     open(): Promise<void>;
     /** True until close() or drop(). A lost connection is opened again with the next text. */
     get isOpen(): boolean;
@@ -204,9 +221,28 @@ export type UtteranceStart = {
     format: string;
     sample_rate: number;
 };
+/**
+ * text all of whose audio was sent, and its end in the audio
+ */
+export type SaidPart = {
+    text: string;
+    end_ms: number;
+};
 export type UtteranceEnd = {
     utterance_index: number;
+    /**
+     * of the audio that was sent
+     */
     duration_ms: number;
     total_bytes: number;
+    /**
+     * codec frames that were sent
+     */
+    frames: number;
     cancelled: boolean;
+    parts: SaidPart[];
+    /**
+     * the text of the part behind them, if it was cancelled while it was sent
+     */
+    text_begun?: string | undefined;
 };

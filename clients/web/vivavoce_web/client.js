@@ -12,6 +12,8 @@
 const STREAM_PATH = "v1/audio/speech/stream";
 /** Pause before each further attempt to connect. */
 const BACKOFF_MS = [250, 500, 1000, 2000, 4000];
+/** Further attempts of a session's first connection, if nothing answers: the address may be wrong. */
+const FIRST_ATTEMPTS = 2;
 /** Close codes after which a new connection may succeed: broken, failed, restarting, full. */
 const TRY_AGAIN_LATER = [1006, 1011, 1012, 1013];
 /** Codes of refusals after which a new connection may succeed. */
@@ -47,7 +49,16 @@ const BROKEN = "The connection to the server broke";
  * @typedef {{ text: string, parts: SpokenPart[], language: string, stages: string[], left_out: string[], warnings: string[] }} SpokenText
  * @typedef {{ type: string } & Record<string, unknown>} Message
  * @typedef {{ utterance_index: number, format: string, sample_rate: number }} UtteranceStart
- * @typedef {{ utterance_index: number, duration_ms: number, total_bytes: number, cancelled: boolean }} UtteranceEnd
+ * @typedef {{ text: string, end_ms: number }} SaidPart text all of whose audio was sent, and its end in the audio
+ *
+ * @typedef {object} UtteranceEnd
+ * @property {number} utterance_index
+ * @property {number} duration_ms of the audio that was sent
+ * @property {number} total_bytes
+ * @property {number} frames codec frames that were sent
+ * @property {boolean} cancelled
+ * @property {SaidPart[]} parts
+ * @property {string} [text_begun] the text of the part behind them, if it was cancelled while it was sent
  */
 
 /** A refusal by the server, with OpenAI's four keys, or a failed connection. */
@@ -156,6 +167,15 @@ export class VivavoceClient {
   }
 }
 
+/**
+ * Text that was said to the end of a part, for an agent's history.
+ * @param {UtteranceEnd} end
+ * @param {number} [playedMs] limits it to what a player has played: milliseconds of this utterance
+ */
+export function textSaid(end, playedMs = Infinity) {
+  return end.parts.filter((part) => part.end_ms <= playedMs).map((part) => part.text).join("");
+}
+
 /** @returns {Promise<typeof WebSocket>} the one of the package ws */
 async function socketOfNode() {
   const name = "ws";
@@ -197,6 +217,8 @@ export class LiveSession {
   #socket = null;
   /** True once the server has accepted the options on this connection. */
   #ready = false;
+  /** True once a server has answered on any connection. */
+  #answered = false;
   /** @type {Promise<void> | null} */
   #connecting = null;
   /** Connections that broke since audio was heard last. */
@@ -233,7 +255,9 @@ export class LiveSession {
     this.#sleep = sleep;
   }
 
-  /** @returns {Promise<void>} when the server has accepted the options; rejects after several attempts to connect */
+  /**
+   * @returns {Promise<void>} when the server has accepted the options. Rejects after three attempts without an answer.
+   */
   async open() {
     try {
       await this.#connect(0);
@@ -332,12 +356,13 @@ export class LiveSession {
   /** Connects, with growing pauses between the attempts. Then sends the log. @param {number} firstPauseMs */
   async #connectAgain(firstPauseMs) {
     if (firstPauseMs) await this.#sleep(firstPauseMs);
-    for (const pauseMs of [...BACKOFF_MS, null]) {
+    for (let attempt = 0; ; attempt++) {
       this.#mustGoOn();
       const failure = await this.#attempt();
       if (failure === null) break;
-      if (pauseMs === null || !failure.again) throw failure.error;
-      await this.#sleep(pauseMs);
+      const most = this.#answered ? BACKOFF_MS.length : FIRST_ATTEMPTS;
+      if (attempt >= most || !failure.again) throw failure.error;
+      await this.#sleep(BACKOFF_MS[attempt]);
     }
     this.#mustGoOn();
     this.#ready = true;
@@ -364,6 +389,7 @@ export class LiveSession {
       };
       socket.onmessage = ({ data }) => {
         const message = JSON.parse(data);
+        this.#answered = true;
         if (message.type === "error") {
           const error = new VivavoceError(message.error);
           resolve({ error, again: AGAIN_CODES.includes(error.code ?? "") });

@@ -41,7 +41,8 @@ class LiveUtterance:
 
     Both methods raise:
         Overloaded: the queue is full, when there is enough text to start with.
-        Rejected: the text does not fit into the context, or is not valid Unicode.
+        Rejected: the text does not fit into the context, is not valid Unicode, or has no end of a word for thousands
+            of characters.
     """
 
     def __init__(self, engine: LiveQueue, text: PromptBuilder, options: UtteranceOptions) -> None:

@@ -3,6 +3,13 @@
 import unicodedata
 from typing import Protocol
 
+from vivavoce_engine.errors import Rejected
+
+MAX_HELD_CHARS = 4096
+"""Longest text without a place where its tokens are final, in characters."""
+OFTEN_SCANNED_CHARS = 64
+"""Held text of this length is scanned at each fragment. A longer one has no word's end yet, and may wait."""
+
 
 class PieceTokenizer(Protocol):
     """The part of a byte-pair tokenizer that StableText uses."""
@@ -21,24 +28,39 @@ class StableText:
     - the last piece, which may grow;
     - white space at the end, even if it is several pieces: a later newline or letter splits it differently;
     - a piece followed by one that begins with a combining mark: a further mark may combine with the letter before.
+
+    The cost is linear in the length of all fragments: a long text that is held back is scanned again only after it has
+    grown by a part of its length.
     """
 
     def __init__(self, tokenizer: PieceTokenizer) -> None:
         self._tokenizer = tokenizer
         self._held = ""
+        """Normalised text whose ids may still change."""
+        self._unscanned = ""
+        """Text behind it, as it came."""
 
     def append(self, text: str, word_ends: bool = False) -> list[int]:
         """Takes the next fragment. Returns the ids that it makes final, often none.
 
         `word_ends` says that the fragment ends with a letter or a digit, and that no letter, digit or mark follows it.
         The last word is then final, because a piece with a letter ends before every other character.
+
+        Raises:
+            Rejected: the text has more than MAX_HELD_CHARS characters without the end of a word.
         """
-        self._held = self._tokenizer.normalize(self._held + text)
+        self._unscanned += text
         if word_ends:
             return self.close()
+        if not text or 8 * len(self._unscanned) < len(self._held) - OFTEN_SCANNED_CHARS:
+            return []
+        self._held, self._unscanned = self._tokenizer.normalize(self._held + self._unscanned), ""
         pieces = self._tokenizer.pieces(self._held)
         stable = pieces[: self._first_unstable(pieces)]
         self._held = self._held[sum(map(len, stable)) :]
+        if len(self._held) > MAX_HELD_CHARS:
+            message = f"the text has more than {MAX_HELD_CHARS} characters without the end of a word"
+            raise Rejected("text", f"{message}: put spaces between its words")
         # Several pieces of white space, as before a digit, would be one piece at the end of a text.
         blanks: list[str] = []
         while stable and stable[-1].isspace():
@@ -48,7 +70,8 @@ class StableText:
 
     def close(self) -> list[int]:
         """Returns the ids of all text still held back, at the text's end."""
-        held, self._held = self._held, ""
+        held = self._held + self._unscanned
+        self._held = self._unscanned = ""
         return self._tokenizer.encode(held) if held else []
 
     @staticmethod

@@ -44,7 +44,9 @@ REASON_BYTES = 123
 class SocketProtocol(Protocol):
     """The part that all protocols have."""
 
-    def error(self, detail: ErrorDetail) -> str: ...
+    def error(self, detail: ErrorDetail) -> str | None:
+        """The message of an error; None for none."""
+        ...
 
     def farewell(self) -> str | None:
         """The last message after the client has ended the session; None for none."""
@@ -173,10 +175,9 @@ class Socket(ABC):
         self._end(Closing(Code.TRY_AGAIN_LATER, engine_error_detail(stopping())[1]))
 
     async def _close(self, closing: Closing) -> int:
-        if closing.detail is not None:
-            self._outbox.put(self._writer.error(closing.detail))
-        elif (farewell := self._writer.farewell()) is not None:
-            self._outbox.put(farewell)
+        last = self._writer.farewell() if closing.detail is None else self._writer.error(closing.detail)
+        if last is not None:
+            self._outbox.put(last)
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await self._outbox.flushed()

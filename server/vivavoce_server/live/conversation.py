@@ -1,10 +1,12 @@
 """The conversation of a Realtime connection: texts of the user, and what was spoken."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from typing import Literal
 
 from vivavoce_server.errors import ApiError, invalid
 from vivavoce_server.live.realtime_events import NOT_AVAILABLE, Message, new_id
+from vivavoce_server.said import PartTimes, Said
 
 MAX_ITEMS = 500
 """Items that a conversation keeps. The oldest ones go when others come."""
@@ -17,6 +19,20 @@ PARTS = ("input_text", "output_text", "text", *SPOKEN_PARTS)
 
 
 @dataclass
+class ItemAudio:
+    """The audio of an item, while it is made and later. The parts of the text end before its characters `ends`."""
+
+    text: str
+    ends: list[int]
+    times: PartTimes
+    sent_s: float = 0.0
+
+    def said(self, seconds: float) -> Said:
+        """Text and frames of the first seconds."""
+        return self.times.said(self.text, self.ends, seconds)
+
+
+@dataclass
 class Item:
     """A message. Only the assistant's have been spoken."""
 
@@ -26,6 +42,8 @@ class Item:
     status: Literal["in_progress", "completed", "incomplete"] = "completed"
     answered: bool = False
     """True once a response has spoken the text of this item."""
+    audio: ItemAudio | None = field(default=None, repr=False)
+    is_truncated: bool = False
 
     @property
     def text(self) -> str:
@@ -99,19 +117,25 @@ class Conversation:
         """Removes an item. Raises a 404 without one."""
         self._items.remove(self.find(item_id))
 
-    def truncate(self, item_id: str, content_index: int) -> None:
-        """Forgets the text of a spoken item, because it is not known which words the listener heard.
+    def truncate(self, item_id: str, content_index: int, audio_end_ms: int) -> None:
+        """Forgets the text of a spoken item behind the parts that its listener heard to their end.
 
         Raises:
-            ApiError: 404, there is no such item; 400, the item or the part was not spoken.
+            ApiError: 404, there is no such item; 400, the item or the part was not spoken, or has less audio.
         """
         item = self.find(item_id)
         if item.role != "assistant":
             raise invalid("item_id", f"The item {item_id!r} was not spoken")
         if content_index >= len(item.content):
             raise invalid("content_index", f"The item {item_id!r} has {len(item.content)} parts")
+        sent_ms = math.ceil(round(item.audio.sent_s * 1000, 3)) if item.audio else 0
+        if audio_end_ms > sent_ms:
+            message = f"The item {item_id!r} has {sent_ms} ms of audio, which is less than {audio_end_ms} ms"
+            raise invalid("audio_end_ms", message)
         part = item.content[content_index]
-        part["transcript" if part["type"] in SPOKEN_PARTS else "text"] = ""
+        heard = item.audio.said(audio_end_ms / 1000).text if item.audio else ""
+        part["transcript" if part["type"] in SPOKEN_PARTS else "text"] = heard
+        item.is_truncated = True
 
     def unanswered(self) -> list[Item]:
         """The user's items since the last response, and behind the last message of the assistant."""

@@ -42,6 +42,9 @@ class PartCutter:
         if self._passed_over and self._blanks:
             text = text.lstrip()
         self._passed_over = False
+        if not text or text.isspace():  # thousands of empty lines are not searched again at each one
+            self._blanks += text
+            return [""]
         text, self._blanks = self._blanks + text, ""
         words_end = len(text.rstrip())
         self._blanks = text[words_end:]

@@ -15,8 +15,8 @@ Server → client
     {"audio": base64, "isFinal": null}              the next bytes of the session's one file; times are not known yet
     {"isFinal": true}                               everything has been sent; the connection closes with 1000. With
                                                     `warnings`, if something was not spoken as it was asked for
-    {"message", "error", "code"}                    an error; if the first message caused it, nothing follows. A text
-                                                    of which nothing can be spoken is one; its utterance is silent
+    {"message", "error", "code"}                    an error; the session then ends without isFinal. A text of which
+                                                    nothing can be spoken is silent, and a warning
 """
 
 import base64
@@ -52,6 +52,8 @@ router = APIRouter()
 
 MAX_MESSAGE_CHARS = 128 * 2**10
 KEY_FIELDS = ("xi_api_key", "xi-api-key", "authorization")
+SILENT_FAULTS = frozenset({"nothing_to_speak"})
+"""Codes of errors that are warnings here: agents send signs and emoji, and would try each again."""
 
 
 class TextMessage(BaseModel):
@@ -167,7 +169,10 @@ class StreamInput:
     def ended(self, summary: UtteranceSummary) -> None:
         self._warnings += summary.warnings
 
-    def error(self, detail: ErrorDetail) -> str:
+    def error(self, detail: ErrorDetail) -> str | None:
+        if detail.code in SILENT_FAULTS:
+            self._warnings += (detail.message,)
+            return None
         self._failed = True
         return error_message(detail)
 

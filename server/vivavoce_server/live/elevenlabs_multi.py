@@ -36,6 +36,7 @@ from vivavoce_server.errors import ApiError, ErrorDetail, invalid
 from vivavoce_server.live.closing import Closing, Code, fault
 from vivavoce_server.live.connection import Connection
 from vivavoce_server.live.elevenlabs import (
+    SILENT_FAULTS,
     Dialled,
     TextFeed,
     TextMessage,
@@ -55,8 +56,6 @@ MAX_CONTEXTS = 32
 """Most contexts of one connection that are open or still speak."""
 DEFAULT_CONTEXT = "default"
 INACTIVITY_S, MAX_INACTIVITY_S = 20.0, 180.0
-SILENT_FAULTS = frozenset({"nothing_to_speak"})
-"""Codes of errors that are warnings here: agents send signs and emoji, and would try each again."""
 
 
 class ContextMessage(TextMessage):

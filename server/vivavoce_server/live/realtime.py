@@ -221,7 +221,7 @@ class RealtimeConnection(Socket):
                     item = self._conversation.find(item_id)
                     self._put("conversation.item.retrieved", item=item.as_json())
                 case ItemTruncate() as truncate:
-                    self._conversation.truncate(truncate.item_id, truncate.content_index)
+                    self._conversation.truncate(**truncate.model_dump())
                     self._put("conversation.item.truncated", **truncate.model_dump())
                 case ResponseCreate(response=settings):
                     self._respond(settings, caller, max_wait_s)

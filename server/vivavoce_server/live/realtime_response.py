@@ -3,10 +3,9 @@
 import asyncio
 import base64
 import logging
-import math
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from vivavoce_engine import EngineError
@@ -15,7 +14,7 @@ from vivavoce_server.access import Caller
 from vivavoce_server.errors import ApiError, error_detail
 from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
-from vivavoce_server.live.conversation import Conversation, Item
+from vivavoce_server.live.conversation import Conversation, Item, ItemAudio
 from vivavoce_server.live.outbox import Lane, Outgoing, SlowReader
 from vivavoce_server.live.realtime_events import event, new_id
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
@@ -74,7 +73,6 @@ class Response:
         self._held = ExitStack()
         """Releases the caller's slot and the engine's row."""
         self._speech: Speech | None = None
-        self._audio_s = 0.0
         self._meter = SpeechMeter(service.metrics, asked.job.model)
         self._lane.put(event("response.created", response=self._as_json()))
         self._task = asyncio.create_task(self._guarded())
@@ -117,13 +115,14 @@ class Response:
         speech = Speech(job, await job.find_voice(), self._meter, self._caller.name)
         self._speech = self._held.enter_context(speech)
         self._begin()
+        audio = self._item.audio = ItemAudio(self._asked.text, job.part_ends(), speech.times)
         bytes_per_s = job.audio.rate_for(job.engine.info.sample_rate) * SAMPLE_BYTES[job.audio.format]
         async for piece in speech.pieces():
             for start in range(0, len(piece), DELTA_BYTES):
-                audio = piece[start : start + DELTA_BYTES]
-                delta = self._event("response.output_audio.delta", delta=base64.b64encode(audio).decode())
-                await self._lane.put_audio(Outgoing(delta, len(audio), len(audio) / bytes_per_s))
-                self._audio_s += len(audio) / bytes_per_s
+                content = piece[start : start + DELTA_BYTES]
+                delta = self._event("response.output_audio.delta", delta=base64.b64encode(content).decode())
+                await self._lane.put_audio(Outgoing(delta, len(content), len(content) / bytes_per_s))
+                audio.sent_s += len(content) / bytes_per_s
         # Until everything has been sent, the response can be cancelled.
         await self._lane.flushed()
         self._end("completed", "completed", None)
@@ -146,27 +145,37 @@ class Response:
         self._status, self._status_details = status, details
         if self._task is not asyncio.current_task():
             self._task.cancel()
-        dropped = [] if status == "completed" else self._lane.drop_audio()
+        if status != "completed":
+            self._take_back()
         if self._speech is not None:
             self._usage = self._speech.usage
-            if status != "completed":
-                self._usage = self._sent_usage(self._audio_s - sum(item.audio_s for item in dropped))
         self._held.close()
-        self._meter.end(outcome)
+        audio = self._item.audio
+        if audio is None:
+            self._meter.end(outcome)
+        else:
+            frames = audio.said(audio.sent_s).frames
+            self._meter.end(outcome, audio.sent_s, frames)
+            if self._usage is not None and status != "completed":
+                self._usage = replace(self._usage, output_tokens=frames)
         if self._begun:
             self._end_item()
         self._lane.put(event("response.done", response=self._as_json()))
         self._ended(self)
 
-    def _sent_usage(self, audio_s: float) -> Usage:
-        """Usage of speech that was broken off: the codec frames whose audio was sent."""
-        assert self._speech is not None
-        job = self._asked.job
-        frames = math.ceil(round(audio_s * job.audio.speed / job.engine.info.frame_s, 3))
-        return Usage(self._speech.usage.input_tokens, frames)
+    def _take_back(self) -> None:
+        """Drops the audio that was not sent. The transcript keeps the text of which some was sent."""
+        dropped_s = sum(item.audio_s for item in self._lane.drop_audio())
+        audio = self._item.audio
+        if audio is None:
+            return
+        audio.sent_s = max(0.0, audio.sent_s - dropped_s)
+        if not self._item.is_truncated:
+            said = audio.said(audio.sent_s)
+            self._item.content[0]["transcript"] = said.text + said.begun
 
     def _end_item(self) -> None:
-        text = self._asked.text
+        text = self._item.content[0]["transcript"]
         self._item.status = "completed" if self._status == "completed" else "incomplete"
         self._lane.put(self._event("response.output_audio.done"))
         self._lane.put(self._event("response.output_audio_transcript.done", transcript=text))

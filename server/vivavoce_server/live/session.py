@@ -35,6 +35,7 @@ from vivavoce_server.live.plan import LivePlan
 from vivavoce_server.live.text import LiveText
 from vivavoce_server.live.utterance import MessageWriter, Utterance
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
+from vivavoce_server.said import PartTimes
 from vivavoce_server.service import Service
 
 log = logging.getLogger(__name__)
@@ -214,7 +215,9 @@ class LiveSession:
             encoder=SpeechEncoder(plan.audio, model_rate, plan.file),
             meter=SpeechMeter(self.service.metrics, plan.model, paced_by_text=True),
             held=held,
+            times=PartTimes(plan.audio.speed, plan.engine.info.frame_s),
             sample_rate=model_rate,
+            held_s=plan.audio.held_s(model_rate),
             max_frames=plan.options.max_frames,
         )
         self._next_index += 1

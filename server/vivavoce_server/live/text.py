@@ -22,6 +22,7 @@ from vivavoce_server.reading import CHARS_A_JOB, can_begin, check_speakable, in_
 from vivavoce_server.text_parts import checked_pause_s, is_speakable
 
 Part = AudioStream | Silence
+"""The speech of a part, or the pause that it is."""
 
 
 class LiveText:
@@ -54,7 +55,12 @@ class LiveText:
         self._has_begun = False
         self._held = ""
         """Text of the next part, which has nothing to speak yet."""
-        self._written = ""
+        self._reached = 0
+        """End of the written text that the current part has got."""
+        self.ends: list[int] = []
+        """For each part that has begun, the end of its text in what was written. That of an open part moves on."""
+        self.written = ""
+        """Text that has been read."""
         self._said: list[Traced] = []
         self.chars = 0
         """Characters of text so far."""
@@ -82,7 +88,7 @@ class LiveText:
             EngineError: the engine refuses the text, or could not go on.
         """
         while text := await self._take_unread():
-            self._written += text
+            self.written += text
             await self._say(await in_worker(self._reading.append, text))
         await self._say(await in_worker(self._reading.close))
         await self._finish()
@@ -100,34 +106,42 @@ class LiveText:
         for piece in pieces:
             self._said.append(piece)
             if PAUSE_TAG.fullmatch(piece.text):
-                self._pause(piece.text)
+                self._pause(piece)
                 continue
-            first, *others = self._cutter.append(piece.text)
-            await self._speak(first, not others and self._ends_word(piece))
-            for text in others:
-                self._end_part()
-                await self._speak(text, text is others[-1] and self._ends_word(piece))
+            signs = [place for place, char in enumerate(piece.text) if not char.isspace()]
+            texts = self._cutter.append(piece.text)
+            taken = 0
+            for number, text in enumerate(texts, start=1):
+                if number > 1:
+                    self._end_part()
+                # The cutter moves blanks alone.
+                if signs_here := sum(not char.isspace() for char in text):
+                    taken += signs_here
+                    self._reached = piece.ends[signs[taken - 1]]
+                await self._speak(text, number == len(texts) and self._ends_word(piece))
 
     def _ends_word(self, piece: Traced) -> bool:
         """True if the last word of a piece is complete. A blank behind it stays one, or a sign takes its place."""
-        return piece.text[-1].isalnum() and self._written[piece.ends[-1] : piece.ends[-1] + 1].isspace()
+        return piece.text[-1].isalnum() and self.written[piece.ends[-1] : piece.ends[-1] + 1].isspace()
 
-    def _pause(self, tag: str) -> None:
+    def _pause(self, tag: Traced) -> None:
         try:
-            seconds = checked_pause_s(tag)
+            seconds = checked_pause_s(tag.text)
         except ApiError as error:
             message = f"{error.detail.message}. The tag is passed over"
             self._report(fault(message, "invalid_value", "text"))
             self._cutter.pass_over()
             return
         self._end_part(self._cutter.end_part())
-        self._parts.put_nowait(Silence(seconds * self._speed))
+        self._reached = tag.ends[-1]
+        self._put(Silence(seconds * self._speed))
 
     async def _speak(self, text: str, word_ends: bool) -> None:
         if not text:
             return
         if self._open is not None:
             self._open.append(text, word_ends)
+            self.ends[-1] = self._reached
             return
         self._held += text
         if is_speakable(text) if self._has_begun else can_begin(self._plan, text):
@@ -140,11 +154,15 @@ class LiveText:
         else:
             await self._last.stream.all_codes()  # so that an utterance has one row at a time
             live = self._follow()
-        self._parts.put_nowait(live.stream)
+        self._put(live.stream)
         self._last = self._open = live
         self._has_begun = True
         text, self._held = self._held, ""
         live.append(text, word_ends)
+
+    def _put(self, part: Part) -> None:
+        self.ends.append(self._reached)
+        self._parts.put_nowait(part)
 
     def _end_part(self, last: str = "") -> None:
         """Ends the part, which has `last` at its end. A part without anything to speak is left out."""
@@ -157,17 +175,18 @@ class LiveText:
     async def _finish(self) -> None:
         if self._has_begun:
             self._end_part(self._cutter.end_part())
-        elif not self._written.strip():
+        elif not self.written.strip():
             raise nothing_to_speak()
         spoken = await in_worker(self._spoken)
         if not self._has_begun:
-            await in_worker(check_speakable, self._plan, self._written, spoken)
+            await in_worker(check_speakable, self._plan, self.written, spoken)
             if is_speakable(self._held):
                 await self._begin()
                 self._end_part(self._cutter.end_part())
             else:
-                self._parts.put_nowait(Silence(NOTHING_S * self._speed))
-        self.warnings = await in_worker(warnings_of, self._plan, self._written, spoken)
+                self._put(Silence(NOTHING_S * self._speed))
+        self.ends[-1] = len(self.written)
+        self.warnings = await in_worker(warnings_of, self._plan, self.written, spoken)
 
     def _spoken(self) -> Spoken:
         return Spoken(Traced.join(self._said), self._reading.left_out)

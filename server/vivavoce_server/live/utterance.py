@@ -1,6 +1,7 @@
 """One utterance of a live session. Its text goes into the engine, and its audio into the outbox."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.live.outbox import Lane, Outgoing
 from vivavoce_server.live.text import LiveText
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter
+from vivavoce_server.said import PartTimes, Said
 from vivavoce_server.speech import is_cut_short
 
 SILENCE_PIECE_S = 0.24
@@ -24,12 +26,13 @@ SILENCE_PIECE_S = 0.24
 
 @dataclass(frozen=True, slots=True)
 class UtteranceSummary:
-    """The part of a finished utterance that was sent. `warnings` tell what of its text was not spoken as written."""
+    """The part of an ended utterance that was sent. `warnings` tell what of its text was not spoken as written."""
 
     index: int
     audio_bytes: int
     audio_s: float
     cancelled: bool
+    said: Said
     warnings: tuple[str, ...]
     is_cut_short: bool
     """True if the client's own max_new_tokens ended a part of the speech."""
@@ -58,7 +61,10 @@ class Utterance:
     meter: SpeechMeter
     held: ExitStack
     """Releases the caller's slot and the engine's rows."""
+    times: PartTimes
     sample_rate: int
+    held_s: float
+    """Most seconds of the file that its encoder keeps back."""
     max_frames: int | None
     """The most frames of a part that the client asked for."""
     is_cut_short: bool = False
@@ -87,34 +93,46 @@ class Utterance:
     async def _samples(self) -> AsyncIterator[Samples]:
         waited = False
         async for part in self.text.parts():
+            self.times.begin(is_speech=not isinstance(part, Silence))
             if isinstance(part, Silence):
                 for pcm in _silence(part.seconds, self.sample_rate):
-                    self.meter.add_audio(len(pcm) / self.sample_rate)
-                    yield pcm
+                    yield self._counted(pcm)
+                self.times.end()
                 continue
             async for pcm in self.beginning.trimmed(part):
-                self.meter.add_audio(len(pcm) / self.sample_rate)
-                yield pcm
+                yield self._counted(pcm)
+            self.times.end()
             if part.finished and is_cut_short(part.finished, self.max_frames):
                 self.is_cut_short = True
             if part.finished and not waited:
                 self.meter.add_queue_wait(part.finished.queue_wait_s)
                 waited = True
 
+    def _counted(self, pcm: Samples) -> Samples:
+        seconds = len(pcm) / self.sample_rate
+        self.meter.add_audio(seconds)
+        self.times.add(seconds)
+        return pcm
+
     def close(self, outcome: RequestOutcome, outbox: Lane) -> UtteranceSummary:
         """Ends the utterance, for any reason. If it is not complete, its unsent audio is dropped."""
         self.held.close()
-        self.meter.end(outcome)
         for task in self.tasks:
             if task is not asyncio.current_task():
                 task.cancel()
         cancelled = outcome != "completed"
         dropped = outbox.drop_audio() if cancelled else []
+        sent_s = max(0.0, self.audio_s - sum(item.audio_s for item in dropped))
+        said = self.times.said(
+            self.text.written, self.text.ends, sent_s if cancelled else math.inf, self.held_s if cancelled else 0.0
+        )
+        self.meter.end(outcome, sent_s, said.frames)
         return UtteranceSummary(
             self.index,
             self.audio_bytes - sum(item.audio_bytes for item in dropped),
-            max(0.0, self.audio_s - sum(item.audio_s for item in dropped)),
+            sent_s,
             cancelled,
+            said,
             self.text.warnings,
             self.is_cut_short,
         )

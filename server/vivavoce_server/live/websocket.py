@@ -11,7 +11,8 @@ Client → server
                      or "keep", for each utterance.
     input.text       {text}: more text, in fragments of any size. The first fragment opens an utterance. Text is spoken
                      as it arrives, and its cuts have no effect. The text must contain its own spaces. It is read as
-                     `normalize` says, so a word waits for the complete word that follows it. [pause:2s] is silence.
+                     `normalize` says, so a word waits for the complete word that follows it, or for input.done, however
+                     long the client pauses. [pause:2s] is silence.
     input.done       Ends the text of this utterance. Messages sent meanwhile wait until it has been spoken.
     input.cancel     Stops at once (barge-in), and drops waiting messages. It is never an error, because it may cross
                      the utterance's end.
@@ -21,8 +22,13 @@ Server → client
     session.created  {session_id, model, limits}: the first session.config is valid.
     audio.start      {utterance_index, format, sample_rate}
     (binary)         The next bytes of the utterance's file. Each utterance is a complete file of its format.
-    audio.done       {utterance_index, duration_ms, total_bytes, cancelled}: exactly one per audio.start. After a
-                     cancellation, audio already on its way may precede it. No audio of the utterance follows it.
+    audio.done       {utterance_index, duration_ms, total_bytes, frames, cancelled, parts, text_begun?}: exactly one for
+                     each audio.start. After a cancellation, audio already on its way may precede it. No audio of the
+                     utterance follows it. The numbers count what was sent: milliseconds, bytes, and codec frames of
+                     80 ms, which pauses do not have. `parts` are [{text, end_ms}]: the text as it came in, cut where
+                     the speech was cut, and each part's end in the audio. Only parts of which all audio was sent are
+                     there, so their texts, joined, were said for certain. `text_begun` is there if the utterance was
+                     cancelled: the text of the next part, of which some audio was sent, or "". Words have no times yet.
                      `warnings` is a list of sentences about text that was not spoken as written; absent without any.
                      `finish_reason` is "length" if max_new_tokens ended the speech, and absent otherwise. Speech that
                      another limit ends is cancelled, after an error.
@@ -36,6 +42,10 @@ Server → client
 Text is spoken in one acoustic context, except at pauses, and for a model that speaks only short texts reliably. Such a
 model gets parts, which end at the ends of sentences where they can. All parts are one utterance here: one audio.start,
 one file, one seed.
+
+A part also ends at each end of a pause. Other models speak an utterance without pauses as one part, so split "sentence"
+tells more of an interruption there. A client plays more slowly than it receives: `end_ms` tells it which text was heard
+when the listener interrupted, also of an utterance that had been sent to its end.
 
 A connection may be silent for as long as it answers pings, before its first message too. Only a client that has not
 sent its key must do so within 10 s.
@@ -222,7 +232,10 @@ class SpeechStream:
             utterance_index=summary.index,
             duration_ms=round(summary.audio_s * 1000),
             total_bytes=summary.audio_bytes,
+            frames=summary.said.frames,
             cancelled=summary.cancelled,
+            parts=[{"text": part.text, "end_ms": round(part.end_s * 1000)} for part in summary.said.parts],
+            **({"text_begun": summary.said.begun} if summary.cancelled else {}),
             **({"warnings": summary.warnings} if summary.warnings else {}),
             **({"finish_reason": CUT_SHORT} if summary.is_cut_short else {}),
         )

@@ -1,7 +1,7 @@
 // Live sessions of the installed npm package, over scripted connections.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { VivavoceClient } from "vivavoce-client";
+import { textSaid, VivavoceClient } from "vivavoce-client";
 
 const CREATED = { type: "session.created" };
 const START = { type: "audio.start", utterance_index: 0, format: "pcm", sample_rate: 24000 };
@@ -61,10 +61,32 @@ async function until(condition) {
 const settle = () => new Promise((resolve) => setTimeout(resolve, 20));
 const OPEN = ["session.config", CREATED];
 
-test("the first connection is tried with growing pauses, then given up", async () => {
+test("a first connection that nothing answers is given up soon", async () => {
   const world = scripted();
   await assert.rejects(world.live(), { code: "no_connection" });
-  assert.deepEqual(world.pauses, [250, 500, 1000, 2000, 4000]);
+  assert.deepEqual(world.pauses, [250, 500]);
+});
+
+test("a connection that was open is tried with growing pauses, then given up", async () => {
+  const world = scripted([OPEN, ["input.text", 1006]]);
+  const session = await world.live();
+  session.say("Hi");
+  await until(() => world.errors.length === 1);
+  assert.deepEqual([world.errors, world.pauses], [["no_connection"], [250, 250, 500, 1000, 2000, 4000]]);
+});
+
+test("a full server is waited for from the first connection on", async () => {
+  const full = ["session.config", refusal("not_serving"), 1013];
+  const world = scripted([full], [full], [full], [full], [OPEN]);
+  assert.ok((await world.live()).isOpen);
+  assert.deepEqual(world.pauses, [250, 500, 1000, 2000]);
+});
+
+test("the end of an utterance tells what was said", () => {
+  const parts = [{ text: "One.", end_ms: 400 }, { text: " [pause:1s]", end_ms: 1400 }, { text: " Two.", end_ms: 1800 }];
+  const texts = [399, 400, 1500, Infinity].map((playedMs) => textSaid({ parts }, playedMs));
+  assert.deepEqual(texts, ["", "One.", "One. [pause:1s]", "One. [pause:1s] Two."]);
+  assert.equal(textSaid({ parts }), "One. [pause:1s] Two.");
 });
 
 test("a full server is tried again, refused options are not", async () => {
