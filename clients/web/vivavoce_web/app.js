@@ -352,21 +352,21 @@ async function record() {
 
 // ---- wiring ---------------------------------------------------------------------------------------------------
 
-/** Runs the work of a control and shows its error. @param {() => unknown} work */
-async function attempt(work) {
+/** Runs the work of a control and shows its error. @param {() => unknown} work @param {() => unknown} [failed] */
+async function attempt(work, failed = () => {}) {
   try {
     await work();
   } catch (error) {
     tell(error);
-    silence();
+    await failed();
   }
 }
 
 let last = Promise.resolve();
 
-/** Runs work in order, because keys come faster than a connection opens. @param {() => unknown} work */
+/** Runs work of the stage in order, because keys come faster than a connection opens. @param {() => unknown} work */
 function inTurn(work) {
-  last = last.then(() => attempt(work));
+  last = last.then(() => attempt(work, silence));
 }
 
 /** @param {HTMLButtonElement} button @param {() => unknown} work */
