@@ -31,6 +31,7 @@ FILES: Final = frozenset(
         "page.js",
         "player.js",
         "preview.js",
+        "secure.js",
         "settings.js",
         "snippet.js",
         "stage.js",

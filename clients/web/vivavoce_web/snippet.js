@@ -2,6 +2,7 @@
 /** The current request as code. */
 
 import { attempt, button, element } from "./page.js";
+import { copyText } from "./secure.js";
 
 const controls = {
   curl: button("show-curl"),
@@ -69,7 +70,7 @@ for (const [tab, language] of /** @type {const} */ ([[controls.curl, "curl"], [c
 
 controls.copy.onclick = () =>
   attempt(async () => {
-    await navigator.clipboard.writeText(controls.code.textContent ?? "");
+    await copyText(controls.code.textContent ?? "");
     controls.copy.textContent = "Copied";
     setTimeout(() => (controls.copy.textContent = "Copy"), 1500);
   });
