@@ -16,6 +16,8 @@ const BACKOFF_MS = [250, 500, 1000, 2000, 4000];
 const TRY_AGAIN_LATER = [1006, 1011, 1012, 1013];
 /** Codes of refusals after which a new connection may succeed. */
 const AGAIN_CODES = ["not_serving", "queue_full"];
+/** Length of a message of text: even if each character is escaped, the server takes it. */
+const MESSAGE_CHARS = 16384;
 const BROKEN = "The connection to the server broke";
 
 /**
@@ -182,6 +184,8 @@ export class LiveSession {
   ondone = () => {};
   /** @type {(error: VivavoceError) => void} */
   onerror = () => {};
+  /** @type {Record<string, number>} The server's limits, by name: for example max_utterance_chars. */
+  limits = {};
   /** @type {(code: number, reason: string) => void} Called once, after close() or drop(). */
   onclose = () => {};
 
@@ -264,7 +268,9 @@ export class LiveSession {
     this.#mustBeOpen();
     if (!text) return;
     this.#inUtterance = true;
-    this.#post({ type: "input.text", text });
+    for (let at = 0; at < text.length; at += MESSAGE_CHARS) {
+      this.#post({ type: "input.text", text: text.slice(at, at + MESSAGE_CHARS) });
+    }
   }
 
   /** Ends the text of the utterance. */
@@ -369,6 +375,7 @@ export class LiveSession {
           this.#detach(socket);
           return;
         }
+        this.limits = message.limits ?? {};
         socket.onmessage = (event) => this.#receive(event.data);
         socket.onclose = ({ code, reason }) => this.#lose(code, reason);
         resolve(null);
