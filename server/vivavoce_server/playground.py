@@ -28,6 +28,7 @@ FILES: Final = frozenset(
         "client.js",
         "clone.js",
         "download.js",
+        "outputs.js",
         "page.js",
         "player.js",
         "preview.js",
@@ -35,6 +36,8 @@ FILES: Final = frozenset(
         "settings.js",
         "snippet.js",
         "stage.js",
+        "tape.js",
+        "transport.js",
         "waveform.js",
         "worklet.js",
     }

@@ -2,7 +2,7 @@
 /** The download of an utterance as a file. */
 
 import { wavOf } from "./audio.js";
-import { busy, page } from "./page.js";
+import { busy, page, save } from "./page.js";
 import { client, controls } from "./settings.js";
 import { seededOptions } from "./stage.js";
 
@@ -28,11 +28,7 @@ async function download() {
     own.end();
   });
   own.drop();
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(format === "wav" ? wavOf(pieces, rate) : new Blob(pieces));
-  link.download = `vivavoce.${format}`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+  save(format === "wav" ? wavOf(pieces, rate) : new Blob(pieces), `vivavoce.${format}`);
 }
 
 page.download.onclick = () => busy(page.download, download);

@@ -3,6 +3,9 @@
 
 import { VivavoceError } from "./client.js";
 
+/** Time that a browser may take to begin a download. */
+const URL_LIFE_MS = 60_000;
+
 /** @template {HTMLElement} T @param {string} id @param {new () => T} kind @returns {T} */
 export function find(id, kind) {
   const element = document.getElementById(id);
@@ -24,6 +27,7 @@ export const page = {
   stop: button("stop"),
   hint: element("hint"),
   error: element("error"),
+  errorText: element("error-text"),
   state: element("state"),
   server: element("server"),
   waveform: find("waveform", HTMLCanvasElement),
@@ -60,7 +64,8 @@ export function wordsOf(error) {
 /** Shows an error in words, or removes it for null. @param {unknown} error */
 export function tell(error) {
   page.error.hidden = error === null;
-  page.error.textContent = error === null ? "" : wordsOf(error);
+  page.errorText.textContent = error === null ? "" : wordsOf(error);
+  if (error !== null) page.error.scrollIntoView({ block: "nearest" });
   if (error instanceof VivavoceError && error.code === "invalid_api_key") {
     page.keyField.open = true;
     page.key.focus();
@@ -84,3 +89,14 @@ export async function busy(control, work) {
   await attempt(work);
   control.disabled = false;
 }
+
+/** Gives the visitor a file. @param {Blob} blob @param {string} name */
+export function save(blob, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), URL_LIFE_MS);
+}
+
+button("error-close").onclick = () => tell(null);

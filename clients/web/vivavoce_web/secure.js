@@ -23,6 +23,7 @@ export async function copyText(text) {
   const focused = document.activeElement;
   const field = document.createElement("textarea");
   field.className = "visually-hidden";
+  field.style.whiteSpace = "pre"; // else the browser copies no indentation
   field.readOnly = true;
   field.value = text;
   document.body.append(field);

@@ -5,6 +5,7 @@ import { LiveSession } from "./client.js";
 import { attempt, page, tell } from "./page.js";
 import { Player } from "./player.js";
 import { client, options, showRequest } from "./settings.js";
+import { showPosition, volume, wire } from "./transport.js";
 import { Waveform } from "./waveform.js";
 
 const SAMPLE_RATE = 24000;
@@ -17,6 +18,8 @@ let session = null;
 /** @type {Promise<LiveSession> | null} */
 let connecting = null;
 /** @type {Promise<Player> | null} */
+let opening = null;
+/** @type {Player | null} */
 let player = null;
 /** Current options of the session. */
 let configured = "";
@@ -26,17 +29,17 @@ let drawnSeed = 0;
 let typed = "";
 
 /** The current utterance, from its first text to its last sample. */
-const heard = { running: false, made: false, inText: false, askedMs: 0, firstMs: 0, samples: 0, lastMs: 0 };
+const heard = { running: false, made: false, failed: false, inText: false, askedMs: 0, firstMs: 0, samples: 0, lastMs: 0 };
 
 /** The first call must come from a click or a key, because browsers keep pages silent until then. */
-async function loudspeaker() {
-  player ??= Player.open(SAMPLE_RATE).then((opened) => {
-    opened.onreport = report;
+function loudspeaker() {
+  opening ??= Player.open(SAMPLE_RATE).then((opened) => {
+    player = opened;
+    opened.onreport = (now) => report(opened, now);
+    opened.volume = volume();
     return opened;
   });
-  const opened = await player;
-  await opened.resume();
-  return opened;
+  return opening;
 }
 
 /** Returns the session with the options of the controls. Opens one if there is none. */
@@ -55,14 +58,16 @@ async function live() {
     connecting = null;
   }
   configured = text;
-  const opened = await loudspeaker();
-  session.onaudio = (bytes) => receive(opened, bytes);
+  const speaker = await loudspeaker();
+  session.onaudio = (bytes) => receive(speaker, bytes);
   session.ondone = ({ cancelled }) => {
     heard.made = true;
-    if (!cancelled) opened.end();
+    if (!cancelled) speaker.end();
   };
   session.onerror = (error) => {
-    tell(error);
+    // One fault may have several errors, and those that follow are about what is left.
+    if (!heard.failed) tell(error);
+    heard.failed = true;
     silence();
   };
   return session;
@@ -72,13 +77,15 @@ async function live() {
 async function begin() {
   tell(null);
   drawnSeed = Math.floor(Math.random() * SEED_LIMIT);
-  const speaker = await loudspeaker();
-  if (heard.running) interrupt(speaker);
-  Object.assign(heard, { running: true, made: false, inText: true, askedMs: performance.now(), firstMs: 0, samples: 0 });
+  if (heard.running) session?.cancel(!heard.made);
+  player?.clear();
+  const fresh = { running: true, made: false, failed: false, inText: true, askedMs: performance.now(), firstMs: 0, samples: 0 };
+  Object.assign(heard, fresh);
   waveform.clear(SAMPLE_RATE);
   page.stop.disabled = false;
   page.state.textContent = "Speaking";
   for (const figure of Object.values(page.figures)) figure.textContent = "–";
+  await (await loudspeaker()).resume();
 }
 
 /** @param {Player} speaker @param {ArrayBuffer} bytes */
@@ -89,6 +96,8 @@ function receive(speaker, bytes) {
     page.figures.ttfa.textContent = `${Math.round(heard.firstMs - heard.askedMs)} ms`;
   }
   const samples = speaker.push(bytes);
+  // While playing is paused, no report comes.
+  if (!speaker.running) showPosition(speaker);
   waveform.add(samples);
   heard.samples += samples.length;
   const audioS = heard.samples / SAMPLE_RATE;
@@ -98,10 +107,13 @@ function receive(speaker, bytes) {
   }
 }
 
-/** @param {import("./player.js").PlayerReport} report */
-function report({ queued, played, underruns, drained }) {
-  if (!heard.running) return;
+/** @param {Player} speaker @param {import("./player.js").PlayerReport} now */
+function report(speaker, { queued, played, underruns, drained }) {
   waveform.played(played);
+  showPosition(speaker);
+  if (drained) page.state.textContent = "Done";
+  page.stop.disabled = !heard.running && !speaker.running;
+  if (!heard.running) return;
   page.figures.buffer.textContent = `${Math.round((queued / SAMPLE_RATE) * 1000)} ms`;
   page.figures.spoken.textContent = `${(played / SAMPLE_RATE).toFixed(1)} s`;
   page.figures.gaps.textContent = page.typing.checked && !heard.made ? "–" : String(underruns);
@@ -111,20 +123,14 @@ function report({ queued, played, underruns, drained }) {
 function finished() {
   Object.assign(heard, { running: false, inText: false });
   page.stop.disabled = true;
-  page.state.textContent = "Done";
-}
-
-/** @param {Player} speaker */
-function interrupt(speaker) {
-  session?.cancel(!heard.made);
-  speaker.clear();
 }
 
 /** Ends the utterance: no more of it will arrive. */
-async function silence() {
+function silence() {
   if (!heard.running) return;
   finished();
-  (await loudspeaker()).clear();
+  page.state.textContent = "Stopped";
+  player?.stop();
 }
 
 async function speak() {
@@ -138,20 +144,38 @@ async function speak() {
     page.text.focus();
     return;
   }
+  if (session) checkLength(text, session);
   await begin();
   const open = await live();
+  if (!heard.running) return;
+  checkLength(text, open);
   open.say(text);
   open.end();
   heard.inText = false;
   typed = text;
 }
 
-async function stop() {
-  if (!heard.running) return;
-  interrupt(await loudspeaker());
+/** @param {string} text @param {LiveSession} open */
+function checkLength(text, { limits }) {
+  const most = limits.max_utterance_chars ?? Infinity;
+  const long = [...text].length;
+  if (long <= most) return;
+  const [has, may] = [long, most].map((count) => count.toLocaleString("en"));
+  throw new Error(`The text has ${has} characters. At most ${may} are spoken at once: speak it in parts.`);
+}
+
+/** Silences the page at once. What has arrived can still be played. */
+function stop() {
+  if (page.stop.disabled) return;
+  if (heard.running) {
+    session?.cancel(!heard.made);
+    typed = page.text.value;
+  }
+  // Work that waits for its turn, for a connection for example, was asked for before.
+  turn++;
   finished();
   page.state.textContent = "Stopped";
-  typed = page.text.value;
+  player?.stop();
 }
 
 /** Sends the words that are followed by a space. The last word may still be corrected. */
@@ -168,13 +192,15 @@ async function type() {
   const words = ready.slice(typed.length);
   typed = ready;
   if (!heard.inText) await begin();
-  (await live()).say(words);
+  const open = await live();
+  if (heard.running) open.say(words);
 }
 
 async function endTyped() {
   const rest = page.text.value.slice(typed.length);
   typed = page.text.value;
   const open = await live();
+  if (!heard.running) return;
   if (rest) open.say(rest);
   open.end();
   heard.inText = false;
@@ -191,15 +217,24 @@ export function dropSession() {
   session?.drop();
 }
 
+/** The last work in order, and a number that a stop changes. */
 let last = Promise.resolve();
+let turn = 0;
 
 /** Runs work of the stage in order, because keys come faster than a connection opens. @param {() => unknown} work */
 function inTurn(work) {
-  last = last.then(() => attempt(work, silence));
+  const asked = turn;
+  last = last.then(() => (asked === turn ? attempt(work, silence) : undefined));
 }
 
+wire(loudspeaker, (speaker) => {
+  page.state.textContent = !speaker.running ? "Paused" : heard.running ? "Speaking" : "Playing";
+  showPosition(speaker);
+});
+waveform.onpick = (/** @type {number} */ samples) => player?.seek(samples);
+
 page.speak.onclick = () => inTurn(speak);
-page.stop.onclick = () => inTurn(stop);
+page.stop.onclick = stop;
 page.text.oninput = () => {
   showRequest();
   inTurn(type);
@@ -212,7 +247,7 @@ page.text.onkeydown = (event) => {
   }
 };
 addEventListener("keydown", (event) => {
-  if (event.key === "Escape") inTurn(stop);
+  if (event.key === "Escape") stop();
 });
 page.typing.onchange = () => {
   page.hint.hidden = !page.typing.checked;
