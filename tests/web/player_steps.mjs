@@ -15,7 +15,7 @@ export function playerSteps(page, { url, sound, state, textOf, settle, shots }) 
   const pcm = () => Buffer.concat(wire.audio);
   const open = async () => {
     await page.goto(url);
-    await page.waitForFunction(() => document.querySelectorAll("#voice option").length > 0);
+    await page.waitForFunction(() => !/^(connecting.*)?$/.test(document.getElementById("server").textContent));
   };
   const say = async (text) => {
     forget();

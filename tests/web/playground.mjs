@@ -91,7 +91,7 @@ const STEPS = {
     await state("Stopped");
     await settle();
     await sound();
-    await page.waitForTimeout(900);
+    await settle();
     const after = await sound();
     return { after, stopDisabled: await page.locator("#stop").isDisabled(), error: await page.locator("#error").isVisible() };
   },
