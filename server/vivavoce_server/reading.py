@@ -203,9 +203,9 @@ def check_speakable(plan: TextPlan, text: str, spoken: Spoken) -> None:
         raise nothing_to_speak()
 
 
-def nothing_to_speak() -> ApiError:
+def nothing_to_speak(because: str = "The input is blank") -> ApiError:
     """The 400 for a text without a letter or a digit."""
-    return invalid("input", "The input is blank: nothing in it can be spoken", "nothing_to_speak")
+    return invalid("input", f"{because}: nothing in it can be spoken", "nothing_to_speak")
 
 
 def warnings_of(plan: TextPlan, text: str, spoken: Spoken) -> tuple[str, ...]:

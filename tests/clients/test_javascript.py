@@ -69,8 +69,8 @@ def server() -> Iterator[LiveServer]:
 
 
 def test_the_package_has_what_it_needs_and_no_page(packed: tuple[Path, dict[str, Any]]) -> None:
-    scripts = {f"vivavoce_web/{name}.js" for name in ("audio", "client", "player", "worklet")}
-    types = {f"types/{name}.d.ts" for name in ("audio", "client", "player")}
+    scripts = {f"vivavoce_web/{name}.js" for name in ("audio", "client", "outputs", "player", "tape", "worklet")}
+    types = {f"types/{name}.d.ts" for name in ("audio", "client", "outputs", "player", "tape")}
     assert {file["path"] for file in packed[1]["files"]} == {"package.json", "README.md", *scripts, *types}
 
 
@@ -94,9 +94,10 @@ def test_a_program_in_typescript_has_types(installed: Path) -> None:
     run(installed, path_of("node"), TYPESCRIPT, *options, "typed.ts")
 
 
-def test_sessions(installed: Path) -> None:
-    output = run(installed, path_of("node"), "--test", "--test-reporter", "tap", "session.test.mjs")
-    written = len(re.findall(r"^test\(", (SCRIPTS / "session.test.mjs").read_text(encoding="utf-8"), re.MULTILINE))
+@pytest.mark.parametrize("script", ["session.test.mjs", "player.test.mjs"])
+def test_sessions_and_the_player(installed: Path, script: str) -> None:
+    output = run(installed, path_of("node"), "--test", "--test-reporter", "tap", script)
+    written = len(re.findall(r"^test\(", (SCRIPTS / script).read_text(encoding="utf-8"), re.MULTILINE))
     assert len(re.findall(r"^ok ", output, re.MULTILINE)) == written > 0
 
 

@@ -215,6 +215,22 @@ async def test_an_utterance_that_gets_no_more_text_gives_up_its_row() -> None:
             assert (await socket.utterance()).audio == pcm_of(5, 3)
 
 
+async def test_a_text_that_is_too_long_is_not_called_blank() -> None:
+    with live_server(config=ServerConfig(live_max_chars=10)) as server:
+        async with dial(server) as socket:
+            await socket.configure()
+            await socket.say("Hello, all of you.")
+            await socket.send("input.done")
+            await socket.expect("audio.start")
+            assert (await socket.error())["code"] == "string_above_max_length"
+            error = await socket.error()
+            assert (error["code"], error["message"]) == (
+                "nothing_to_speak",
+                "All of the input was passed over: nothing in it can be spoken",
+            )
+            assert (await socket.expect("audio.done"))["cancelled"]
+
+
 @pytest.mark.parametrize("place", ["header", "query", "message"])
 async def test_keys_may_come_in_three_places(keyed_server: LiveServer, place: str) -> None:
     headers = {"Authorization": f"Bearer {KEY}"} if place == "header" else {}

@@ -1,6 +1,7 @@
 // Drives the playground in a real browser and prints what was seen and heard as JSON: node playground.mjs URL BROWSER STEPS…
 // A step is the name of a function below.
 import { chromium } from "playwright-core";
+import { playerSteps } from "./player_steps.mjs";
 
 const [url, executablePath, shots, ...steps] = process.argv.slice(2);
 const FLAGS = [
@@ -13,6 +14,8 @@ const FLAGS = [
   "--disable-sync",
   "--use-fake-device-for-media-stream",
   "--use-fake-ui-for-media-stream",
+  // A page from this host is as one from another machine: the browser does not trust plain http.
+  "--host-resolver-rules=MAP another-machine.test 127.0.0.1",
 ];
 
 /** Collects what reaches the loudspeakers, in the page. Its buffer is long, so that a busy machine loses nothing. */
@@ -21,8 +24,9 @@ function listen() {
   const connect = AudioNode.prototype.connect;
   AudioNode.prototype.connect = function (target, ...rest) {
     if (target instanceof AudioDestinationNode && target.context instanceof AudioContext) {
+      heard.context = target.context;
       heard.rate = target.context.sampleRate;
-      const ear = target.context.createScriptProcessor(8192, 1, 1);
+      const ear = target.context.createScriptProcessor(16384, 1, 1);
       ear.onaudioprocess = ({ inputBuffer }) => heard.samples.push(...inputBuffer.getChannelData(0));
       connect.call(this, ear);
       connect.call(ear, target);
@@ -35,8 +39,9 @@ function listen() {
 const sound = () =>
   page.evaluate(() => {
     const { samples, rate } = window.heard;
-    const first = samples.findIndex((sample) => sample !== 0);
-    const last = samples.findLastIndex((sample) => sample !== 0);
+    const isHeard = (sample) => Math.abs(sample) > 1e-6;
+    const first = samples.findIndex(isHeard);
+    const last = samples.findLastIndex(isHeard);
     const spoken = first < 0 ? [] : samples.slice(first, last + 1);
     window.heard.samples = [];
     const power = spoken.reduce((sum, sample) => sum + sample * sample, 0);
@@ -46,7 +51,7 @@ const sound = () =>
 const state = (text) => page.waitForFunction((wanted) => document.getElementById("state").textContent === wanted, text);
 const textOf = (id) => page.locator(`#${id}`).textContent();
 /** The figures, once sound has come out of the capturing node, which is a little behind. */
-const settle = () => page.waitForTimeout(900);
+const settle = () => page.waitForTimeout(1400);
 
 const STEPS = {
   async load() {
@@ -79,14 +84,14 @@ const STEPS = {
     return sound();
   },
   async interrupt() {
-    await page.fill("#text", "x".repeat(400));
+    await page.fill("#text", "word ".repeat(80));
     await page.click("#speak");
     await page.waitForFunction(() => parseFloat(document.getElementById("spoken").textContent) > 0.3);
     await page.keyboard.press("Escape");
     await state("Stopped");
     await settle();
     await sound();
-    await page.waitForTimeout(900);
+    await settle();
     const after = await sound();
     return { after, stopDisabled: await page.locator("#stop").isDisabled(), error: await page.locator("#error").isVisible() };
   },
@@ -236,6 +241,7 @@ page.on("request", (request) => {
   if (!request.url().startsWith(url) && !/^(blob|data):/.test(request.url())) complaints.push(`asks for ${request.url()}`);
 });
 await page.addInitScript(listen);
+Object.assign(STEPS, playerSteps(page, { url, sound, state, textOf, settle, shots }));
 const results = {};
 try {
   for (const step of steps) results[step] = await STEPS[step]();

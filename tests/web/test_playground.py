@@ -97,7 +97,8 @@ def test_files_code_and_cloning(server: LiveServer, tmp_path: Path) -> None:
     assert (seen["clone"]["voice"], seen["clone"]["voiceAfter"]) == (True, False)
     assert_speech(seen["clone"]["spoken"], "In your voice.")
     # Every control can be reached, in the order of the page.
-    assert seen["keyboard"][:6] == ["text", "speak", "typing", "as-written", "voice", "language"]
+    assert seen["keyboard"][:6] == ["text", "speak", "typing", "as-written", "play", "seek"]
+    assert seen["keyboard"][6:10] == ["volume", "save", "voice", "language"]
     assert {"seed", "instructions", "format", "download", "show-curl", "show-python", "copy"} <= set(seen["keyboard"])
     run_code(seen["code"], tmp_path)
 

@@ -126,6 +126,8 @@ export class LiveSession {
     ondone: (end: UtteranceEnd) => void;
     /** @type {(error: VivavoceError) => void} */
     onerror: (error: VivavoceError) => void;
+    /** @type {Record<string, number>} The server's limits, by name: for example max_utterance_chars. */
+    limits: Record<string, number>;
     /** @type {(code: number, reason: string) => void} Called once, after close() or drop(). */
     onclose: (code: number, reason: string) => void;
     /**

@@ -18,6 +18,8 @@ const FIRST_ATTEMPTS = 2;
 const TRY_AGAIN_LATER = [1006, 1011, 1012, 1013];
 /** Codes of refusals after which a new connection may succeed. */
 const AGAIN_CODES = ["not_serving", "queue_full"];
+/** Length of a message of text: even if each character is escaped, the server takes it. */
+const MESSAGE_CHARS = 16384;
 const BROKEN = "The connection to the server broke";
 
 /**
@@ -203,6 +205,8 @@ export class LiveSession {
   ondone = () => {};
   /** @type {(error: VivavoceError) => void} */
   onerror = () => {};
+  /** @type {Record<string, number>} The server's limits, by name: for example max_utterance_chars. */
+  limits = {};
   /** @type {(code: number, reason: string) => void} Called once, after close() or drop(). */
   onclose = () => {};
 
@@ -289,7 +293,9 @@ export class LiveSession {
     this.#mustBeOpen();
     if (!text) return;
     this.#inUtterance = true;
-    this.#post({ type: "input.text", text });
+    for (let at = 0; at < text.length; at += MESSAGE_CHARS) {
+      this.#post({ type: "input.text", text: text.slice(at, at + MESSAGE_CHARS) });
+    }
   }
 
   /** Ends the text of the utterance. */
@@ -396,6 +402,7 @@ export class LiveSession {
           this.#detach(socket);
           return;
         }
+        this.limits = message.limits ?? {};
         socket.onmessage = (event) => this.#receive(event.data);
         socket.onclose = ({ code, reason }) => this.#lose(code, reason);
         resolve(null);

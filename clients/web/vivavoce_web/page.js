@@ -1,17 +1,22 @@
 // @ts-check
-/** The page's controls, by name, and the code for the current request. */
+/** The page's controls of speaking, by name, and what every part of the page needs. */
+
+import { VivavoceError } from "./client.js";
+
+/** Time that a browser may take to begin a download. */
+const URL_LIFE_MS = 60_000;
 
 /** @template {HTMLElement} T @param {string} id @param {new () => T} kind @returns {T} */
-function find(id, kind) {
+export function find(id, kind) {
   const element = document.getElementById(id);
   if (!(element instanceof kind)) throw new Error(`the page has no ${kind.name} #${id}`);
   return element;
 }
 
-const button = (/** @type {string} */ id) => find(id, HTMLButtonElement);
-const input = (/** @type {string} */ id) => find(id, HTMLInputElement);
-const select = (/** @type {string} */ id) => find(id, HTMLSelectElement);
-const element = (/** @type {string} */ id) => find(id, HTMLElement);
+export const button = (/** @type {string} */ id) => find(id, HTMLButtonElement);
+export const input = (/** @type {string} */ id) => find(id, HTMLInputElement);
+export const select = (/** @type {string} */ id) => find(id, HTMLSelectElement);
+export const element = (/** @type {string} */ id) => find(id, HTMLElement);
 
 export const page = {
   text: find("text", HTMLTextAreaElement),
@@ -22,6 +27,7 @@ export const page = {
   stop: button("stop"),
   hint: element("hint"),
   error: element("error"),
+  errorText: element("error-text"),
   state: element("state"),
   server: element("server"),
   waveform: find("waveform", HTMLCanvasElement),
@@ -32,32 +38,9 @@ export const page = {
     spoken: element("spoken"),
     gaps: element("gaps"),
   },
-  modelField: element("model-field"),
-  model: select("model"),
-  voice: select("voice"),
-  language: select("language"),
-  speed: input("speed"),
-  speedValue: element("speed-value"),
-  seed: input("seed"),
-  instructionsField: element("instructions-field"),
-  instructions: input("instructions"),
-  format: select("format"),
   download: button("download"),
   keyField: find("key-field", HTMLDetailsElement),
   key: input("key"),
-  clone: {
-    panel: find("clone", HTMLDetailsElement),
-    state: element("clone-state"),
-    file: input("clone-file"),
-    record: button("record"),
-    clear: button("clone-clear"),
-    preview: find("clone-preview", HTMLAudioElement),
-    text: input("clone-text"),
-  },
-  curl: button("show-curl"),
-  python: button("show-python"),
-  copy: button("copy"),
-  snippet: element("snippet"),
 };
 
 /** @param {HTMLSelectElement} list @param {{ value: string, label: string }[]} choices */
@@ -78,39 +61,42 @@ export function wordsOf(error) {
   return error.message;
 }
 
-const REFERENCE_NOTE = "<base64 of your recording>";
-
-/**
- * @param {"curl" | "python"} language
- * @param {string} baseUrl
- * @param {string} text
- * @param {Record<string, unknown>} options
- * @param {boolean} withKey
- */
-export function codeOf(language, baseUrl, text, options, withKey) {
-  const shown = "ref_audio" in options ? { ...options, ref_audio: REFERENCE_NOTE } : options;
-  const file = `speech.${shown.response_format}`;
-  return language === "curl" ? curlOf(baseUrl, text, shown, file, withKey) : pythonOf(baseUrl, text, shown, file, withKey);
+/** Shows an error in words, or removes it for null. @param {unknown} error */
+export function tell(error) {
+  page.error.hidden = error === null;
+  page.errorText.textContent = error === null ? "" : wordsOf(error);
+  if (error !== null) page.error.scrollIntoView({ block: "nearest" });
+  if (error instanceof VivavoceError && error.code === "invalid_api_key") {
+    page.keyField.open = true;
+    page.key.focus();
+  }
 }
 
-/** @param {string} baseUrl @param {string} text @param {Record<string, unknown>} options @param {string} file @param {boolean} withKey */
-function curlOf(baseUrl, text, options, file, withKey) {
-  const body = JSON.stringify({ input: text, ...options }, null, 2).replaceAll("'", "'\\''");
-  const key = withKey ? ` \\\n  -H "Authorization: Bearer $VIVAVOCE_API_KEY"` : "";
-  return `curl -s ${baseUrl}v1/audio/speech${key} \\\n  -H 'Content-Type: application/json' \\\n  -d '${body}' \\\n  -o ${file}`;
+/** Runs the work of a control and shows its error. @param {() => unknown} work @param {() => unknown} [failed] */
+export async function attempt(work, failed = () => {}) {
+  try {
+    await work();
+  } catch (error) {
+    tell(error);
+    await failed();
+  }
 }
 
-/** @param {string} baseUrl @param {string} text @param {Record<string, unknown>} options @param {string} file @param {boolean} withKey */
-function pythonOf(baseUrl, text, options, file, withKey) {
-  // JSON is Python too, once the two words that differ are replaced.
-  const literal = (/** @type {unknown} */ value) =>
-    typeof value === "boolean" ? (value ? "True" : "False") : JSON.stringify(value);
-  const named = Object.entries(options).map(([name, value]) => `        ${name}=${literal(value)},\n`);
-  const key = withKey ? `, api_key=os.environ["VIVAVOCE_API_KEY"]` : "";
-  return (
-    `${withKey ? "import os\n" : ""}from pathlib import Path\n\nfrom vivavoce_client import Client\n\n` +
-    `with Client(${JSON.stringify(baseUrl.replace(/\/$/, ""))}${key}) as client:\n` +
-    `    speech = client.speak(\n        ${literal(text)},\n${named.join("")}    )\n` +
-    `Path(${JSON.stringify(file)}).write_bytes(speech)`
-  );
+/** @param {HTMLButtonElement} control @param {() => unknown} work */
+export async function busy(control, work) {
+  control.disabled = true;
+  tell(null);
+  await attempt(work);
+  control.disabled = false;
 }
+
+/** Gives the visitor a file. @param {Blob} blob @param {string} name */
+export function save(blob, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), URL_LIFE_MS);
+}
+
+button("error-close").onclick = () => tell(null);

@@ -7,6 +7,7 @@ import { page } from "./page.js";
 const QUIET_MS = 350;
 /** Most comparisons of words. A longer stretch of changes is marked as a whole. */
 const MOST_COMPARISONS = 250_000;
+const TOO_LONG = "string_above_max_length";
 const WORDS = /\S+/g;
 
 /** @typedef {import("./client.js").SpokenText} SpokenText */
@@ -49,7 +50,9 @@ export class Preview {
       if (asking !== this.#asking || asking.signal.aborted) return;
       hide();
       // Other errors are the page's: they are told when it speaks, and the same text may be asked for again.
-      if (error instanceof VivavoceError && error.param === "input") complain([error.message], true);
+      // A text that is too long for one request is spoken all the same, because a live session takes a longer one.
+      const refused = error instanceof VivavoceError && error.param === "input" && error.code !== TOO_LONG;
+      if (refused) complain([error.message], true);
       else this.#asked = "";
     }
   }

@@ -4,8 +4,8 @@
 const BAR_S = 0.02;
 const BAR_PX = 3;
 const GAP_PX = 1;
-const EAR_AT = 0.7;
 /** Position of playback, as a share of the width, once the speech is longer than the picture. */
+const EAR_AT = 0.7;
 
 export class Waveform {
   #canvas;
@@ -16,11 +16,18 @@ export class Waveform {
   #barSamples = 1;
   #playedBars = 0;
   #asked = false;
+  #firstShown = 0;
+  /** @type {(samples: number) => void} Called with the position in the speech that was clicked. */
+  onpick = () => {};
 
   /** @param {HTMLCanvasElement} canvas */
   constructor(canvas) {
     this.#canvas = canvas;
     new ResizeObserver(() => this.#ask()).observe(canvas);
+    canvas.onclick = ({ offsetX }) => {
+      const bar = this.#firstShown + offsetX / (BAR_PX + GAP_PX);
+      if (bar < this.#bars.length) this.onpick(bar * this.#barSamples);
+    };
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#ask());
   }
 
@@ -71,6 +78,7 @@ export class Waveform {
     const [accent, wave] = ["--accent", "--wave"].map((name) => style.getPropertyValue(name));
     const fits = Math.floor(width / (BAR_PX + GAP_PX));
     const first = Math.max(0, Math.min(this.#bars.length - fits, Math.round(this.#playedBars - fits * EAR_AT)));
+    this.#firstShown = first;
     pen.fillStyle = wave;
     pen.fillRect(0, height / 2 - 0.5, width, 1);
     for (let index = first; index < Math.min(this.#bars.length, first + fits); index++) {

@@ -1,7 +1,6 @@
 // @ts-nocheck (an AudioWorklet's globals are no part of the DOM's types)
 /**
- * Plays pushed samples. It starts once the jitter buffer holds `targetSamples`. Each time it runs dry before the end
- * of the utterance, it doubles the target, so that a slow line stutters once or twice instead of all the time.
+ * Plays pushed samples on the audio thread: the first of the two outputs of outputs.js, which describes the jitter buffer.
  */
 
 const REPORT_EVERY_BLOCKS = 8;
@@ -13,11 +12,12 @@ class PcmPlayer extends AudioWorkletProcessor {
     this.firstTarget = targetSamples;
     this.maxTarget = maxTargetSamples;
     this.blocks = 0;
-    this.clear();
+    this.clear(0);
     this.port.onmessage = ({ data }) => this.receive(data);
   }
 
-  clear() {
+  clear(run) {
+    this.run = run;
     this.queue = [];
     this.offset = 0;
     this.queued = 0;
@@ -39,14 +39,14 @@ class PcmPlayer extends AudioWorkletProcessor {
         this.ended = true;
         break;
       case "clear":
-        this.clear();
+        this.clear(message.run);
         this.report();
     }
   }
 
   report(drained = false) {
-    const { queued, played, underruns, playing } = this;
-    this.port.postMessage({ queued, played, underruns, playing, drained });
+    const { run, played, underruns, playing } = this;
+    this.port.postMessage({ run, played, underruns, playing, drained });
   }
 
   process(inputs, [[output]]) {

@@ -234,6 +234,7 @@ class LiveSession:
         if utterance.text.chars + len(text) > most:
             message = f"An utterance has at most {most} characters; this text is passed over"
             self.report(fault(message, "string_above_max_length", "text"))
+            utterance.text.passed_over = True
             return
         utterance.text.append(text)
 

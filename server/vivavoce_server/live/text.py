@@ -64,6 +64,8 @@ class LiveText:
         self._said: list[Traced] = []
         self.chars = 0
         """Characters of text so far."""
+        self.passed_over = False
+        """True once text was refused because the utterance would be too long with it."""
         self.warnings: tuple[str, ...] = ()
         """Sentences about text that was left out. Known once all text has been read."""
 
@@ -176,7 +178,7 @@ class LiveText:
         if self._has_begun:
             self._end_part(self._cutter.end_part())
         elif not self.written.strip():
-            raise nothing_to_speak()
+            raise nothing_to_speak("All of the input was passed over") if self.passed_over else nothing_to_speak()
         spoken = await in_worker(self._spoken)
         if not self._has_begun:
             await in_worker(check_speakable, self._plan, self.written, spoken)

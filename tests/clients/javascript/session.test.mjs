@@ -273,3 +273,16 @@ test("options that waited when the speech was cancelled still hold", async () =>
   const [cancel, config] = world.sockets[0].sent.slice(-2);
   assert.deepEqual([cancel, config], [{ type: "input.cancel" }, { type: "session.config", voice: "michael" }]);
 });
+
+test("a long text is sent in messages that the server takes, and the server's limits can be read", async () => {
+  const limits = { max_utterance_chars: 65536 };
+  const world = scripted([["session.config", { ...CREATED, limits }]]);
+  const session = await world.live();
+  const text = `${"\u0001".repeat(50_000)}end`;
+  await session.say(text);
+  const [socket] = world.sockets;
+  assert.equal(socket.texts.join(""), text);
+  const most = Math.max(...socket.sent.map((message) => Buffer.byteLength(JSON.stringify(message))));
+  assert.ok(most < 131_072, `a message has ${most} bytes`);
+  assert.deepEqual(session.limits, limits);
+});

@@ -1,0 +1,106 @@
+"""The playground as a player in a real browser: over plain http from another machine too, and on a phone."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.live_server import LiveServer, live_server
+from tests.web.test_playground import FRAME_S, LOUDNESS, drive, needs_browser, run_steps
+
+WORDS_S = len("word " * 12) * FRAME_S - FRAME_S
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    with live_server() as running:
+        yield running
+
+
+def from_another_machine(server: LiveServer) -> str:
+    """The server's address under a name that the browser resolves, and does not trust."""
+    return f"http://another-machine.test:{httpx.URL(server.url).port}"
+
+
+@needs_browser
+@pytest.mark.parametrize("secure", [True, False])
+def test_each_sample_is_heard_and_saved(server: LiveServer, tmp_path: Path, secure: bool) -> None:
+    url = server.url if secure else from_another_machine(server)
+    seen = drive(url, tmp_path, "playAll")["playAll"]
+    samples = len("Each sample of it, without a gap.") * 1920
+    assert (seen["secure"], seen["worklet"]) == (secure, secure)
+    assert seen["samples"] == samples
+    assert seen["gaps"] == "0"
+    assert seen["sound"]["seconds"] == pytest.approx(samples / 24000, abs=0.01)
+    assert seen["sound"]["rms"] == pytest.approx(LOUDNESS, rel=0.02)
+    assert (seen["saved"], seen["dataBytes"]) == (True, 2 * samples)
+    assert (seen["name"], seen["time"]) == ("Play", "0:02 / 0:02")
+
+
+@needs_browser
+@pytest.mark.parametrize("secure", [True, False])
+def test_pause_seek_replay_and_stop(server: LiveServer, tmp_path: Path, secure: bool) -> None:
+    url = server.url if secure else from_another_machine(server)
+    seen = drive(url, tmp_path, "transport")["transport"]
+    assert seen["before"], "there is nothing to play yet"
+    assert seen["paused"] == {"silent": "suspended", "name": "Play", "stop": True}
+    assert seen["heard"]["seconds"] == pytest.approx(WORDS_S, abs=0.01), "the pause lost or repeated something"
+    assert seen["places"] == [f"{second} of 4 seconds" for second in (2, 3, 2, 0, 4, 3, 2)]
+    assert seen["rest"]["seconds"] == pytest.approx(WORDS_S - 3, abs=0.01)
+    assert seen["again"]["seconds"] == pytest.approx(WORDS_S, abs=0.01)
+    assert seen["again"]["asked"] == 0, "the server spoke again"
+    assert seen["stopped"] == {"seconds": 0, "rms": 0, "stop": False, "name": "Play"}
+    assert seen["gaps"] == "0"
+
+
+@needs_browser
+def test_without_a_worklet_each_sample_follows_the_one_before(server: LiveServer, tmp_path: Path) -> None:
+    seen = drive(from_another_machine(server), tmp_path, "rendered")["rendered"]
+    assert seen == {"name": "BufferOutput", "differ": -1, "leadSamples": 480}
+
+
+@needs_browser
+def test_an_utterance_that_was_stopped_can_be_played_and_saved(server: LiveServer, tmp_path: Path) -> None:
+    seen = drive(server.url, tmp_path, "stopped")["stopped"]
+    assert seen["kept"] > 0.3 * 24000
+    assert seen["sent"], "the file is not what the server sent"
+    assert seen["rms"] == pytest.approx(LOUDNESS, rel=0.05)
+    assert server.engine.stats().running == 0
+
+
+@needs_browser
+def test_the_volume_holds_for_the_next_visit(server: LiveServer, tmp_path: Path) -> None:
+    seen = drive(server.url, tmp_path, "volume")["volume"]
+    assert seen["half"]["rms"] == pytest.approx(LOUDNESS / 2, rel=0.02)
+    assert (seen["kept"], seen["told"]) == ("50", "50 %")
+
+
+@needs_browser
+def test_code_is_copied_over_plain_http_from_another_machine(server: LiveServer, tmp_path: Path) -> None:
+    seen = drive(from_another_machine(server), tmp_path, "copied")["copied"]
+    assert seen == {"same": True}
+
+
+@needs_browser
+def test_a_text_that_is_too_long_is_called_so(server: LiveServer, tmp_path: Path) -> None:
+    answer = run_steps(server.url, tmp_path, "tooLong")
+    seen = answer["results"]["tooLong"]
+    message = "The text has 75,000 characters. At most 65,536 are spoken at once: speak it in parts."
+    assert seen["later"] == message
+    assert seen["kept"] == "0:00 / 0:00", "what was spoken before can still be played"
+    assert seen["first"] == {"error": message, "audio": 0}
+    assert seen["closed"]
+    assert not seen["warned"]
+    # The browser itself notes that the reading of a long text was refused.
+    assert all("400" in complaint for complaint in answer["complaints"])
+
+
+@needs_browser
+def test_on_a_phone(server: LiveServer, tmp_path: Path) -> None:
+    seen = drive(server.url, tmp_path, "phone")["phone"]
+    assert seen["error"] == "There is no text to speak."
+    assert seen["top"] >= 0
+    assert seen["bottom"] <= 640
+    assert seen["small"] == []
+    assert seen["overflow"] <= 0
