@@ -99,7 +99,8 @@ class SpeechOptions(BaseModel):
 
     @property
     def voice_name(self) -> str | None:
-        return self.voice.id if isinstance(self.voice, VoiceId) else self.voice
+        """The name of the voice. An empty one, which clients send for a setting that was left open, is none."""
+        return (self.voice.id if isinstance(self.voice, VoiceId) else self.voice) or None
 
 
 class SpeechRequest(SpeechOptions):

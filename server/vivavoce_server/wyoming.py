@@ -306,12 +306,13 @@ class WyomingConnection:
             raise invalid("text_format", f"There is no {start.text_format!r}; there are text and ssml")
         choice = start.voice or VoiceChoice()
         with self._service.metrics.admission():
-            voice = pick_voice(await voices_of(self._service), choice.name, choice.language)
+            name, language = choice.name or None, choice.language or None
+            voice = pick_voice(await voices_of(self._service), name, language)
             options = SpeechOptions(
                 model=voice.model,
                 voice=voice.speaker,
                 response_format="pcm",
-                language=voice.language_name(choice.language) if choice.name is None else None,
+                language=voice.language_name(language) if name is None else None,
             )
             plan = await plan_live(options, self._service)
         if start.text_format == "ssml":

@@ -52,6 +52,13 @@ def test_streamed_wav_has_one_header_with_open_sizes(server: LiveServer) -> None
     np.testing.assert_array_equal(samples(response.content[44:]), expected_samples())
 
 
+@pytest.mark.parametrize("voice", ["", {"id": ""}])
+def test_an_empty_voice_is_none(server: LiveServer, voice: object) -> None:
+    refused = post(server, voice=voice)
+    assert refused.status_code == 400
+    assert refused.json() == post(server, voice=None).json()
+
+
 def test_whole_wav_has_exact_sizes(server: LiveServer) -> None:
     response = post(server, response_format="wav", stream=False)
     data_bytes = len(TEXT) * SAMPLES_PER_FRAME * 2

@@ -59,7 +59,7 @@ async def test_info_lists_voices_as_home_assistant_reads_them(server: Wyoming) -
         assert (await client.expect("pong")).data == {"text": "here?"}
 
 
-@pytest.mark.parametrize("voice", [None, {"name": "michael"}, {"language": "en-US"}])
+@pytest.mark.parametrize("voice", [None, {"name": "michael"}, {"language": "en-US"}, {"name": ""}])
 async def test_a_text_is_spoken(server: Wyoming, voice: dict[str, str] | None) -> None:
     async with dial_wyoming(server.port) as client:
         await client.send("synthesize", text=TEXT, **({"voice": voice} if voice else {}))

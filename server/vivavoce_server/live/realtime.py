@@ -116,7 +116,7 @@ class Output:
             return self
         return replace(
             self,
-            voice=self.voice if output.voice is None else output.voice,
+            voice=output.voice or self.voice,
             format=output.format or self.format,
             speed=self.speed if output.speed is None else output.speed,
         )
