@@ -14,7 +14,14 @@ from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.errors import Rejected
 from vivavoce_engine.model import Model, Parts
-from vivavoce_engine.request import ModelInfo, Sampling, SynthesisRequest, UtteranceOptions, VoiceReference
+from vivavoce_engine.request import (
+    ModelInfo,
+    Sampling,
+    SpeakerInfo,
+    SynthesisRequest,
+    UtteranceOptions,
+    VoiceReference,
+)
 from vivavoce_engine.text.prompt import NO_ID, Prompt
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import VoiceStore
@@ -34,6 +41,10 @@ FAKE_INFO = ModelInfo(
     samples_per_frame=SAMPLES_PER_FRAME,
     embedding_size=EMBEDDING_SIZE,
     clones=True,
+    speaker_infos={
+        "heart": SpeakerInfo("female", "American", "english", "A steady tone"),
+        "michael": SpeakerInfo("male", "British", "english", "The same tone"),
+    },
 )
 
 

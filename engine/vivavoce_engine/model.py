@@ -53,4 +53,5 @@ def model_info(name: str, checkpoint: Checkpoint, text: TextFrontend) -> ModelIn
         clones=checkpoint.encoder is not None,
         max_utterance_chars=checkpoint.max_utterance_chars,
         text=checkpoint.text,
+        speaker_infos=checkpoint.speakers,
     )

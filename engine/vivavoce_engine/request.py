@@ -1,7 +1,8 @@
 """Requests to the engine and descriptions of its models. Frozen and torch-free: no tensors, tokens or HTTP here."""
 
 import secrets
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import numpy as np
@@ -140,7 +141,7 @@ class UtteranceOptions:
 
     def with_text(self, text: str) -> "SynthesisRequest":
         """A request to speak the text with these options."""
-        return SynthesisRequest(text, **{field.name: getattr(self, field.name) for field in fields(UtteranceOptions)})
+        return SynthesisRequest(text, **{each.name: getattr(self, each.name) for each in fields(UtteranceOptions)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +166,26 @@ class ReadableText:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeakerInfo:
+    """Sound of a preset speaker, for people who choose one. A value that its checkpoint does not state is None.
+
+    `accent` is a word such as American. `language` is the speaker's own, by the checkpoint's name of it.
+    """
+
+    sex: Literal["female", "male"] | None = None
+    accent: str | None = None
+    language: str | None = None
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """Description of a loaded checkpoint: everything that the server needs to know about it.
 
     `embedding_size` is the size of a VoiceReference's embedding, or 0 if the checkpoint takes no reference. `clones`
     is true if it takes reference audio. `max_utterance_chars` is the longest text that it speaks reliably as one
-    utterance, or None if no limit is known. `text` is the text that it reads.
+    utterance, or None if no limit is known. `text` is the text that it reads. `speaker_infos` describes the speakers
+    about which something is known, by name.
     """
 
     name: str
@@ -186,6 +201,12 @@ class ModelInfo:
     clones: bool = False
     max_utterance_chars: int | None = None
     text: ReadableText = ReadableText()
+    speaker_infos: Mapping[str, SpeakerInfo] = field(default_factory=dict)
+
+    @property
+    def spoken_languages(self) -> tuple[str, ...]:
+        """The languages by name, without "auto"."""
+        return tuple(language for language in self.languages if language != AUTO_LANGUAGE)
 
     @property
     def frame_s(self) -> float:

@@ -29,7 +29,8 @@ from vivavoce_server.schemas import SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.streaming import SpeechResponse, SpeechRoute
 from vivavoce_server.telephony import TELEPHONY
-from vivavoce_server.voice_routes import list_voices
+from vivavoce_server.text_parts import LANGUAGE_CODES
+from vivavoce_server.voice_routes import VoiceObject, list_voices
 
 router = APIRouter(prefix="/v1", dependencies=[Depends(identify)], tags=["ElevenLabs"])
 router_v2 = APIRouter(prefix="/v2", dependencies=[Depends(identify)], tags=["ElevenLabs"])
@@ -192,6 +193,8 @@ async def _all_voices(service: Service) -> list[Voice]:
             voice_id=voice.id,
             name=voice.name,
             category="premade" if voice.created_at is None else "cloned",
+            labels=_labels(voice),
+            description=voice.description,
             created_at_unix=voice.created_at,
         )
         for voice in (await list_voices(service)).voices
@@ -200,6 +203,13 @@ async def _all_voices(service: Service) -> list[Voice]:
         if target in voices:
             voices[alias] = voices[target].model_copy(update={"voice_id": alias})
     return list(voices.values())
+
+
+def _labels(voice: VoiceObject) -> dict[str, str]:
+    """What is known of a voice's sound, by ElevenLabs' names and in its small letters; `language` is ISO 639-1."""
+    language = LANGUAGE_CODES.get(voice.language or "")
+    labels = {"accent": voice.accent and voice.accent.lower(), "gender": voice.sex, "language": language}
+    return {name: value for name, value in labels.items() if value}
 
 
 async def _voice(voice_id: str, service: Service) -> Voice:

@@ -8,7 +8,15 @@ import numpy as np
 from fastapi import APIRouter, Depends, Form, UploadFile
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
-from vivavoce_engine import MAX_REFERENCE_BYTES, Rejected, SpeechEngine, StoredVoice, VoiceStore
+from vivavoce_engine import (
+    MAX_REFERENCE_BYTES,
+    ModelInfo,
+    Rejected,
+    SpeakerInfo,
+    SpeechEngine,
+    StoredVoice,
+    VoiceStore,
+)
 
 from vivavoce_server.access import CallerDep, identify
 from vivavoce_server.errors import ApiError, ErrorBody, invalid, rejected_as
@@ -30,6 +38,7 @@ STORING_RESPONSES: Responses = {
     409: {"description": "The maximum number of voices is stored; delete one first", "model": ErrorBody},
     507: {"description": "The voice could not be written to the disk", "model": ErrorBody},
 }
+GETTING_RESPONSES: Responses = {404: {"description": "There is no such voice", "model": ErrorBody}}
 DELETING_RESPONSES: Responses = {
     404: {"description": "There is no such stored voice", "model": ErrorBody},
     507: {"description": "The voice could not be deleted from the disk", "model": ErrorBody},
@@ -40,7 +49,9 @@ class VoiceObject(BaseModel):
     """A voice that requests may name.
 
     `aliases` are the OpenAI names that mean it. `model` is the first model that can use it, or null if no model here
-    can use a stored voice. Only stored voices have `created_at`.
+    can use a stored voice. Only stored voices have `created_at`. `sex`, `accent`, `language` (the speaker's own) and
+    `description` are what the checkpoint states of its speaker, or null. `languages` are all that it speaks, its own
+    first.
     """
 
     object: Literal["audio.voice"] = "audio.voice"
@@ -49,6 +60,11 @@ class VoiceObject(BaseModel):
     model: str | None
     aliases: list[str]
     created_at: int | None = None
+    sex: Literal["female", "male"] | None = None
+    accent: str | None = None
+    language: str | None = None
+    languages: list[str] = []
+    description: str | None = None
 
 
 class VoiceList(BaseModel):
@@ -95,29 +111,53 @@ class VoiceForm(BaseModel):
 @router.get("/voices")
 async def list_voices(service: ServiceDep) -> VoiceList:
     """Lists the models' speakers, then stored voices."""
-    voices: list[VoiceObject] = []
-    for model, engine in service.engines.items():
-        aliases = voice_aliases(engine.info)
-        voices += (
-            VoiceObject(
-                id=speaker,
-                name=speaker,
-                model=model,
-                aliases=[alias for alias, target in aliases.items() if target == speaker],
-            )
-            for speaker in engine.info.speakers
-        )
+    voices = [
+        _speaker(speaker, model, engine.info)
+        for model, engine in service.engines.items()
+        for speaker in engine.info.speakers
+    ]
     store = find_store(service)
     if store is not None:
         voices += (_listed(voice, service) for voice in await asyncio.to_thread(store.all))
     return VoiceList(voices=voices)
 
 
+@router.get("/voices/{voice_id}", responses=GETTING_RESPONSES)
+async def get_voice(voice_id: str, service: ServiceDep) -> VoiceObject:
+    """One voice, its name in any letter case. If several models have a speaker of that name, the first one's."""
+    for voice in (await list_voices(service)).voices:
+        if voice.id.casefold() == voice_id.casefold():
+            return voice
+    raise ApiError(404, f"There is no voice {voice_id!r}", None, "voice_not_found")
+
+
+def _speaker(name: str, model: str, info: ModelInfo) -> VoiceObject:
+    sound = info.speaker_infos.get(name, SpeakerInfo())
+    return VoiceObject(
+        id=name,
+        name=name,
+        model=model,
+        aliases=[alias for alias, target in voice_aliases(info).items() if target == name],
+        sex=sound.sex,
+        accent=sound.accent,
+        language=sound.language,
+        languages=sorted(info.spoken_languages, key=lambda language: language != sound.language),
+        description=sound.description,
+    )
+
+
 def _listed(voice: StoredVoice, service: Service) -> VoiceObject:
     size = voice.reference.embedding.size
     fitting = (model for model, engine in service.engines.items() if engine.info.embedding_size == size)
     model = next(fitting, None)
-    return VoiceObject(id=voice.name, name=voice.name, model=model, aliases=[], created_at=voice.created_at_s)
+    return VoiceObject(
+        id=voice.name,
+        name=voice.name,
+        model=model,
+        aliases=[],
+        created_at=voice.created_at_s,
+        languages=[] if model is None else list(service.engines[model].info.spoken_languages),
+    )
 
 
 @router.post("/voices", responses=STORING_RESPONSES)

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from vivavoce_engine import SpeechEngine
+from vivavoce_engine import SpeakerInfo, SpeechEngine
 
 from vivavoce_server.errors import invalid
 from vivavoce_server.service import Service
@@ -23,6 +23,13 @@ class Voice:
     model: str
     speaker: str
     languages: dict[str, str]
+    sound: SpeakerInfo
+
+    @property
+    def description(self) -> str:
+        """The text that Home Assistant shows for the voice: Heart (American, female)."""
+        known = ", ".join(filter(None, (self.sound.accent, self.sound.sex)))
+        return f"{self.name.capitalize()} ({known})" if known else self.name.capitalize()
 
     def language_name(self, code: str | None) -> str | None:
         """The model's name of a language, given as de or de-DE; None leaves it to the text."""
@@ -41,13 +48,14 @@ async def voices_of(service: Service) -> list[Voice]:
         languages = _languages(engine)
         for speaker in engine.info.speakers:
             name = speaker if speaker not in voices else f"{model}/{speaker}"
-            voices[name] = Voice(name, model, speaker, languages)
+            voices[name] = Voice(name, model, speaker, languages, engine.info.speaker_infos.get(speaker, SpeakerInfo()))
     store = find_store(service)
     for stored in [] if store is None else await asyncio.to_thread(store.all):
         size = stored.reference.embedding.size
         fitting = (name for name, engine in service.engines.items() if engine.info.embedding_size == size)
         if (first := next(fitting, None)) is not None and stored.name not in voices:
-            voices[stored.name] = Voice(stored.name, first, stored.name, _languages(service.engines[first]))
+            languages = _languages(service.engines[first])
+            voices[stored.name] = Voice(stored.name, first, stored.name, languages, SpeakerInfo())
     return list(voices.values())
 
 
@@ -88,7 +96,7 @@ def info_of(voices: list[Voice]) -> dict[str, object]:
         "voices": [
             {
                 "name": voice.name,
-                "description": voice.name.capitalize(),
+                "description": voice.description,
                 "languages": list(voice.languages) or [DEFAULT_CODE],
                 **artifact,
             }

@@ -82,6 +82,7 @@ def test_voices_are_listed(server: LiveServer, capsys: pytest.CaptureFixture[str
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split("\t")[:2] == ["heart", "fake"]
     assert "alloy" in lines[0]
+    assert lines[0].split("\t")[3:] == ["American female", "A steady tone"]
 
 
 def install_entry_point(monkeypatch: pytest.MonkeyPatch, module: str) -> None:

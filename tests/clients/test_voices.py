@@ -75,7 +75,7 @@ def test_the_command(server: LiveServer, folder: Path, tmp_path: Path, capsys: p
     listed = capsys.readouterr().out.splitlines()
     assert main(["voices", *url]) == 0
     assert capsys.readouterr().out.splitlines() == listed
-    assert listed[2:] == [f"{name}\tfake\tstored" for name in ("ada", "bob", "both")]
+    assert listed[2:] == [f"{name}\tfake\tstored\t-\t-" for name in ("ada", "bob", "both")]
     assert main(["voices", "delete", "ada", "bob", *url]) == 0
     assert VoiceStore(folder).names() == ["both"]
 

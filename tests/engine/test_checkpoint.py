@@ -18,7 +18,7 @@ import vivavoce_voice
 from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors.numpy import load_file, save_file
 from vivavoce_bench.cards.random_codec import RELEASED_CODEC
-from vivavoce_engine import CheckpointError, EngineConfig, ReadableText, Sampling, SamplingParams
+from vivavoce_engine import CheckpointError, EngineConfig, ReadableText, Sampling, SamplingParams, SpeakerInfo
 from vivavoce_engine.checkpoint.files import (
     REQUIRED_FILES,
     Checkpoint,
@@ -311,6 +311,66 @@ def test_a_wrong_declaration_of_text_is_named(text: dict[str, Any], key: str, wa
 def test_the_shipped_voice_reads_words_in_ascii_and_letters_by_name() -> None:
     read = ReadableText("words", "ascii", "names")
     assert read_checkpoint(vivavoce_voice.CHECKPOINT).text == read
+
+
+# ---- its speakers
+
+
+def test_released_speakers_are_described_though_their_files_say_nothing(tmp_path: Path) -> None:
+    speakers = read_checkpoint(released_folder(tmp_path)).speakers
+    assert set(speakers) == {
+        *("serena", "vivian", "uncle_fu", "ryan", "aiden", "ono_anna", "sohee", "eric", "dylan"),
+    }
+    assert speakers["dylan"] == SpeakerInfo("male", "Beijing", "chinese", "Young, clear and natural")
+    assert {speakers[name].sex for name in ("serena", "vivian", "ono_anna", "sohee")} == {"female"}
+
+
+def test_a_speaker_with_a_released_name_and_another_id_is_not_described(tmp_path: Path) -> None:
+    folder = released_folder(tmp_path)
+    edit(folder, MAIN, "talker_config.spk_id", {"ryan": 3000, "sohee": 2864})
+    assert set(read_checkpoint(folder).speakers) == {"sohee"}
+
+
+def test_a_checkpoint_describes_its_own_speakers(tmp_path: Path) -> None:
+    folder = released_folder(tmp_path)
+    edit(folder, MAIN, "talker_config.spk_id", {"Ada": 3000, "ryan": 3061, "sohee": 2864})
+    edit(folder, GENERATION, "speakers", {"Ada": {"accent": "Scottish"}, "ryan": {"sex": "male", "language": "german"}})
+    speakers = read_checkpoint(folder).speakers
+    assert speakers["ada"] == SpeakerInfo(accent="Scottish")
+    assert speakers["ryan"] == SpeakerInfo("male", None, "german")
+    assert speakers["sohee"].language == "korean"
+
+
+@pytest.mark.parametrize(
+    ("speakers", "key", "wanted"),
+    [
+        ({"nobody": {}}, "nobody", "is unknown; there are serena"),
+        ({"ryan": "male"}, "ryan", "must be dict, not 'male'"),
+        ({"ryan": {"sex": "man"}}, "ryan.sex", "is 'man', not one of 'female', 'male'"),
+        ({"ryan": {"language": "klingon"}}, "ryan.language", "is 'klingon', not one of 'chinese'"),
+        ({"ryan": {"accent": 1}}, "ryan.accent", "must be str, not 1"),
+        ({"ryan": {"gender": "male"}}, "ryan.gender", "is unknown; there are sex, accent, language, description"),
+    ],
+)
+def test_a_wrong_description_of_a_speaker_is_named(
+    speakers: dict[str, Any], key: str, wanted: str, tmp_path: Path
+) -> None:
+    folder = released_folder(tmp_path)
+    edit(folder, GENERATION, "speakers", speakers)
+    refused(folder, f"{folder / GENERATION}: speakers.{key}", wanted)
+
+
+def test_the_shipped_speakers_are_described() -> None:
+    speakers = read_checkpoint(vivavoce_voice.CHECKPOINT).speakers
+    sounds = {name: (sound.sex, sound.accent, sound.language) for name, sound in speakers.items()}
+    assert sounds == {
+        "heart": ("female", "American", "english"),
+        "bella": ("female", "American", "english"),
+        "michael": ("male", "American", "english"),
+        "fenrir": ("male", "American", "english"),
+        "emma": ("female", "British", "english"),
+        "george": ("male", "British", "english"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from vivavoce_engine import Engine, EngineConfig, ModelInfo
+from vivavoce_engine import Engine, EngineConfig, ModelInfo, SpeakerInfo
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, fake_voices
 from vivavoce_server import ServerConfig, create_app
 from vivavoce_server.errors import ApiError
@@ -51,6 +51,27 @@ def test_voices(server: LiveServer) -> None:
         ("michael", "michael", "fake"),
     ]
     assert sorted(alias for voice in voices for alias in voice["aliases"]) == sorted(OPENAI_VOICES)
+
+
+def test_a_voice_tells_how_it_sounds() -> None:
+    sound = SpeakerInfo("male", "Scottish", "german", "Deep")
+    info = replace(FAKE_INFO, languages=("auto", "english", "german"), speaker_infos={"michael": sound})
+    with live_server(Engine(FakeRunner(info), EngineConfig(), fake_voices(info=info))) as server:
+        url = f"{server.url}/v1/audio/voices"
+        heart, michael = httpx.get(url).json()["voices"]
+        keys = ("sex", "accent", "language", "languages", "description")
+        assert [michael[key] for key in keys] == ["male", "Scottish", "german", ["german", "english"], "Deep"]
+        assert [heart[key] for key in keys] == [None, None, None, ["english", "german"], None]
+        assert httpx.get(f"{url}/Michael").json() == michael
+        (first, second) = httpx.get(f"{server.url}/v1/voices").json()["voices"]
+        assert (first["labels"], first["description"]) == ({}, None)
+        assert second["labels"] == {"accent": "scottish", "gender": "male", "language": "de"}
+        assert second["description"] == "Deep"
+
+
+def test_a_voice_that_does_not_exist_is_not_found(server: LiveServer) -> None:
+    response = httpx.get(f"{server.url}/v1/audio/voices/nobody")
+    assert (response.status_code, response.json()["error"]["code"]) == (404, "voice_not_found")
 
 
 def test_health_and_readiness_follow_the_engine(server: LiveServer) -> None:

@@ -84,7 +84,10 @@ def test_openais_client_stores_a_voice_and_speaks_with_it_after_a_restart(base_c
     ):
         (listed,) = httpx.get(server.url + VOICES).json()["voices"]
         expected = {"object": "audio.voice", "id": "ada", "name": "ada", "model": "base", "aliases": []}
-        assert listed == {**expected, "created_at": made.created_at}
+        assert {name: listed[name] for name in expected} == expected
+        assert listed["created_at"] == made.created_at
+        assert [listed[name] for name in ("sex", "accent", "language", "description")] == [None] * 4
+        assert {"chinese", "english"} < set(listed["languages"])
         spoken.append(say(server, voice="ADA"))
         deleted = client.audio.voices.delete("ada")
         assert (deleted.id, deleted.deleted, deleted.object) == ("ada", True, "audio.voice.deleted")

@@ -58,7 +58,8 @@ class Voice:
     """A voice that the server offers.
 
     `aliases` are OpenAI's names for it. `model` is the first model that has it, or None if none can speak with it.
-    `created_at`, in seconds since 1970, is set for stored voices only.
+    `created_at`, in seconds since 1970, is set for stored voices only. `sex`, `accent`, `language` (the speaker's
+    own) and `description` are None where nobody has stated them. `languages` are all that it speaks, its own first.
     """
 
     id: str
@@ -66,6 +67,11 @@ class Voice:
     model: str | None
     aliases: tuple[str, ...]
     created_at: int | None = None
+    sex: Literal["female", "male"] | None = None
+    accent: str | None = None
+    language: str | None = None
+    languages: tuple[str, ...] = ()
+    description: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +194,18 @@ def said_by(parts: Sequence[SaidPart], played_s: float) -> str:
 
 def parse_voices(body: bytes) -> list[Voice]:
     return [
-        Voice(voice["id"], voice["name"], voice["model"], tuple(voice["aliases"]), voice.get("created_at"))
+        Voice(
+            voice["id"],
+            voice["name"],
+            voice["model"],
+            tuple(voice["aliases"]),
+            voice.get("created_at"),
+            voice.get("sex"),
+            voice.get("accent"),
+            voice.get("language"),
+            tuple(voice.get("languages", ())),
+            voice.get("description"),
+        )
         for voice in json.loads(body)["voices"]
     ]
 

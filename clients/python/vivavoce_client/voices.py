@@ -53,11 +53,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def list_voices(args: argparse.Namespace) -> int:
-    """Prints each voice on a line: id, model, OpenAI's names for it."""
+    """Prints each voice on a line: id, model, OpenAI's names for it, accent and sex, description."""
     with connect(args) as client:
         for voice in client.voices():
             kind = "stored" if voice.created_at is not None else " ".join(voice.aliases)
-            print(f"{voice.id}\t{voice.model or '-'}\t{kind}")
+            sound = " ".join(filter(None, (voice.accent, voice.sex)))
+            print(f"{voice.id}\t{voice.model or '-'}\t{kind}\t{sound or '-'}\t{voice.description or '-'}")
     return 0
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
+from vivavoce_engine.checkpoint.speakers import released_speakers
 from vivavoce_engine.errors import CheckpointError
-from vivavoce_engine.request import ReadableText, Sampling, SamplingParams, TaskType
+from vivavoce_engine.request import ReadableText, Sampling, SamplingParams, SpeakerInfo, TaskType
 
 Json = Mapping[str, Any]
 T = TypeVar("T")
@@ -159,6 +160,8 @@ class Checkpoint:
     """Longest text that the model speaks reliably as one utterance. Not in the reference's generation_config.json."""
     text: ReadableText = field(default_factory=ReadableText)
     """The text that the model reads. Not in the reference's generation_config.json."""
+    speakers: Mapping[str, SpeakerInfo] = field(default_factory=dict)
+    """Sound of the preset speakers that are known, by name. Not in the reference's generation_config.json."""
 
     @property
     def takes_instructions(self) -> bool:
@@ -210,6 +213,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         encoder=_encoder(main, codec_file, talker) if task == "base" else None,
         max_utterance_chars=_max_utterance_chars(generation),
         text=_readable_text(generation),
+        speakers={**released_speakers(talker.spk_id), **_speakers(generation, talker)},
     )
 
 
@@ -233,6 +237,26 @@ def _readable_text(generation: "_JsonFile") -> ReadableText:
         alphabet=text.choice("alphabet", ("ascii",)) if text.has("alphabet") else None,
         letters=text.choice("letters", ("names", "spaced", "as_written"), defaults.letters),
     )
+
+
+def _speakers(generation: "_JsonFile", talker: TalkerConfig) -> dict[str, SpeakerInfo]:
+    """Reads what a checkpoint says of its speakers: speaker → sex, accent, language and description, each optional."""
+    if not generation.has("speakers"):
+        return {}
+    speakers = generation.section("speakers")
+    speakers.must_have_only(*talker.spk_id)
+    infos = {}
+    for name in talker.spk_id:
+        if speakers.has(name):
+            file = speakers.section(name)
+            file.must_have_only("sex", "accent", "language", "description")
+            infos[name.lower()] = SpeakerInfo(
+                sex=file.choice("sex", ("female", "male", None)),
+                accent=file.optional("accent", str),
+                language=file.choice("language", (*talker.codec_language_id, None)),
+                description=file.optional("description", str),
+            )
+    return infos
 
 
 class _JsonFile:
@@ -260,6 +284,9 @@ class _JsonFile:
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise CheckpointError(f"{self.where(key)} must be {kind.__name__}, not {value!r}")
         return value
+
+    def optional(self, key: str, kind: type[T]) -> T | None:
+        return self.value(key, kind) if self.has(key) else None
 
     def choice(self, key: str, choices: tuple[T, ...], default: T | None = None) -> T:
         """Reads one of several values."""

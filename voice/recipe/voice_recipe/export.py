@@ -22,6 +22,21 @@ from voice_recipe.mimi_encoder import ENCODER, MimiEncoder
 from voice_recipe.text_tokenizer import TextTokenizer
 
 LAYOUT_DIR = Path(__file__).resolve().parent.parent / "layout"
+
+
+def _speaker(sex: str, accent: str, description: str) -> dict[str, str]:
+    return {"sex": sex, "accent": accent, "language": "english", "description": description}
+
+
+# The pitches are medians of the finished voice (vivavoce_voice/quality/streaming_text.json).
+SPEAKER_INFOS = {
+    "heart": _speaker("female", "American", "Medium pitch, about 190 Hz"),
+    "bella": _speaker("female", "American", "Medium pitch, about 190 Hz; near to heart"),
+    "michael": _speaker("male", "American", "Deep, about 110 Hz"),
+    "fenrir": _speaker("male", "American", "Medium pitch, about 130 Hz"),
+    "emma": _speaker("female", "British", "A little lower, about 180 Hz"),
+    "george": _speaker("male", "British", "Light, about 145 Hz"),
+}
 # Code 0 is a phoneme at its place in time. It has to repeat, so there is no repetition penalty, and its most likely
 # value is right, so the temperature is low (README.md, trials).
 GENERATION = {
@@ -38,6 +53,7 @@ GENERATION = {
     "max_utterance_chars": 180,
     # Its corpus is words in ASCII. It speaks letters best by their names: "eff bee eye" for FBI.
     "text": {"reads": "words", "alphabet": "ascii", "letters": "names"},
+    "speakers": SPEAKER_INFOS,
 }
 DTYPE = torch.bfloat16
 METADATA = {"format": "pt"}  # without it, transformers refuses a model.safetensors
