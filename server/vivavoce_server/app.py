@@ -1,6 +1,7 @@
 """create_app: the server as an ASGI app. The caller creates, warms up and stops the engines."""
 
 import logging
+import threading
 from collections.abc import Mapping
 
 from fastapi import Depends, FastAPI
@@ -22,6 +23,8 @@ log = logging.getLogger(__name__)
 
 SOCKETS = (websocket.router, elevenlabs.router, elevenlabs_multi.router, realtime.router)
 """The routers of WebSockets."""
+BUILDING = threading.Lock()
+"""Held while the routes of an app are built."""
 
 
 def create_app(
@@ -68,4 +71,16 @@ def create_app(
             expose_headers=[REQUEST_ID_HEADER, WARNINGS_HEADER],
         )
     app.add_middleware(RequestContextMiddleware)
+    _build_routes(app)
     return app
+
+
+def _build_routes(app: FastAPI) -> None:
+    """Builds the routes of the routers. FastAPI would do it in the first request, which would wait 60 ms for it.
+
+    FastAPI silences a warning meanwhile, in all threads, and the first thread that is ready lets it through again. One
+    app is therefore built at a time: where warnings are errors, another one's first client would get a 500.
+    """
+    with BUILDING:
+        for route in app.routes:
+            route.matches({"type": "http", "method": "GET", "path": "", "headers": []})

@@ -20,6 +20,7 @@ from vivavoce_server.text_parts import parts_of
 
 NOTHING_S = 0.3
 """Seconds of silence that stand for a text of which nothing can be spoken."""
+INSTRUCTIONS_IGNORED = "The model was not trained to follow instructions; they are ignored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +140,18 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
     config = service.config
     if isinstance(request, SpeechRequest):
         _check_text(request, config)
+    options, warnings = _without_ignored(_options_of(request, engine.info), engine.info)
     return SpeechJob(
         model=model,
         engine=engine,
         audio=AudioOptions(request.response_format, request.speed, request.sample_rate),
-        options_without_voice=_options_of(request, engine.info),
+        options_without_voice=options,
         request=request,
         references=service.references,
         text_plan=plan_text(request, engine.info, config),
         max_part_chars=min(config.max_part_chars, engine.info.max_utterance_chars or config.max_part_chars),
         leading_silence=request.leading_silence or config.leading_silence,
+        warnings=warnings,
         seed_is_fixed=request.seed is not None,
         start_by_s=math.inf if max_wait_s is None else time.monotonic() + max_wait_s,
     )
@@ -196,6 +199,16 @@ def _options_of(request: SpeechOptions, info: ModelInfo) -> UtteranceOptions:
         max_frames=request.max_new_tokens,
         first_chunk_frames=request.initial_codec_chunk_frames or defaults.first_chunk_frames,
     )
+
+
+def _without_ignored(options: UtteranceOptions, info: ModelInfo) -> tuple[UtteranceOptions, tuple[str, ...]]:
+    """The options without those that the model cannot follow, and a warning about each.
+
+    OpenAI's clients send `instructions` to any voice, some without being asked, and could not speak at all otherwise.
+    """
+    if not options.instructions.strip() or info.takes_instructions:
+        return options, ()
+    return replace(options, instructions=""), (INSTRUCTIONS_IGNORED,)
 
 
 def _sampling_of(request: SpeechOptions, defaults: Sampling) -> Sampling:

@@ -31,7 +31,9 @@ ANY_PROSE: tuple[Stage, ...] = ("clean", "emoji", "markup")
 ENGLISH_PROSE: tuple[Stage, ...] = ("formulas", "urls", "emails", "names")
 """Stages by default for text whose language is English, or told by the script of each piece."""
 WARNINGS_HEADER = "X-Vivavoce-Warnings"
-WARNINGS_ABOUT = "The parts of the text that are not spoken as they are written: a JSON array of strings, in ASCII"
+WARNINGS_ABOUT = (
+    "The parts of the request that are not spoken as they were asked for: a JSON array of strings, in ASCII"
+)
 MOST_WARNED = 5
 """Most runs of letters that a warning names."""
 MOST_WARNED_CHARS = 24
@@ -64,7 +66,7 @@ class TextPlan:
 
 def plan_text(options: SpeechOptions, info: ModelInfo, config: ServerConfig) -> TextPlan:
     """The plan for a request to a model."""
-    languages = tuple(name for name in info.languages if name != "auto")
+    languages = info.spoken_languages
     language = _language_code(options.language or "auto", languages)
     text = info.text
     any_script = text.reads == "anything" or not all(name in LANGUAGE_CODES for name in languages)

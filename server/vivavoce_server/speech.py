@@ -29,7 +29,7 @@ from vivavoce_server.said import PartTimes
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Usage of a request: text tokens in, codec frames out.
+    """Usage of a request: text tokens in, codec frames out. Frames of leading silence that is dropped do not count.
 
     `is_cut_short` is true if the request's own max_new_tokens ended a text.
     """
@@ -116,7 +116,7 @@ class Speech:
         ended = [stream.finished for stream in self._streams if stream.finished]
         return Usage(
             sum(text.text_tokens for text in ended),
-            sum(text.frames for text in ended),
+            self.times.made_frames,
             any(is_cut_short(text, self._options.max_frames) for text in ended),
         )
 

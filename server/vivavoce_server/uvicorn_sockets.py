@@ -34,6 +34,12 @@ ABORT_S = 10.0
 """Seconds that a peer has to take the last bytes and the close message."""
 RESET_POLL_S = 0.05
 """Seconds between two looks at the bytes that a peer has not acknowledged, before its connection is reset."""
+NO_HANDSHAKE = (
+    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Content-Length: 82\r\n\r\n"
+    b"A WebSocket handshake has no body, 128 headers at most, and lines up to 8192 bytes"
+)
+"""Answer to a handshake that cannot be one."""
 
 
 class TimedHttp(H11Protocol):
@@ -150,6 +156,14 @@ def _reset_when_read(peer: socket.socket, loop: asyncio.AbstractEventLoop) -> No
 
 class TimedWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol, with a time-out for a peer that reads nothing."""
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        # The head of the request comes whole. uvicorn does not answer one that the package websockets refuses: with a
+        # body, too many headers, or too long a line. Its connection would stay open without a clock or a place.
+        if not self.handshake_initiated:
+            self.transport.write(NO_HANDSHAKE)
+            self.transport.close()
 
     def keepalive_timeout(self) -> None:
         if self.read_paused:

@@ -17,7 +17,7 @@ Client → server
 Server → client
     audio-start, audio-chunk, audio-stop   {rate, width 2, channels 1}; chunks carry 16-bit PCM
     synthesize-stopped                     behind the audio-stop of a text in pieces
-    error {text, code}                     an error. If nothing is heard, nothing else follows
+    error {text, code}                     an error. Behind an audio-start, the audio-stop still follows
 
 A client that hangs up ends its speech. Requests of one connection come one after the other. Its limits are those of the
 live sockets: live_max_sessions, live_max_chars, live_idle_s, live_stall_s.

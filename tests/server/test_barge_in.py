@@ -15,12 +15,12 @@ from websockets.asyncio.client import connect
 from tests.server.test_elevenlabs_multi import Contexts, close, flush, text
 from tests.server.test_live_encoding import mp3_of
 from tests.server.test_websocket_cancel import is_idle
-from tests.server.test_wyoming import wyoming_server
 from tests.support.live_server import LiveServer, fake_engine, live_server
 from tests.support.live_socket import Socket, dial, pcm_of
 from tests.support.realtime_socket import Realtime, dial_realtime
 from tests.support.waiting import wait_until
 from tests.support.wyoming_client import dial_wyoming
+from tests.support.wyoming_server import wyoming_server
 
 LONG = "This is a sentence. [pause:100ms]And another one! " * 6
 NEXT = "Hi!"

@@ -17,7 +17,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"input": 5}, 400, "input", "invalid_value"),
     ({"input": None}, 400, "input", "invalid_value"),
     ({"voice": "nobody"}, 400, "voice", "voice_not_found"),
-    ({"voice": ""}, 400, "voice", "voice_not_found"),
+    ({"voice": ""}, 400, "voice", "missing_required_parameter"),
     ({"voice": None}, 400, "voice", "missing_required_parameter"),
     ({"voice": ["heart"]}, 400, "voice", "invalid_value"),
     ({"voice": {"id": "nobody"}}, 400, "voice", "voice_not_found"),

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from vivavoce_engine import Engine, EngineConfig, Overloaded
 from vivavoce_engine.batching.admission import Backlog
+from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, fake_voices
 from vivavoce_server import ServerConfig
 from vivavoce_server.batch import BatchRequest
 from vivavoce_server.errors import ApiError
-from vivavoce_server.jobs import prepare
+from vivavoce_server.jobs import INSTRUCTIONS_IGNORED, prepare
 from vivavoce_server.schemas import SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
 
@@ -32,6 +33,23 @@ OPTIONS: dict[str, Any] = {
 
 def service_of(engine: Engine | None = None) -> Service:
     return Service({"fake": engine or fake_engine()}, ServerConfig())
+
+
+async def test_instructions_reach_only_a_model_that_follows_them() -> None:
+    follows, ignores = (
+        service_of(Engine(FakeRunner(replace(FAKE_INFO, takes_instructions=able)), EngineConfig(), fake_voices()))
+        for able in (True, False)
+    )
+    request = SpeechRequest(input="Hello", **OPTIONS)
+    followed, ignored = (prepare(request, service) for service in (follows, ignores))
+    assert (followed.options_without_voice.instructions, followed.warnings) == ("Whisper.", ())
+    assert ignored.options_without_voice == replace(followed.options_without_voice, instructions="")
+    assert ignored.warnings == (INSTRUCTIONS_IGNORED,)
+    assert (await ignored.read()).warnings == (INSTRUCTIONS_IGNORED,)
+    live = prepare(SpeechOptions(**OPTIONS), ignores)
+    assert (live.options_without_voice, live.warnings) == (ignored.options_without_voice, ignored.warnings)
+    plain = prepare(SpeechRequest(input="Hello", **(OPTIONS | {"instructions": " "})), ignores)
+    assert plain.warnings == ()
 
 
 async def test_options_mean_the_same_with_a_text_in_a_batch_and_live() -> None:

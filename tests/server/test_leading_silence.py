@@ -16,18 +16,20 @@ from vivavoce_server.effects import Samples
 from vivavoce_server.leading_silence import KEPT_S, LEVEL, LONGEST_S, LeadingSilence
 from websockets.asyncio.client import connect
 
-from tests.server.test_wyoming import wyoming_server
 from tests.support.late_voice import KEPT_SAMPLES, LEAD_SAMPLES, late_engine, late_pcm, trimmed_pcm
 from tests.support.live_server import Gate, LiveServer, live_server
 from tests.support.live_socket import dial
 from tests.support.realtime_socket import dial_realtime
 from tests.support.wyoming_client import dial_wyoming
+from tests.support.wyoming_server import wyoming_server
 
 KEPT = round(KEPT_S * SAMPLE_RATE)
 STEP = SAMPLE_RATE // 200
 """Samples in 5 ms, the steps in which the speech's beginning is found."""
 TEXT = "Hello."
 FRAMES = len(TEXT)
+HEARD_FRAMES = FRAMES - 1
+"""Codec frames of the speech and the silence that stays: 130 ms less, so that the last one is not whole."""
 BODY = {"input": TEXT, "voice": "heart", "seed": 5, "response_format": "pcm"}
 
 
@@ -184,10 +186,10 @@ def test_the_silence_that_a_text_asks_for_stays(late: LiveServer) -> None:
     assert post(late, input=f"{TEXT}[pause:1s]{TEXT}").content == trimmed_pcm(5, FRAMES) + pause + part
 
 
-def test_usage_counts_what_the_model_made(late: LiveServer) -> None:
-    for choice in ("trim", "keep"):
+def test_usage_counts_the_frames_that_are_heard(late: LiveServer) -> None:
+    for choice, frames in (("trim", HEARD_FRAMES), ("keep", FRAMES)):
         headers = post(late, stream=False, leading_silence=choice).headers
-        assert (headers["x-usage-input-tokens"], headers["x-usage-output-tokens"]) == (str(FRAMES), str(FRAMES))
+        assert (headers["x-usage-input-tokens"], headers["x-usage-output-tokens"]) == (str(FRAMES), str(frames))
 
 
 def test_events_carry_audio_alone(late: LiveServer) -> None:
@@ -273,7 +275,7 @@ async def test_a_response_of_the_realtime_socket_is_trimmed(late: LiveServer) ->
     samples = np.frombuffer(response.audio, "<i2")
     assert len(samples) == FRAMES * SAMPLES_PER_FRAME - LEAD_SAMPLES + KEPT_SAMPLES
     assert not samples[:KEPT_SAMPLES].any()
-    assert response.response["usage"]["output_tokens"] == FRAMES
+    assert response.response["usage"]["output_tokens"] == HEARD_FRAMES
 
 
 async def test_home_assistants_protocol_is_trimmed() -> None:

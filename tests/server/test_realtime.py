@@ -313,7 +313,7 @@ async def test_a_cancel_stops_at_once_and_tells_what_was_sent() -> None:
             assert rest.kinds[-6:] == IN_CONVERSATION[-6:]
             await asyncio.to_thread(wait_until, lambda: server.engine.stats().running == 0)
 
-            truncated = {"item_id": item_id, "content_index": 0, "audio_end_ms": 120}
+            truncated = {"item_id": item_id, "content_index": 0, "audio_end_ms": 40}
             await socket.send("conversation.item.truncate", **truncated)
             assert (await socket.expect("conversation.item.truncated")).items() >= truncated.items()
             await socket.send("conversation.item.retrieve", item_id=item_id)

@@ -20,6 +20,7 @@ from vivavoce_server.schemas import SpeechRequest
 
 from tests.support.live_server import Gate, LiveServer, fake_engine, live_server
 from tests.support.live_socket import dial, pcm_of
+from tests.support.realtime_socket import dial_realtime
 from tests.support.waiting import wait_until
 from tests.text.pairs import pairs
 
@@ -231,10 +232,37 @@ async def test_the_log_tells_what_was_sent_before_it_was_given_up(
             client.stream("POST", server.url + "/v1/audio/speech", json=body) as response,
         ):
             await anext(response.aiter_raw())
-        gate.open()
         wait_until(lambda: any("disconnected" in record.getMessage() for record in caplog.records))
-    [record] = [record for record in caplog.records if "disconnected" in record.getMessage()]
+        gate.open()
+    assert_told(caplog, "disconnected")
+
+
+def assert_told(caplog: pytest.LogCaptureFixture, outcome: str) -> None:
+    [record] = [record for record in caplog.records if outcome in record.getMessage()]
     fields = record.__dict__["fields"]
-    assert (fields["model"], fields["outcome"]) == ("fake", "disconnected")
+    assert (fields["model"], fields["outcome"]) == ("fake", outcome)
     assert 0 < fields["frames"] <= 4
     assert fields["sent_s"] == pytest.approx(fields["frames"] * 0.08)
+
+
+@pytest.mark.parametrize("protocol", ["own", "realtime"])
+async def test_the_log_tells_what_a_socket_was_sent(protocol: str, caplog: pytest.LogCaptureFixture) -> None:
+    gate = Gate(hold_from_step=3)
+    with caplog.at_level(logging.INFO), live_server(fake_engine(before_step=gate)) as server:
+        if protocol == "own":
+            async with dial(server) as socket:
+                await socket.configure()
+                await socket.say("Hello there, you. ")
+                await socket.expect("audio.start")
+                await socket.audio()
+                await socket.send("input.cancel")
+                await socket.rest()
+        else:
+            async with dial_realtime(server) as realtime:
+                await realtime.expect("session.created")
+                await realtime.say("Hello there, you.")
+                created = await realtime.until("response.output_audio.delta")
+                await realtime.send("response.cancel", response_id=created.events[0]["response"]["id"])
+                await realtime.response()
+        gate.open()
+    assert_told(caplog, "cancelled")

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 from collections.abc import Iterator
 
 import av
@@ -13,6 +14,7 @@ import pytest
 import soundfile
 from vivavoce_server.containers import FormatName
 from vivavoce_server.effects import Samples
+from vivavoce_server.jobs import INSTRUCTIONS_IGNORED
 
 from tests.support.server_process import serving
 
@@ -47,6 +49,23 @@ def test_it_speaks(pcm: Samples) -> None:
     assert 0.5 < len(pcm) / RATE < 10
     assert len(pcm) % 120 == 0
     assert 0.01 < np.sqrt(np.mean(pcm**2)) < 0.5
+
+
+def test_its_leading_silence_is_dropped(client: openai.OpenAI, pcm: Samples) -> None:
+    speech = client.audio.speech.create(
+        model="tts-1",
+        voice="alloy",
+        input=TEXT,
+        response_format="pcm",
+        extra_body={**SEEDED, "leading_silence": "keep"},
+    )
+    made = np.frombuffer(speech.content, "<i2").astype(np.float32) / np.float32(32768)
+    dropped = len(made) - len(pcm)
+    assert 0.04 < dropped / RATE < 0.15
+    np.testing.assert_allclose(made[dropped:], pcm, atol=2 / 32768)
+    click = RATE // 50  # of the decoder, which begins from nothing
+    assert loudness(made[click:dropped], RATE).max() < 10 ** (-55 / 20)
+    assert loudness(pcm, RATE)[:3].max() >= 10 ** (-55 / 20)
 
 
 def decoded(data: bytes) -> tuple[Samples, int]:
@@ -124,7 +143,6 @@ async def test_four_at_once_are_heard_as_alone(url: str, pcm: Samples) -> None:
         ({"voice": "nobody"}, "voice"),
         ({"input": " "}, "input"),
         ({"input": "a" * 5000}, "input"),
-        ({"instructions": "Whisper."}, "instructions"),
         ({"extra_body": {"language": "Klingon"}}, "language"),
         ({"extra_body": {"sped": 1}}, "sped"),
         ({"extra_body": {"task_type": "VoiceDesign"}}, "task_type"),
@@ -137,7 +155,22 @@ def test_bad_input_is_named_and_the_server_goes_on(client: openai.OpenAI, fields
     assert client.models.list().data
 
 
+def test_instructions_are_ignored_and_that_is_told(client: openai.OpenAI, pcm: Samples) -> None:
+    answer = client.audio.speech.with_raw_response.create(
+        model="tts-1",
+        voice="alloy",
+        input=TEXT,
+        response_format="pcm",
+        instructions="Whisper.",
+        extra_body=SEEDED,
+    )
+    assert json.loads(answer.headers["X-Vivavoce-Warnings"]) == [INSTRUCTIONS_IGNORED]
+    np.testing.assert_allclose(np.frombuffer(answer.content, "<i2") / 32768, pcm, atol=2 / 32768)
+
+
 def test_the_voices_are_the_checkpoints(url: str) -> None:
     voices = httpx.get(f"{url}/v1/audio/voices").json()["voices"]
     assert [voice["id"] for voice in voices] == ["heart", "bella", "michael", "fenrir", "emma", "george"]
+    assert [(voice["accent"], voice["sex"]) for voice in voices[3:5]] == [("American", "male"), ("British", "female")]
+    assert {(voice["language"], *voice["languages"]) for voice in voices} == {("english", "english")}
     assert len({alias for voice in voices for alias in voice["aliases"]}) == 13

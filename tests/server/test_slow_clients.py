@@ -136,3 +136,27 @@ def test_the_clock_stops_when_the_request_is_there(monkeypatch: pytest.MonkeyPat
         for _ in range(3):
             response = client.post("/v1/audio/speech", json={**LONG, "input": plain_text(40)})
             assert response.content == pcm_of(5, 40)
+
+
+@pytest.mark.parametrize(
+    "headers", [["Content-Length: 5"], ["Transfer-Encoding: chunked"], [f"X: {'x' * 9000}"], ["X: x"] * 130]
+)
+def test_a_handshake_that_cannot_be_one_is_answered_and_its_connection_closed(
+    headers: list[str], server: LiveServer
+) -> None:
+    """Without an answer it would stay open for ever, before a key is asked for."""
+    head = [
+        "GET /v1/audio/speech/stream HTTP/1.1",
+        "Host: x",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+        "Sec-WebSocket-Version: 13",
+        *headers,
+    ]
+    with client_of(server) as client:
+        client.sendall("\r\n".join([*head, "", ""]).encode())
+        answer = read_all(client)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    _, _, body = answer.partition(b"\r\n\r\n")
+    assert f"Content-Length: {len(body)}".encode() in answer

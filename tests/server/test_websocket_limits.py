@@ -304,7 +304,9 @@ async def test_a_keys_limit_counts_utterances_not_connections(keyed_server: Live
         assert (await second.utterance()).audio == pcm_of(5, 3)
 
 
-@pytest.mark.parametrize(("origin", "code"), [("http://evil.example", 1008), ("", None), ("http://good.example", None)])
+@pytest.mark.parametrize(
+    ("origin", "code"), [("http://evil.example", 1008), ("", None), ("http://good.example", None), ("http://[", 1008)]
+)
 async def test_pages_of_other_sites_are_refused(origin: str, code: int | None) -> None:
     with live_server(config=ServerConfig(cors_origins=("http://good.example",))) as server:
         async with dial(server, origin=Origin(origin or server.url)) as socket:

@@ -11,8 +11,9 @@ import httpx
 import pytest
 from vivavoce_engine import Engine, EngineConfig, LiveUtterance
 from vivavoce_engine.batching.scheduler import Plan
-from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
+from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, fake_voices
 from vivavoce_server import ServerConfig
+from vivavoce_server.jobs import INSTRUCTIONS_IGNORED
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
@@ -252,6 +253,19 @@ async def test_what_is_left_out_is_told_with_the_end(reader: LiveServer) -> None
         assert len(answer["warnings"]) == 1
         assert heard.audio == pcm_of(5, len(answer["text"]))
         assert "warnings" not in (await say(socket, "She left.")).done
+
+
+async def test_instructions_that_the_model_cannot_follow_are_ignored_and_that_is_told() -> None:
+    engine = Engine(FakeRunner(replace(FAKE_INFO, takes_instructions=False)), EngineConfig(), fake_voices())
+    with live_server(engine) as server:
+        async with dial(server) as socket:
+            await socket.configure(instructions="Whisper.")
+            for text in ("Hi.", "So."):
+                await socket.say(text)
+                await socket.send("input.done")
+                spoken = await socket.utterance()
+                assert spoken.audio == pcm_of(5, 3)
+                assert spoken.done["warnings"] == [INSTRUCTIONS_IGNORED]
 
 
 async def test_without_strictness_it_speaks_on() -> None:

@@ -47,9 +47,9 @@ async def test_info_lists_voices_as_home_assistant_reads_them(server: Wyoming) -
             True,
             True,
         )
-        assert [(voice["name"], voice["languages"]) for voice in program["voices"]] == [
-            ("heart", ["en"]),
-            ("michael", ["en"]),
+        assert [(voice["name"], voice["languages"], voice["description"]) for voice in program["voices"]] == [
+            ("heart", ["en"], "Heart (American, female)"),
+            ("michael", ["en"], "Michael (British, male)"),
         ]
         for artifact in (program, *program["voices"]):
             assert artifact["installed"] is True

@@ -31,6 +31,7 @@ BROUGHT_BY = {
     "runc": "apt-get install runc",
     # Folders of this project, which `make test` makes: those of npm only where there is npm.
     ".venv-deploy": "make .venv-deploy/.done",
+    "tests/clients/real/openai_npm/node_modules": "npm ci --prefix tests/clients/real/openai_npm",
     "tests/web/node_modules": "npm ci --prefix tests/web",
 }
 """Name of a program, or path of a folder → the command that brings it."""

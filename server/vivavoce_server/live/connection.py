@@ -11,7 +11,6 @@ import uuid
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from vivavoce_engine import EngineError
@@ -207,7 +206,7 @@ class Socket(ABC):
         allowed = self._service.config.cors_origins
         if origin is None or self._keyring.wanted or "*" in allowed or origin in allowed:
             return
-        if urlsplit(origin).netloc != self._websocket.headers.get("host"):
+        if origin.partition("://")[2] != self._websocket.headers.get("host"):
             raise ApiError(403, f"Pages of {origin} may not use this server", None, "origin_not_allowed")
 
     def _check_reader(self) -> None:

@@ -25,6 +25,8 @@ class LivePlan:
     leading_silence: LeadingSilenceChoice
     max_part_chars: int | None
     """Most characters that the model speaks as one utterance of its own; None for any number."""
+    warnings: tuple[str, ...] = ()
+    """Sentences that say what of the options is ignored."""
     file: SharedEncoder | None = None
     """The file that all utterances share; None if each is a file of its own."""
 
@@ -50,4 +52,5 @@ async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
         text=job.text_plan,
         leading_silence=job.leading_silence,
         max_part_chars=job.engine.info.max_utterance_chars,
+        warnings=job.warnings,
     )

@@ -66,8 +66,8 @@ class LiveText:
         """Characters of text so far."""
         self.passed_over = False
         """True once text was refused because the utterance would be too long with it."""
-        self.warnings: tuple[str, ...] = ()
-        """Sentences about text that was left out. Known once all text has been read."""
+        self.warnings = plan.warnings
+        """Sentences that say what is not spoken as it was asked for. Those about the text come at its end."""
 
     # ---- text comes in ----------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class LiveText:
             else:
                 self._put(Silence(NOTHING_S * self._speed))
         self.ends[-1] = len(self.written)
-        self.warnings = await in_worker(warnings_of, self._plan, self.written, spoken)
+        self.warnings += await in_worker(warnings_of, self._plan, self.written, spoken)
 
     def _spoken(self) -> Spoken:
         return Spoken(Traced.join(self._said), self._reading.left_out)

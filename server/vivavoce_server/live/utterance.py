@@ -26,7 +26,7 @@ SILENCE_PIECE_S = 0.24
 
 @dataclass(frozen=True, slots=True)
 class UtteranceSummary:
-    """The part of an ended utterance that was sent. `warnings` tell what of its text was not spoken as written."""
+    """The part of an ended utterance that was sent. `warnings` tell what was not spoken as it was asked for."""
 
     index: int
     audio_bytes: int

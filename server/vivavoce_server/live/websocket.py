@@ -29,7 +29,8 @@ Server → client
                      the speech was cut, and each part's end in the audio. Only parts of which all audio was sent are
                      there, so their texts, joined, were said for certain. `text_begun` is there if the utterance was
                      cancelled: the text of the next part, of which some audio was sent, or "". Words have no times yet.
-                     `warnings` is a list of sentences about text that was not spoken as written; absent without any.
+                     `warnings` is a list of sentences about what was not spoken as it was asked for, such as letters
+                     or instructions that the model cannot follow; absent without any.
                      `finish_reason` is "length" if max_new_tokens ended the speech, and absent otherwise. Speech that
                      another limit ends is cancelled, after an error.
     session.done     {utterances}: the answer to session.close, before the connection closes.
