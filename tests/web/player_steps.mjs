@@ -115,6 +115,24 @@ export function playerSteps(page, { url, sound, state, textOf, settle, shots }) 
       await state("Paused");
       return { kept: kept.length / 2, sent: kept.equals(pcm().subarray(0, kept.length)), ...(await sound()) };
     },
+    /** Stops before the first connection is open. */
+    async early() {
+      await open();
+      await page.fill("#text", "Never heard.");
+      forget();
+      await page.evaluate(async () => {
+        document.getElementById("speak").click();
+        await new Promise((resolve) => setTimeout(resolve));
+        document.getElementById("stop").click();
+      });
+      await page.waitForFunction(() => document.getElementById("stop").disabled);
+      await settle();
+      const early = { state: await textOf("state"), audio: pcm().length, ...(await sound()) };
+      await say("Heard.");
+      await state("Done");
+      await settle();
+      return { early, next: await sound() };
+    },
     /** Renders the scheduled buffers of a page without AudioWorklet: true if each sample follows the one before. */
     async rendered() {
       await open();

@@ -1,22 +1,11 @@
 // Drives the playground in a real browser and prints what was seen and heard as JSON: node playground.mjs URL BROWSER STEPS…
 // A step is the name of a function below.
-import { chromium } from "playwright-core";
+import { openPage, run } from "./browser.mjs";
 import { playerSteps } from "./player_steps.mjs";
 
 const [url, executablePath, shots, ...steps] = process.argv.slice(2);
-const FLAGS = [
-  "--no-sandbox",
-  "--disable-gpu",
-  "--disable-quic",
-  "--no-first-run",
-  "--disable-background-networking",
-  "--disable-component-update",
-  "--disable-sync",
-  "--use-fake-device-for-media-stream",
-  "--use-fake-ui-for-media-stream",
-  // A page from this host is as one from another machine: the browser does not trust plain http.
-  "--host-resolver-rules=MAP another-machine.test 127.0.0.1",
-];
+const opened = await openPage(url, executablePath);
+const { page } = opened;
 
 /** Collects what reaches the loudspeakers, in the page. Its buffer is long, so that a busy machine loses nothing. */
 function listen() {
@@ -56,13 +45,13 @@ const settle = () => page.waitForTimeout(1400);
 const STEPS = {
   async load() {
     await page.goto(url);
-    await page.waitForFunction(() => document.querySelectorAll("#voice option").length > 0);
+    await page.waitForFunction(() => document.querySelectorAll("#voice-list input").length > 0);
     const options = (id) => page.locator(`#${id} option`).allTextContents();
     return {
-      voices: await options("voice"),
+      voices: await page.locator("#voice-list .name").allTextContents(),
       languages: await options("language"),
       server: await textOf("server"),
-      clone: await page.locator("#clone").isVisible(),
+      clone: await page.locator("#voice-recording").isVisible(),
       instructions: await page.locator("#instructions").isVisible(),
     };
   },
@@ -131,10 +120,10 @@ const STEPS = {
     await page.focus("#text");
     await page.keyboard.press("Tab");
     const focused = await page.evaluate(() => document.activeElement.id);
-    await page.check("#as-written");
+    await page.selectOption("#normalize", "none");
     await hidden();
     const code = await textOf("snippet");
-    await page.uncheck("#as-written");
+    await page.selectOption("#normalize", "");
     await page.locator("#reading").waitFor();
     await page.fill("#text", "Only plain words.");
     await hidden();
@@ -166,7 +155,9 @@ const STEPS = {
     await page.selectOption("#format", "mp3");
     const curl = await textOf("snippet");
     await page.click("#show-python");
-    return { curl, python: await textOf("snippet") };
+    const python = await textOf("snippet");
+    await page.click("#show-javascript");
+    return { curl, python, javascript: await textOf("snippet") };
   },
   async download() {
     const files = {};
@@ -180,7 +171,7 @@ const STEPS = {
     return files;
   },
   async clone() {
-    await page.click("#clone summary");
+    await page.check("#voice-recording");
     await page.click("#record");
     await page.waitForTimeout(700);
     await page.click("#record");
@@ -189,7 +180,6 @@ const STEPS = {
     await page.setInputFiles("#clone-file", `${shots}/vivavoce.wav`);
     await page.waitForFunction((before) => document.getElementById("clone-state").textContent !== before, recorded);
     const uploaded = await textOf("clone-state");
-    const voice = await page.locator("#voice").isDisabled();
     await sound();
     await page.fill("#text", "In your voice.");
     await page.click("#speak");
@@ -197,20 +187,25 @@ const STEPS = {
     await settle();
     const spoken = await sound();
     await page.click("#clone-clear");
-    return { recorded, uploaded, voice, spoken, voiceAfter: await page.locator("#voice").isDisabled() };
+    await page.check("#voice-0");
+    return { recorded, uploaded, spoken };
   },
   async wrongKey() {
     await page.goto(url);
     await page.locator("#error").waitFor();
     const error = await textOf("error");
-    await page.fill("#key", "sk-right");
+    await page.fill("#key", "ключ");
     await page.press("#key", "Tab");
-    await page.waitForFunction(() => document.querySelectorAll("#voice option").length > 0);
+    await page.waitForFunction((before) => document.getElementById("error").textContent !== before, error);
+    const foreign = await textOf("error");
+    await page.fill("#key", " sk-right ");
+    await page.press("#key", "Tab");
+    await page.waitForFunction(() => document.querySelectorAll("#voice-list input").length > 0);
     await page.fill("#text", "Hello!");
     await page.click("#speak");
     await state("Done");
     await settle();
-    return { error, ...(await sound()) };
+    return { error, foreign, ...(await sound()) };
   },
   async shoot() {
     await page.fill("#text", "Hello! I speak while you are still reading this sentence.");
@@ -230,26 +225,5 @@ const STEPS = {
   },
 };
 
-const browser = await chromium.launch({ executablePath, headless: true, args: FLAGS });
-const context = await browser.newContext({ acceptDownloads: true, permissions: ["microphone"] });
-const page = await context.newPage();
-page.setDefaultTimeout(15_000);
-const complaints = [];
-page.on("console", (message) => message.type() === "error" && complaints.push(message.text()));
-page.on("pageerror", (error) => complaints.push(String(error)));
-page.on("request", (request) => {
-  if (!request.url().startsWith(url) && !/^(blob|data):/.test(request.url())) complaints.push(`asks for ${request.url()}`);
-});
 await page.addInitScript(listen);
-Object.assign(STEPS, playerSteps(page, { url, sound, state, textOf, settle, shots }));
-const results = {};
-try {
-  for (const step of steps) results[step] = await STEPS[step]();
-} catch (error) {
-  const shown = ["state", "error", "spoken", "buffer"].map(async (id) => [id, await textOf(id)]);
-  console.error({ error, complaints, shown: await Promise.all(shown) });
-  process.exitCode = 1;
-} finally {
-  await browser.close();
-}
-console.log(JSON.stringify({ results, complaints }));
+await run(opened, { ...STEPS, ...playerSteps(page, { url, sound, state, textOf, settle, shots }) }, steps);

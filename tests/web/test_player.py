@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.support.live_server import LiveServer, live_server
-from tests.web.test_playground import FRAME_S, LOUDNESS, drive, needs_browser, run_steps
+from tests.web.test_playground import FRAME_S, LOUDNESS, assert_speech, drive, needs_browser, run_steps
 
 WORDS_S = len("word " * 12) * FRAME_S - FRAME_S
 
@@ -58,6 +58,13 @@ def test_pause_seek_replay_and_stop(server: LiveServer, tmp_path: Path, secure: 
 def test_without_a_worklet_each_sample_follows_the_one_before(server: LiveServer, tmp_path: Path) -> None:
     seen = drive(from_another_machine(server), tmp_path, "rendered")["rendered"]
     assert seen == {"name": "BufferOutput", "differ": -1, "leadSamples": 480}
+
+
+@needs_browser
+def test_stop_before_the_connection_is_open(server: LiveServer, tmp_path: Path) -> None:
+    seen = drive(server.url, tmp_path, "early")["early"]
+    assert seen["early"] == {"state": "Stopped", "audio": 0, "seconds": 0, "rms": 0}
+    assert_speech(seen["next"], "Heard.")
 
 
 @needs_browser

@@ -27,8 +27,29 @@ export function textSaid(end: UtteranceEnd, playedMs?: number): string;
  * @property {typeof WebSocket} [WebSocket]
  * @property {(pauseMs: number) => Promise<void>} [sleep] waits before a further attempt to connect
  *
- * @typedef {{ id: string, languages: string[], takes_instructions: boolean, clones: boolean }} Model
- * @typedef {{ id: string, name: string, model: string }} Voice
+ * @typedef {{ stages: string[] }} ReadText `stages` of reading are those of a request that names none
+ * @typedef {{ id: string, task: string, languages: string[], takes_instructions: boolean, clones: boolean, text: ReadText }} Model
+ * @typedef {"female" | "male"} Sex
+ *
+ * @typedef {object} Voice
+ * @property {string} id
+ * @property {string} name
+ * @property {string | null} model the first that can speak with it
+ * @property {Sex | null} sex
+ * @property {string | null} accent
+ * @property {string | null} language its own
+ * @property {string[]} languages all that it speaks
+ * @property {string | null} description
+ * @property {number | null} created_at in seconds since 1970; of stored voices only
+ *
+ * @typedef {object} NewVoice a voice to store, from a recording or from a mix of the server's voices
+ * @property {string} name
+ * @property {string} consent the speaker's permission, in words
+ * @property {Blob} [recording]
+ * @property {string} [ref_text] the words of the recording
+ * @property {string} [mix] for example "heart(2)+mine(1)"
+ * @property {string} [model]
+ *
  * @typedef {{ text: string } | { pause_s: number }} SpokenPart
  * @typedef {{ text: string, parts: SpokenPart[], language: string, stages: string[], left_out: string[], warnings: string[] }} SpokenText
  * @typedef {{ type: string } & Record<string, unknown>} Message
@@ -43,20 +64,9 @@ export function textSaid(end: UtteranceEnd, playedMs?: number): string;
  * @property {boolean} cancelled
  * @property {SaidPart[]} parts
  * @property {string} [text_begun] the text of the part behind them, if it was cancelled while it was sent
+ * @property {string[]} [warnings] sentences about text that was not spoken as written
+ * @property {"length"} [finish_reason] max_new_tokens ended the speech
  */
-/** A refusal by the server, with OpenAI's four keys, or a failed connection. */
-export class VivavoceError extends Error {
-    /** @param {{ message: string, type?: string | null, param?: string | null, code?: string | null }} detail */
-    constructor(detail: {
-        message: string;
-        type?: string | null;
-        param?: string | null;
-        code?: string | null;
-    });
-    type: string | null;
-    param: string | null;
-    code: string | null;
-}
 export class VivavoceClient {
     /**
      * @param {string | URL} baseUrl
@@ -79,6 +89,12 @@ export class VivavoceClient {
     models(): Promise<Model[]>;
     /** @returns {Promise<Voice[]>} */
     voices(): Promise<Voice[]>;
+    /** Stores a voice, which then is there by its id. @param {NewVoice} voice @returns {Promise<{ id: string }>} */
+    addVoice({ recording, mix, ...fields }: NewVoice): Promise<{
+        id: string;
+    }>;
+    /** @param {string} id of a stored voice */
+    deleteVoice(id: string): Promise<void>;
     /**
      * Speaks a whole utterance, over HTTP.
      * @param {string} text
@@ -101,53 +117,6 @@ export class VivavoceClient {
      * @returns {Promise<LiveSession>}
      */
     live(options: SpeechOptions): Promise<LiveSession>;
-    #private;
-}
-/**
- * A live session. Set the `on…` properties to receive its events. All are optional.
- *
- * If the connection is lost before any of an utterance was heard, the session connects again, with growing pauses, and
- * sends the text again. If some of it was heard, `onerror` is called with the code stream_broken, so that nothing is heard
- * twice. Text with `split: "sentence"` is never sent again. The next text opens a new connection.
- */
-export class LiveSession {
-    /**
-     * @param {() => WebSocket} dial
-     * @param {string} apiKey
-     * @param {SpeechOptions} options
-     * @param {(pauseMs: number) => Promise<void>} sleep
-     */
-    constructor(dial: () => WebSocket, apiKey: string, options: SpeechOptions, sleep: (pauseMs: number) => Promise<void>);
-    /** @type {(start: UtteranceStart) => void} */
-    onstart: (start: UtteranceStart) => void;
-    /** @type {(bytes: ArrayBuffer) => void} The next bytes of the utterance's file. */
-    onaudio: (bytes: ArrayBuffer) => void;
-    /** @type {(end: UtteranceEnd) => void} */
-    ondone: (end: UtteranceEnd) => void;
-    /** @type {(error: VivavoceError) => void} */
-    onerror: (error: VivavoceError) => void;
-    /** @type {Record<string, number>} The server's limits, by name: for example max_utterance_chars. */
-    limits: Record<string, number>;
-    /** @type {(code: number, reason: string) => void} Called once, after close() or drop(). */
-    onclose: (code: number, reason: string) => void;
-    /**
-     * @returns {Promise<void>} when the server has accepted the options. Rejects after three attempts without an answer.
-     */
-    open(): Promise<void>;
-    /** True until close() or drop(). A lost connection is opened again with the next text. */
-    get isOpen(): boolean;
-    /** Changes the options of later utterances. @param {SpeechOptions} options */
-    configure(options: SpeechOptions): Promise<void>;
-    /** Adds text to the utterance, in fragments of any size. Rejects after close(). @param {string} text */
-    say(text: string): Promise<void>;
-    /** Ends the text of the utterance. */
-    end(): void;
-    /** Stops at once. Nothing more of the utterance is heard. @param {boolean} speaking true if one is running */
-    cancel(speaking: boolean): void;
-    /** Closes the connection after everything sent has been spoken. */
-    close(): void;
-    /** Closes the connection at once. */
-    drop(): void;
     #private;
 }
 export type SpeechOptions = {
@@ -191,16 +160,63 @@ export type ClientOptions = {
      */
     sleep?: ((pauseMs: number) => Promise<void>) | undefined;
 };
+/**
+ * `stages` of reading are those of a request that names none
+ */
+export type ReadText = {
+    stages: string[];
+};
 export type Model = {
     id: string;
+    task: string;
     languages: string[];
     takes_instructions: boolean;
     clones: boolean;
+    text: ReadText;
 };
+export type Sex = "female" | "male";
 export type Voice = {
     id: string;
     name: string;
-    model: string;
+    /**
+     * the first that can speak with it
+     */
+    model: string | null;
+    sex: Sex | null;
+    accent: string | null;
+    /**
+     * its own
+     */
+    language: string | null;
+    /**
+     * all that it speaks
+     */
+    languages: string[];
+    description: string | null;
+    /**
+     * in seconds since 1970; of stored voices only
+     */
+    created_at: number | null;
+};
+/**
+ * a voice to store, from a recording or from a mix of the server's voices
+ */
+export type NewVoice = {
+    name: string;
+    /**
+     * the speaker's permission, in words
+     */
+    consent: string;
+    recording?: Blob | undefined;
+    /**
+     * the words of the recording
+     */
+    ref_text?: string | undefined;
+    /**
+     * for example "heart(2)+mine(1)"
+     */
+    mix?: string | undefined;
+    model?: string | undefined;
 };
 export type SpokenPart = {
     text: string;
@@ -247,4 +263,15 @@ export type UtteranceEnd = {
      * the text of the part behind them, if it was cancelled while it was sent
      */
     text_begun?: string | undefined;
+    /**
+     * sentences about text that was not spoken as written
+     */
+    warnings?: string[] | undefined;
+    /**
+     * max_new_tokens ended the speech
+     */
+    finish_reason?: "length" | undefined;
 };
+import { LiveSession } from "./session.js";
+import { VivavoceError } from "./session.js";
+export { LiveSession, VivavoceError };

@@ -2,14 +2,16 @@
 /** The playground. */
 
 import "./download.js";
-import { page } from "./page.js";
+import { kept, keep, page } from "./page.js";
 import { load } from "./settings.js";
 import { dropSession } from "./stage.js";
 
 page.key.onchange = () => {
-  sessionStorage.setItem("key", page.key.value);
+  // Blanks come along when a key is pasted.
+  page.key.value = page.key.value.trim();
+  keep(() => sessionStorage, "key", page.key.value);
   dropSession();
   load();
 };
-page.key.value = sessionStorage.getItem("key") ?? "";
+page.key.value = kept(() => sessionStorage, "key") ?? "";
 load();

@@ -9,18 +9,11 @@
  *     session.say("Hello "); session.say("there."); session.end();
  */
 
+import { LiveSession, VivavoceError } from "./session.js";
+
+export { LiveSession, VivavoceError };
+
 const STREAM_PATH = "v1/audio/speech/stream";
-/** Pause before each further attempt to connect. */
-const BACKOFF_MS = [250, 500, 1000, 2000, 4000];
-/** Further attempts of a session's first connection, if nothing answers: the address may be wrong. */
-const FIRST_ATTEMPTS = 2;
-/** Close codes after which a new connection may succeed: broken, failed, restarting, full. */
-const TRY_AGAIN_LATER = [1006, 1011, 1012, 1013];
-/** Codes of refusals after which a new connection may succeed. */
-const AGAIN_CODES = ["not_serving", "queue_full"];
-/** Length of a message of text: even if each character is escaped, the server takes it. */
-const MESSAGE_CHARS = 16384;
-const BROKEN = "The connection to the server broke";
 
 /**
  * @typedef {object} SpeechOptions
@@ -45,8 +38,29 @@ const BROKEN = "The connection to the server broke";
  * @property {typeof WebSocket} [WebSocket]
  * @property {(pauseMs: number) => Promise<void>} [sleep] waits before a further attempt to connect
  *
- * @typedef {{ id: string, languages: string[], takes_instructions: boolean, clones: boolean }} Model
- * @typedef {{ id: string, name: string, model: string }} Voice
+ * @typedef {{ stages: string[] }} ReadText `stages` of reading are those of a request that names none
+ * @typedef {{ id: string, task: string, languages: string[], takes_instructions: boolean, clones: boolean, text: ReadText }} Model
+ * @typedef {"female" | "male"} Sex
+ *
+ * @typedef {object} Voice
+ * @property {string} id
+ * @property {string} name
+ * @property {string | null} model the first that can speak with it
+ * @property {Sex | null} sex
+ * @property {string | null} accent
+ * @property {string | null} language its own
+ * @property {string[]} languages all that it speaks
+ * @property {string | null} description
+ * @property {number | null} created_at in seconds since 1970; of stored voices only
+ *
+ * @typedef {object} NewVoice a voice to store, from a recording or from a mix of the server's voices
+ * @property {string} name
+ * @property {string} consent the speaker's permission, in words
+ * @property {Blob} [recording]
+ * @property {string} [ref_text] the words of the recording
+ * @property {string} [mix] for example "heart(2)+mine(1)"
+ * @property {string} [model]
+ *
  * @typedef {{ text: string } | { pause_s: number }} SpokenPart
  * @typedef {{ text: string, parts: SpokenPart[], language: string, stages: string[], left_out: string[], warnings: string[] }} SpokenText
  * @typedef {{ type: string } & Record<string, unknown>} Message
@@ -61,19 +75,9 @@ const BROKEN = "The connection to the server broke";
  * @property {boolean} cancelled
  * @property {SaidPart[]} parts
  * @property {string} [text_begun] the text of the part behind them, if it was cancelled while it was sent
+ * @property {string[]} [warnings] sentences about text that was not spoken as written
+ * @property {"length"} [finish_reason] max_new_tokens ended the speech
  */
-
-/** A refusal by the server, with OpenAI's four keys, or a failed connection. */
-export class VivavoceError extends Error {
-  /** @param {{ message: string, type?: string | null, param?: string | null, code?: string | null }} detail */
-  constructor(detail) {
-    super(detail.message);
-    this.name = "VivavoceError";
-    this.type = detail.type ?? null;
-    this.param = detail.param ?? null;
-    this.code = detail.code ?? null;
-  }
-}
 
 export class VivavoceClient {
   /**
@@ -97,6 +101,20 @@ export class VivavoceClient {
   /** @returns {Promise<Voice[]>} */
   async voices() {
     return (await this.#get("v1/audio/voices")).voices;
+  }
+
+  /** Stores a voice, which then is there by its id. @param {NewVoice} voice @returns {Promise<{ id: string }>} */
+  async addVoice({ recording, mix, ...fields }) {
+    const form = new FormData();
+    for (const [name, value] of Object.entries(fields)) if (value !== undefined) form.set(name, value);
+    if (recording) form.set("audio_sample", recording, "recording.wav");
+    if (mix) form.set("voice", mix);
+    return (await this.#request("v1/audio/voices", { method: "POST", body: form })).json();
+  }
+
+  /** @param {string} id of a stored voice */
+  async deleteVoice(id) {
+    await this.#request(`v1/audio/voices/${encodeURIComponent(id)}`, { method: "DELETE" });
   }
 
   /**
@@ -149,7 +167,12 @@ export class VivavoceClient {
   /** @param {string} path @param {RequestInit} init */
   async #request(path, init) {
     const headers = new Headers(init.headers);
-    if (this.apiKey) headers.set("Authorization", `Bearer ${this.apiKey}`);
+    try {
+      if (this.apiKey) headers.set("Authorization", `Bearer ${this.apiKey}`);
+    } catch {
+      const message = "The API key has a character that no header can carry";
+      throw new VivavoceError({ message, code: "invalid_api_key" });
+    }
     let response;
     try {
       response = await this.fetch(new URL(path, this.baseUrl), { ...init, headers });
@@ -161,7 +184,7 @@ export class VivavoceClient {
     const text = await response.text();
     let detail = { message: text || `The server answers ${response.status}` };
     try {
-      detail = JSON.parse(text).error;
+      detail = JSON.parse(text).error ?? detail;
     } catch {
       // Not Vivavoce's answer but, for example, a proxy's page: the body is the message.
     }
@@ -187,325 +210,4 @@ async function socketOfNode() {
     const message = "There is no WebSocket here: use Node 22, npm install ws, or give VivavoceClient a WebSocket";
     throw new VivavoceError({ message, code: "no_websocket" });
   }
-}
-
-/**
- * A live session. Set the `on…` properties to receive its events. All are optional.
- *
- * If the connection is lost before any of an utterance was heard, the session connects again, with growing pauses, and
- * sends the text again. If some of it was heard, `onerror` is called with the code stream_broken, so that nothing is heard
- * twice. Text with `split: "sentence"` is never sent again. The next text opens a new connection.
- */
-export class LiveSession {
-  /** @type {(start: UtteranceStart) => void} */
-  onstart = () => {};
-  /** @type {(bytes: ArrayBuffer) => void} The next bytes of the utterance's file. */
-  onaudio = () => {};
-  /** @type {(end: UtteranceEnd) => void} */
-  ondone = () => {};
-  /** @type {(error: VivavoceError) => void} */
-  onerror = () => {};
-  /** @type {Record<string, number>} The server's limits, by name: for example max_utterance_chars. */
-  limits = {};
-  /** @type {(code: number, reason: string) => void} Called once, after close() or drop(). */
-  onclose = () => {};
-
-  #dial;
-  #apiKey;
-  #sleep;
-  /** The options of the first utterance in the log. */
-  #options;
-  /** @type {Message[]} What a new connection needs: all messages since the first utterance that has not ended. */
-  #log = [];
-  /** @type {WebSocket | null} */
-  #socket = null;
-  /** True once the server has accepted the options on this connection. */
-  #ready = false;
-  /** True once a server has answered on any connection. */
-  #answered = false;
-  /** @type {Promise<void> | null} */
-  #connecting = null;
-  /** Connections that broke since audio was heard last. */
-  #losses = 0;
-  /** True after a cancel, until the audio.done or error of the cancelled utterance: its audio is dropped. */
-  #deaf = false;
-  /** True between the first text and the end of an utterance. */
-  #inUtterance = false;
-  /** True while the first utterance in the log speaks: its audio.start has come. */
-  #started = false;
-  /** True if the first utterance in the log was refused. */
-  #refused = false;
-  /** True once some of the first utterance in the log was heard. */
-  #heard = false;
-  /** True once text was sent that is not in the log, because it is split into utterances that the log cannot tell. */
-  #unlogged = false;
-  #splits = false;
-  /** True while the server ignores the rest of an utterance that broke off. */
-  #ignored = false;
-  #closing = false;
-  #over = false;
-
-  /**
-   * @param {() => WebSocket} dial
-   * @param {string} apiKey
-   * @param {SpeechOptions} options
-   * @param {(pauseMs: number) => Promise<void>} sleep
-   */
-  constructor(dial, apiKey, options, sleep) {
-    this.#dial = dial;
-    this.#apiKey = apiKey;
-    this.#options = options;
-    this.#splits = options.split === "sentence";
-    this.#sleep = sleep;
-  }
-
-  /**
-   * @returns {Promise<void>} when the server has accepted the options. Rejects after three attempts without an answer.
-   */
-  async open() {
-    try {
-      await this.#connect(0);
-    } catch (error) {
-      this.#over = true;
-      throw error;
-    }
-  }
-
-  /** True until close() or drop(). A lost connection is opened again with the next text. */
-  get isOpen() {
-    return !this.#closing && !this.#over;
-  }
-
-  /** Changes the options of later utterances. @param {SpeechOptions} options */
-  async configure(options) {
-    this.#mustBeOpen();
-    const message = { type: "session.config", ...options };
-    this.#splits = options.split === "sentence";
-    if (this.#log.length) this.#post(message);
-    else {
-      this.#options = options;
-      if (this.#ready) this.#socket?.send(JSON.stringify(message));
-    }
-  }
-
-  /** Adds text to the utterance, in fragments of any size. Rejects after close(). @param {string} text */
-  async say(text) {
-    this.#mustBeOpen();
-    if (!text) return;
-    this.#inUtterance = true;
-    for (let at = 0; at < text.length; at += MESSAGE_CHARS) {
-      this.#post({ type: "input.text", text: text.slice(at, at + MESSAGE_CHARS) });
-    }
-  }
-
-  /** Ends the text of the utterance. */
-  end() {
-    if (this.#inUtterance && this.isOpen) this.#post({ type: "input.done" });
-    this.#inUtterance = this.#ignored = false;
-  }
-
-  /** Stops at once. Nothing more of the utterance is heard. @param {boolean} speaking true if one is running */
-  cancel(speaking) {
-    // The server drops waiting messages: the last options are sent again.
-    const config = this.#log.findLast(({ type }) => type === "session.config");
-    this.#log = [];
-    this.#inUtterance = this.#ignored = this.#started = this.#heard = this.#refused = this.#unlogged = false;
-    if (config) this.#options = optionsOf(config);
-    if (!this.#ready) return;
-    this.#deaf = speaking;
-    this.#socket?.send(JSON.stringify({ type: "input.cancel" }));
-    if (config) this.#socket?.send(JSON.stringify(config));
-  }
-
-  /** Closes the connection after everything sent has been spoken. */
-  close() {
-    if (!this.isOpen) return;
-    this.end();
-    this.#closing = true;
-    if (this.#ready || this.#log.length) this.#post({ type: "session.close" });
-    else this.#finish(1000, "");
-  }
-
-  /** Closes the connection at once. */
-  drop() {
-    if (this.#over) return;
-    this.#closing = true;
-    this.#log = [];
-    if (this.#socket) this.#socket.close();
-    else this.#finish(1000, "");
-  }
-
-  #mustBeOpen() {
-    if (!this.isOpen) throw new VivavoceError({ message: "The session is closed", code: "session_closed" });
-  }
-
-  /** Sends a message now or once there is a connection. @param {Message} message */
-  #post(message) {
-    const logged = !this.#ignored && !(this.#splits && this.#ready);
-    if (logged) this.#log.push(message);
-    else this.#unlogged ||= this.#splits;
-    if (this.#ready) this.#socket?.send(JSON.stringify(message));
-    else if (this.#log.length) this.#reconnect(0);
-  }
-
-  /** Connects, unless that is under way, and tells a failure. @param {number} pauseMs */
-  #reconnect(pauseMs) {
-    if (!this.#connecting) this.#connect(pauseMs).catch((error) => this.#giveUp(error));
-  }
-
-  /** @param {number} pauseMs */
-  #connect(pauseMs) {
-    this.#connecting = this.#connectAgain(pauseMs).finally(() => (this.#connecting = null));
-    return this.#connecting;
-  }
-
-  /** Connects, with growing pauses between the attempts. Then sends the log. @param {number} firstPauseMs */
-  async #connectAgain(firstPauseMs) {
-    if (firstPauseMs) await this.#sleep(firstPauseMs);
-    for (let attempt = 0; ; attempt++) {
-      this.#mustGoOn();
-      const failure = await this.#attempt();
-      if (failure === null) break;
-      const most = this.#answered ? BACKOFF_MS.length : FIRST_ATTEMPTS;
-      if (attempt >= most || !failure.again) throw failure.error;
-      await this.#sleep(BACKOFF_MS[attempt]);
-    }
-    this.#mustGoOn();
-    this.#ready = true;
-    for (const message of this.#log) this.#socket?.send(JSON.stringify(message));
-    if (!this.#splits) return;
-    this.#unlogged = this.#log.length > 0;
-    this.#log = [];
-  }
-
-  #mustGoOn() {
-    if (this.#over) throw new VivavoceError({ message: "The session is closed", code: "session_closed" });
-  }
-
-  /** @returns {Promise<{ error: VivavoceError, again: boolean } | null>} null once the options are accepted */
-  #attempt() {
-    return new Promise((resolve) => {
-      const socket = this.#dial();
-      this.#socket = socket;
-      socket.binaryType = "arraybuffer";
-      socket.onerror = () => {}; // a close event follows
-      socket.onopen = () => {
-        const key = this.#apiKey ? { api_key: this.#apiKey } : {};
-        socket.send(JSON.stringify({ type: "session.config", ...this.#options, ...key }));
-      };
-      socket.onmessage = ({ data }) => {
-        const message = JSON.parse(data);
-        this.#answered = true;
-        if (message.type === "error") {
-          const error = new VivavoceError(message.error);
-          resolve({ error, again: AGAIN_CODES.includes(error.code ?? "") });
-          this.#detach(socket);
-          return;
-        }
-        this.limits = message.limits ?? {};
-        socket.onmessage = (event) => this.#receive(event.data);
-        socket.onclose = ({ code, reason }) => this.#lose(code, reason);
-        resolve(null);
-      };
-      socket.onclose = ({ code, reason }) => {
-        this.#socket = null;
-        resolve({ error: new VivavoceError({ message: reason || BROKEN, code: "no_connection" }), again: TRY_AGAIN_LATER.includes(code) });
-        if (this.#closing) this.#finish(code, reason);
-      };
-    });
-  }
-
-  /** @param {WebSocket} socket */
-  #detach(socket) {
-    this.#socket = null;
-    socket.onmessage = socket.onclose = null;
-    socket.close();
-  }
-
-  /** @param {string | ArrayBuffer} data */
-  #receive(data) {
-    if (typeof data !== "string") {
-      if (this.#deaf) return;
-      this.#heard = true;
-      this.#losses = 0;
-      this.onaudio(data);
-      return;
-    }
-    const message = JSON.parse(data);
-    switch (message.type) {
-      case "audio.start":
-        if (this.#deaf) return;
-        if (this.#refused && this.#hasNext()) this.#forget();
-        this.#started = true;
-        this.onstart(message);
-        break;
-      case "audio.done":
-        if (!this.#deaf && this.#started && this.#log.length) this.#forget();
-        this.#deaf = this.#started = this.#heard = false;
-        this.ondone(message);
-        break;
-      case "error":
-        if (message.error.code === "not_serving") return; // the connection is closed next
-        this.#refused ||= !this.#started && !this.#deaf && this.#log.length > 0;
-        this.#deaf = false;
-        this.onerror(new VivavoceError(message.error));
-    }
-  }
-
-  /** True if the log has text of a second utterance: its start shows that a refused first one will not speak. */
-  #hasNext() {
-    const end = this.#log.findIndex(({ type }) => type === "input.done");
-    return end >= 0 && this.#log.slice(end).some(({ type }) => type === "input.text");
-  }
-
-  /** Removes the first utterance from the log: it has ended. */
-  #forget() {
-    const end = this.#log.findIndex(({ type }) => type === "input.done");
-    this.#ignored = end < 0 && this.#inUtterance;
-    const ended = this.#log.splice(0, end < 0 ? this.#log.length : end + 1);
-    while (this.#log[0]?.type === "session.config") ended.push(...this.#log.splice(0, 1));
-    const config = ended.findLast(({ type }) => type === "session.config");
-    if (config) this.#options = optionsOf(config);
-    this.#started = this.#heard = this.#refused = false;
-  }
-
-  /** @param {number} code @param {string} reason */
-  #lose(code, reason) {
-    this.#socket = null;
-    this.#ready = this.#deaf = false;
-    const done = this.#closing && code === 1000;
-    const cut = !done && (this.#heard || this.#unlogged || (this.#started && !this.#log.length));
-    if (done) this.#log = [];
-    else if (cut || this.#refused) this.#forget();
-    this.#started = this.#unlogged = false;
-    const error = new VivavoceError({ message: reason || BROKEN, code: "stream_broken" });
-    if (cut) this.onerror(error);
-    if (!this.#log.some(({ type }) => type === "input.text")) {
-      if (this.#closing) this.#finish(code, reason);
-    } else if (!TRY_AGAIN_LATER.includes(code) || this.#losses === BACKOFF_MS.length) this.#giveUp(error);
-    else this.#reconnect(BACKOFF_MS[this.#losses++]);
-  }
-
-  /** @param {VivavoceError} error */
-  #giveUp(error) {
-    if (this.#over) return;
-    this.#log = [];
-    this.#losses = 0;
-    this.#started = this.#heard = this.#refused = false;
-    this.#ignored = this.#inUtterance;
-    this.onerror(error);
-    if (this.#closing) this.#finish(1006, error.message);
-  }
-
-  /** @param {number} code @param {string} reason */
-  #finish(code, reason) {
-    if (this.#over) return;
-    this.#over = true;
-    this.onclose(code, reason);
-  }
-}
-
-/** @param {Message} message @returns {SpeechOptions} */
-function optionsOf({ type, ...options }) {
-  return options;
 }

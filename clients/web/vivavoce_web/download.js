@@ -2,8 +2,8 @@
 /** The download of an utterance as a file. */
 
 import { wavOf } from "./audio.js";
-import { busy, page, save } from "./page.js";
-import { client, controls } from "./settings.js";
+import { busy, client, page, save } from "./page.js";
+import { controls } from "./settings.js";
 import { seededOptions } from "./stage.js";
 
 /** @type {Record<string, string>} WAV files are made here from PCM, because a streamed one cannot state its length. */

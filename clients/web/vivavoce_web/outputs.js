@@ -72,8 +72,10 @@ class WorkletOutput {
   }
 }
 
-/** Times are counted in frames of the context's clock, so that each buffer begins at the very sample after the one before. */
-/** @implements {Output} */
+/**
+ * Times are counted in frames of the context's clock, so that each buffer begins at the very sample after the one before.
+ * @implements {Output}
+ */
 class BufferOutput {
   /** @type {(report: OutputReport) => void} */
   onreport = () => {};

@@ -1,7 +1,7 @@
 // @ts-check
 /** The page's controls of speaking, by name, and what every part of the page needs. */
 
-import { VivavoceError } from "./client.js";
+import { VivavoceClient, VivavoceError } from "./client.js";
 
 /** Time that a browser may take to begin a download. */
 const URL_LIFE_MS = 60_000;
@@ -22,7 +22,6 @@ export const page = {
   text: find("text", HTMLTextAreaElement),
   reading: { panel: element("reading"), text: element("reading-text"), warning: element("reading-warning") },
   typing: input("typing"),
-  asWritten: input("as-written"),
   speak: button("speak"),
   stop: button("stop"),
   hint: element("hint"),
@@ -42,6 +41,12 @@ export const page = {
   keyField: find("key-field", HTMLDetailsElement),
   key: input("key"),
 };
+
+export const baseUrl = new URL(".", document.baseURI);
+
+export function client() {
+  return new VivavoceClient(baseUrl, { apiKey: page.key.value });
+}
 
 /** @param {HTMLSelectElement} list @param {{ value: string, label: string }[]} choices */
 export function fill(list, choices) {
@@ -97,6 +102,24 @@ export function save(blob, name) {
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), URL_LIFE_MS);
+}
+
+/** A value of the last visit, or null. @param {() => Storage} storage @param {string} name */
+export function kept(storage, name) {
+  try {
+    return storage().getItem(name);
+  } catch {
+    return null; // A browser that keeps no data for the page throws.
+  }
+}
+
+/** Keeps a value, if the browser does. @param {() => Storage} storage @param {string} name @param {string} value */
+export function keep(storage, name, value) {
+  try {
+    storage().setItem(name, value);
+  } catch {
+    // The value holds for this visit alone.
+  }
 }
 
 button("error-close").onclick = () => tell(null);

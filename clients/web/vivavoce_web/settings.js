@@ -1,16 +1,17 @@
 // @ts-check
 /** The settings: models, voices and the other options of a request. */
 
-import { VivavoceClient } from "./client.js";
 import { clone, controls as cloning } from "./clone.js";
-import { element, fill, input, page, select, tell } from "./page.js";
+import { mix } from "./mix.js";
+import { normalizeOf, normalizing, showStages } from "./normalize.js";
+import { baseUrl, client, element, fill, input, page, select, tell } from "./page.js";
 import { Preview } from "./preview.js";
 import { showCode } from "./snippet.js";
+import { chooseVoice, chosenVoice, choosing, showVoices } from "./voices.js";
 
 export const controls = {
   modelField: element("model-field"),
   model: select("model"),
-  voice: select("voice"),
   language: select("language"),
   speed: input("speed"),
   speedValue: element("speed-value"),
@@ -20,7 +21,6 @@ export const controls = {
   format: select("format"),
 };
 
-const baseUrl = new URL(".", document.baseURI);
 const preview = new Preview((text, signal) => client().text(text, readingOptions(), signal));
 
 /** @type {import("./client.js").Model[]} */
@@ -28,35 +28,44 @@ let models = [];
 /** @type {import("./client.js").Voice[]} */
 let voices = [];
 
-export function client() {
-  return new VivavoceClient(baseUrl, { apiKey: page.key.value });
-}
-
 /** @returns {import("./client.js").Model | undefined} */
 function model() {
   return models.find(({ id }) => id === controls.model.value);
 }
 
+/** The model's name for the server, which needs none if it has one model. @returns {{ model?: string }} */
+function modelOption() {
+  return models.length > 1 ? { model: controls.model.value } : {};
+}
+
 /** The options that decide which words are said. @returns {import("./client.js").SpeechOptions} */
 function readingOptions() {
   /** @type {import("./client.js").SpeechOptions} */
-  const chosen = {};
-  if (models.length > 1) chosen.model = controls.model.value;
+  const chosen = modelOption();
   if (controls.language.value && controls.language.value !== "auto") chosen.language = controls.language.value;
-  if (page.asWritten.checked) chosen.normalize = false;
+  const normalize = normalizeOf();
+  if (normalize !== null) chosen.normalize = normalize;
   return chosen;
 }
 
-/** Options of the API that differ from its defaults. */
+/** The options that choose the voice. @returns {import("./client.js").SpeechOptions} */
+function voiceOptions() {
+  const chosen = chosenVoice();
+  if (chosen.kind === "voice") return { voice: chosen.id };
+  if (chosen.kind === "mix") return { voice: mix.text() };
+  if (chosen.kind === "none" || !clone.reference) return {};
+  const words = cloning.text.value.trim();
+  return { ref_audio: clone.reference.audio, ...(words ? { ref_text: words } : { x_vector_only_mode: true }) };
+}
+
+/** Options of the API that differ from its defaults. Throws an error if a recording is chosen and there is none. */
 export function options() {
-  const chosen = readingOptions();
-  if (clone.reference && model()?.clones) {
-    chosen.ref_audio = clone.reference.audio;
-    if (cloning.text.value.trim()) chosen.ref_text = cloning.text.value.trim();
-    else chosen.x_vector_only_mode = true;
-  } else if (controls.voice.value) {
-    chosen.voice = controls.voice.value;
-  }
+  if (chosenVoice().kind === "recording" && !clone.reference) throw new Error("Record a voice or choose a file, or choose another voice.");
+  return optionsSoFar();
+}
+
+function optionsSoFar() {
+  const chosen = { ...readingOptions(), ...voiceOptions() };
   if (model()?.takes_instructions && controls.instructions.value.trim()) chosen.instructions = controls.instructions.value.trim();
   if (controls.speed.valueAsNumber !== 1) chosen.speed = controls.speed.valueAsNumber;
   if (controls.seed.value) chosen.seed = controls.seed.valueAsNumber;
@@ -65,7 +74,7 @@ export function options() {
 
 /** Shows the request as code, and the text that will be said. */
 export function showRequest() {
-  const shown = { ...options(), response_format: controls.format.value };
+  const shown = { model: controls.model.value, ...optionsSoFar(), response_format: controls.format.value };
   showCode(baseUrl.href, page.text.value, shown, page.key.value !== "");
   controls.speedValue.textContent = `${controls.speed.valueAsNumber.toFixed(2)}×`;
   preview.update(page.text.value, readingOptions());
@@ -73,12 +82,14 @@ export function showRequest() {
 
 function showModel() {
   const current = model();
-  fill(controls.voice, voices.filter((voice) => voice.model === controls.model.value).map(({ id, name }) => ({ value: id, label: name })));
+  const offered = voices.filter((voice) => voice.model === controls.model.value);
+  mix.show(offered);
+  showVoices(offered, { mixes: mix.isPossible(), clones: current?.clones ?? false, severalLanguages: (current?.languages.length ?? 0) > 2 });
   const languages = current?.languages ?? [];
   const named = languages.map((language) => ({ value: language, label: language[0].toUpperCase() + language.slice(1) }));
   fill(controls.language, languages.includes("auto") ? named : [{ value: "auto", label: "Auto" }, ...named]);
   controls.instructionsField.hidden = !current?.takes_instructions;
-  cloning.panel.hidden = !current?.clones;
+  showStages(current?.text.stages ?? []);
   showRequest();
 }
 
@@ -97,11 +108,20 @@ export async function load() {
   showModel();
 }
 
+/** Shows a voice that has just been stored. @param {string} id */
+async function stored(id) {
+  voices = await client().voices();
+  showModel();
+  chooseVoice(id);
+}
+
 controls.model.onchange = showModel;
-for (const control of [page.asWritten, controls.voice, controls.language, controls.speed, controls.seed, controls.instructions, controls.format, cloning.text]) {
+for (const control of [controls.language, controls.speed, controls.seed, controls.instructions, controls.format, cloning.text]) {
   control.oninput = showRequest;
 }
-clone.onchange = () => {
-  controls.voice.disabled = clone.reference !== null;
-  showRequest();
-};
+choosing.model = modelOption;
+choosing.language = () => controls.language.value;
+choosing.ondelete = load;
+mix.model = clone.model = modelOption;
+mix.onstore = clone.onstore = stored;
+choosing.onchange = mix.onchange = clone.onchange = normalizing.onchange = showRequest;

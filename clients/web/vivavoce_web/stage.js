@@ -2,9 +2,9 @@
 /** The stage: passes text to a live session, and its audio to loudspeakers, picture and figures. */
 
 import { LiveSession } from "./client.js";
-import { attempt, page, tell } from "./page.js";
+import { attempt, client, page, tell } from "./page.js";
 import { Player } from "./player.js";
-import { client, options, showRequest } from "./settings.js";
+import { options, showRequest } from "./settings.js";
 import { showPosition, volume, wire } from "./transport.js";
 import { Waveform } from "./waveform.js";
 

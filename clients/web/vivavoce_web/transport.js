@@ -1,7 +1,7 @@
 // @ts-check
 /** The controls of playing: pause, position, volume, and a file of what was heard. */
 
-import { attempt, button, element, input, save } from "./page.js";
+import { attempt, button, element, input, keep, kept, save } from "./page.js";
 import { KEPT_S, Player } from "./player.js";
 
 const STEP_S = 1;
@@ -65,24 +65,6 @@ function showVolume() {
   controls.volume.setAttribute("aria-valuetext", `${controls.volume.value} %`);
 }
 
-/** Takes the volume of the last visit. */
-function restoreVolume() {
-  try {
-    controls.volume.value = localStorage.getItem(VOLUME_KEY) ?? controls.volume.value;
-  } catch {
-    // A browser that keeps no data for the page throws. The volume is the page's own.
-  }
-  showVolume();
-}
-
-function keepVolume() {
-  try {
-    localStorage.setItem(VOLUME_KEY, controls.volume.value);
-  } catch {
-    // The volume holds for this visit alone.
-  }
-}
-
 /**
  * Lets the controls act on a player.
  * @param {() => Promise<Player>} open
@@ -110,11 +92,12 @@ export function wire(open, changed) {
   };
   controls.volume.oninput = () => {
     showVolume();
-    keepVolume();
+    keep(() => localStorage, VOLUME_KEY, controls.volume.value);
     attempt(async () => ((await open()).volume = volume()));
   };
   controls.save.onclick = () => attempt(async () => save((await open()).wav(), "vivavoce.wav"));
-  restoreVolume();
+  controls.volume.value = kept(() => localStorage, VOLUME_KEY) ?? controls.volume.value;
+  showVolume();
 }
 
 /** @param {Player} player @param {number} seconds */
