@@ -132,16 +132,20 @@ clean:
 CLIENTS := tests/clients/real
 PYTHON_CLIENTS := $(patsubst $(CLIENTS)/%/requirements.txt,%,$(wildcard $(CLIENTS)/*/requirements.txt))
 NPM_CLIENTS := $(wildcard $(CLIENTS)/*/package-lock.json)
+# wyoming-openai asks for Python 3.12; without one, it is left out.
+PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) $(shell command -v python3.12))
+ifeq ($(strip $(PYTHON312)),)
+PYTHON_CLIENTS := $(filter-out wyoming_openai,$(PYTHON_CLIENTS))
+endif
 .PHONY: client-environments
 client-environments: $(PYTHON_CLIENTS:%=$(VENV)-clients/%/.done)
 	@if command -v npm > /dev/null; then \
 	  for folder in $(NPM_CLIENTS:/package-lock.json=); do \
-	    test -d $$folder/node_modules || npm ci --silent --no-audit --no-fund --prefix $$folder || exit 1; \
+	    test $$folder/node_modules/.package-lock.json -nt $$folder/package-lock.json || \
+	      npm ci --silent --no-audit --no-fund --prefix $$folder || exit 1; \
 	  done; \
 	else echo "no npm (apt-get install npm): the clients in JavaScript are skipped"; fi
 
-# wyoming-openai asks for Python 3.12.
-PYTHON312 ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3.12) python3.12)
 $(VENV)-clients/wyoming_openai/.done: PYTHON = $(PYTHON312)
 
 $(VENV)-clients/%/.done: $(CLIENTS)/%/requirements.txt
@@ -172,7 +176,10 @@ $(VENV)-ray/.done: deploy/ray/requirements.txt constraints.txt pyproject.toml
 .PHONY: node
 node:
 	@if command -v npm > /dev/null; then \
-	  test -d tests/web/node_modules || npm ci --silent --no-audit --no-fund --prefix tests/web; \
+	  for folder in tests/web $(CLIENTS)/openai_npm; do \
+	    test $$folder/node_modules/.package-lock.json -nt $$folder/package-lock.json || \
+	      npm ci --silent --no-audit --no-fund --prefix $$folder || exit 1; \
+	  done; \
 	else echo "no npm (apt-get install npm): tests of the JavaScript client and of the playground are skipped"; fi
 
 # The types of the npm package (clients/web/types), from the JSDoc of its scripts.

@@ -172,8 +172,13 @@ def test_a_text_that_cannot_be_said_is_a_typed_refusal() -> None:
 
 
 async def test_voices() -> None:
-    listed = {"voices": [{"id": "a", "name": "A", "model": "m", "aliases": ["alloy"], "object": "audio.voice"}]}
-    expected = [Voice("a", "A", "m", ("alloy",))]
+    plain = {"id": "a", "name": "A", "model": "m", "aliases": ["alloy"], "object": "audio.voice"}
+    sound = {"sex": "male", "accent": "Irish", "language": "english", "languages": ["english"], "description": "Deep"}
+    listed = {"voices": [plain, {**plain, "id": "b", **sound}]}
+    expected = [
+        Voice("a", "A", "m", ("alloy",)),
+        Voice("b", "A", "m", ("alloy",), None, "male", "Irish", "english", ("english",), "Deep"),
+    ]
     with sync_client(lambda _: httpx.Response(200, json=listed)) as client:
         assert client.voices() == expected
     async with async_client(lambda _: httpx.Response(200, json=listed)) as async_one:

@@ -69,8 +69,10 @@ def server() -> Iterator[LiveServer]:
 
 
 def test_the_package_has_what_it_needs_and_no_page(packed: tuple[Path, dict[str, Any]]) -> None:
-    scripts = {f"vivavoce_web/{name}.js" for name in ("audio", "client", "outputs", "player", "tape", "worklet")}
-    types = {f"types/{name}.d.ts" for name in ("audio", "client", "outputs", "player", "tape")}
+    scripts = {
+        f"vivavoce_web/{name}.js" for name in ("audio", "client", "outputs", "player", "session", "tape", "worklet")
+    }
+    types = {f"types/{name}.d.ts" for name in ("audio", "client", "outputs", "player", "session", "tape")}
     assert {file["path"] for file in packed[1]["files"]} == {"package.json", "README.md", *scripts, *types}
 
 

@@ -197,6 +197,17 @@ test("a refused or cancelled utterance is not sent again", async () => {
   assert.deepEqual([cancelled.errors, cancelled.sockets.length], [[], 1]);
 });
 
+test("an utterance that is cancelled while nothing answers has no error", async () => {
+  const world = scripted([OPEN, ["input.text", 1006]]);
+  const session = await world.live();
+  session.say("Hi");
+  await until(() => world.pauses.length === 2);
+  session.cancel(true);
+  await until(() => world.pauses.length === 6);
+  await settle();
+  assert.deepEqual(world.errors, []);
+});
+
 test("sentences that the session cannot tell apart are not sent again", async () => {
   const world = scripted([OPEN, ["input.done", START, AUDIO, DONE, 1006]], [OPEN]);
   const session = await world.live({ split: "sentence" });

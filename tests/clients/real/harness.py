@@ -94,6 +94,8 @@ class Outcome:
     end: Step = field(default_factory=dict)
     given_up: dict[str, float] = field(default_factory=dict)
     """Requests that the server counted as cancelled or disconnected once the interrupted row was free, by outcome."""
+    log: str = ""
+    """Text that the script wrote to its standard error."""
 
     def take(self, step: Step) -> None:
         match step["step"]:
@@ -109,7 +111,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Served:
-    """A server with a fake engine."""
+    """A server that a client is let at."""
 
     url: str
     """Address of its HTTP port."""
@@ -159,40 +161,56 @@ class Sessions:
     def _run(self, session: Session) -> Outcome:
         folder = self._folder / session.name.replace("/", "_")
         folder.mkdir()
-        outcome = Outcome()
         with served(session.door, folder) as server, started(session, server, folder) as process:
+            outcome = Outcome()
             with self._loading:
-                self._follow(outcome, server, process, until="ready")
-            self._follow(outcome, server, process, until="end")
-        log = (folder / "log").read_text(encoding="utf-8")
-        assert process.returncode == 0, f"{session.name} ended with {process.returncode}: {outcome}\n{log}"
-        return outcome
+                follow(outcome, server, process, until="ready")
+            follow(outcome, server, process, until="end")
+        return ended_well(session, process, folder, outcome)
 
-    def _follow(self, outcome: Outcome, server: Served, process: "subprocess.Popen[str]", until: str) -> None:
-        """Takes the script's lines up to this step, and lets it go on where it waits. Returns also if it ends."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for line in process.stdout:
-            step: Step = json.loads(line)
-            if step["step"] == "interrupted":
-                outcome.given_up = row_freed(server)
-            outcome.take(step)
-            if step["step"] in WAITING:
-                process.stdin.write("\n")
-                process.stdin.flush()
-            if step["step"] == until:
-                return
+
+def briefly(session: Session, server: Served, folder: Path) -> Outcome:
+    """A session without silences: a turn, an interruption, and the turn after it."""
+    outcome = Outcome()
+    with started(session, server, folder, session_s=0) as process:
+        follow(outcome, server, process, until="end")
+    return ended_well(session, process, folder, outcome)
+
+
+def follow(outcome: Outcome, server: Served, process: "subprocess.Popen[str]", until: str) -> None:
+    """Takes the script's lines up to this step, and lets it go on where it waits. Returns also if it ends."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for line in process.stdout:
+        step: Step = json.loads(line)
+        if step["step"] == "interrupted":
+            outcome.given_up = row_freed(server)
+        outcome.take(step)
+        if step["step"] in WAITING:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        if step["step"] == until:
+            return
+
+
+def ended_well(session: Session, process: "subprocess.Popen[str]", folder: Path, outcome: Outcome) -> Outcome:
+    """The outcome. AssertionError with what the script wrote if it broke off."""
+    outcome.log = (folder / "log").read_text(encoding="utf-8")
+    assert process.returncode == 0, f"{session.name} ended with {process.returncode}: {outcome}"
+    return outcome
 
 
 @contextmanager
-def started(session: Session, server: Served, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+def started(
+    session: Session, server: Served, folder: Path, session_s: float = SESSION_S
+) -> Iterator["subprocess.Popen[str]"]:
     """The script as a process whose errors go to the file `log` of the folder. Ends it at the end."""
     # An environment of its own: of this test's packages, nothing but the scripts reaches the client.
     environment = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(folder),
         "PYTHONPATH": str(ROOT),
-        "CLIENT_SESSION_S": str(SESSION_S),
+        "CLIENT_SESSION_S": str(session_s),
         **server.variables,
     }
     with (folder / "log").open("w", encoding="utf-8") as log:

@@ -29,6 +29,7 @@ BREAKS = 4
 """Number of silences in a session, with a turn behind each."""
 ANSWER_S = 30.0
 FIRST_TEXT = "Good morning to you all. The train to the sea leaves at noon."
+ONE_SENTENCE = "Good morning to you all, because the train to the sea leaves at noon."
 LONG_TEXT = "One sentence follows the other here. " * 40
 LATER_TEXT = "Here is another turn. It comes after a pause."
 SETTLE_S = 0.5
@@ -65,6 +66,9 @@ class Sound:
 
 class Client(ABC):
     """A client under test: speaks a turn to its end, and can be interrupted meanwhile."""
+
+    interrupted_after_text = False
+    """True if the text of the interrupted turn has ended, as when a language model is faster than speech."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -150,27 +154,29 @@ async def go_ahead() -> None:
     assert await asyncio.to_thread(sys.stdin.readline), "the test has ended"
 
 
-async def follow(client: Client) -> None:
+async def follow(client: Client, first_text: str = FIRST_TEXT) -> None:
     """Takes the client through a session: a turn, an interruption, the turn after it, and turns after silences.
 
-    A fault ends the process at once, as a client's own tasks may keep it alive.
+    `first_text` is that of the first turn. A client that sends words without waiting for the end of a sentence gets
+    ONE_SENTENCE, so that it hears speech early only if the server speaks words as they come. A fault ends the process
+    at once, as a client's own tasks may keep it alive.
     """
     try:
-        await _follow(client)
+        await _follow(client, first_text)
     except BaseException:
         traceback.print_exc()
         print(f"errors of the client: {client.errors}", file=sys.stderr, flush=True)
         os._exit(1)
 
 
-async def _follow(client: Client) -> None:
+async def _follow(client: Client, first_text: str) -> None:
     report("ready")
     await go_ahead()
     begun_s = time.monotonic()
-    await _turn(client, FIRST_TEXT)
+    await _turn(client, first_text)
     await _interruption(client)
     await _turn(client, LATER_TEXT)
-    for number in range(1, BREAKS + 1):
+    for number in range(1, BREAKS + 1 if SESSION_S else 1):
         await asyncio.sleep(max(0.0, begun_s + SESSION_S * number / BREAKS - time.monotonic()))
         await _turn(client, LATER_TEXT)
     report("end", lasted_s=time.monotonic() - begun_s, errors=client.errors)
@@ -185,7 +191,8 @@ async def _turn(client: Client, text: str) -> None:
 
 async def _interruption(client: Client) -> None:
     sound = Sound()
-    speaking = asyncio.create_task(client.say(Words(LONG_TEXT, sound, endless=True), sound))
+    words = Words(LONG_TEXT, sound, endless=not client.interrupted_after_text)
+    speaking = asyncio.create_task(client.say(words, sound))
     enough = asyncio.create_task(happened(sound.half_a_second))
     await asyncio.wait([enough, speaking], return_when=asyncio.FIRST_COMPLETED)
     assert not speaking.done(), f"nothing to interrupt: {speaking.exception()!r}"

@@ -1,4 +1,4 @@
-"""LiveKit's ElevenLabs plugin: a socket for all turns, a context for each."""
+"""LiveKit's ElevenLabs plugin as it is: sentences over a socket for all turns, a context for each."""
 
 import asyncio
 import sys

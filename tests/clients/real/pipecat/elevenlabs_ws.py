@@ -1,4 +1,4 @@
-"""Pipecat's ElevenLabs service: a socket for all turns, a context for each."""
+"""Pipecat's ElevenLabs service as it is: sentences over a socket for all turns, a context for each."""
 
 import asyncio
 import sys
@@ -8,7 +8,9 @@ from tests.clients.real.steps import settings
 
 
 async def main(url: str) -> None:
-    await run(Agent(settings("pipecat/elevenlabs_ws", url)["tts"]))
+    agent = Agent(settings("pipecat/elevenlabs_ws", url)["tts"])
+    agent.interrupted_after_text = True
+    await run(agent)
 
 
 asyncio.run(main(*sys.argv[1:]))

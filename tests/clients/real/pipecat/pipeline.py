@@ -22,7 +22,7 @@ from pipecat.pipeline.task import PipelineParams, PipelineTask
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.services.ai_service import AIService
 
-from tests.clients.real.steps import Client, Sound, Words, follow
+from tests.clients.real.steps import FIRST_TEXT, Client, Sound, Words, follow
 
 logger.remove()
 logger.add(sys.stderr, level="WARNING")
@@ -89,10 +89,10 @@ class Agent(Client):
         self.errors.append(frame.error)
 
 
-async def run(agent: Agent) -> None:
+async def run(agent: Agent, first_text: str = FIRST_TEXT) -> None:
     """Follows the session, with the pipeline beside it."""
     running = asyncio.create_task(PipelineRunner(handle_sigint=False).run(agent.task))
     await agent.listener.started.wait()
-    await follow(agent)
+    await follow(agent, first_text)
     await agent.task.queue_frame(EndFrame())
     await running
