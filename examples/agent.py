@@ -42,8 +42,9 @@ def output(path: str | None, unplayed: bytearray) -> Iterator[Play]:
     if path is None and importlib.util.find_spec("sounddevice"):
 
         def fill(samples: Any, *_: object) -> None:  # noqa: ANN401 (sounddevice has no types)
-            samples[:] = bytes(unplayed[: len(samples)]).ljust(len(samples), b"\0")
-            del unplayed[: len(samples)]
+            block = bytes(unplayed[: len(samples)])
+            samples[:] = block.ljust(len(samples), b"\0")
+            del unplayed[: len(block)]  # more may have come meanwhile
 
         device = importlib.import_module("sounddevice")
         with device.RawOutputStream(samplerate=SAMPLE_RATE, channels=1, dtype="int16", callback=fill):

@@ -78,8 +78,7 @@ def read(path: Path) -> NDArray[np.int16]:
 
 
 def duration_of(samples: NDArray[np.int16]) -> float:
-    """Seconds, of whole frames that are audible."""
-    assert len(samples) % FRAME_SAMPLES == 0
+    """Seconds, of audible speech. A server's are not whole frames, because it drops the silence before them."""
     rms = np.sqrt(np.mean((samples / 32768) ** 2))
     assert QUIETEST_RMS < rms < 0.5
     return len(samples) / SAMPLE_RATE
@@ -108,6 +107,7 @@ def test_embedded_engine(tmp_path: Path) -> None:
     output = run(command, tmp_path)
     first, second = (read(tmp_path / f"both-{number}.wav") for number in (1, 2))
     assert 0.5 < duration_of(first) < duration_of(second) < 6
+    assert len(first) % FRAME_SAMPLES == len(second) % FRAME_SAMPLES == 0
     assert sorted(output.splitlines(True)) == [reported("both-1.wav", first), reported("both-2.wav", second)]
 
 
