@@ -206,7 +206,7 @@ async def _all_voices(service: Service) -> list[Voice]:
 
 
 def _labels(voice: VoiceObject) -> dict[str, str]:
-    """What is known of a voice's sound, by ElevenLabs' names and in its small letters; `language` is ISO 639-1."""
+    """Known sound of a voice, by ElevenLabs' names and in its small letters. `language` is ISO 639-1."""
     language = LANGUAGE_CODES.get(voice.language or "")
     labels = {"accent": voice.accent and voice.accent.lower(), "gender": voice.sex, "language": language}
     return {name: value for name, value in labels.items() if value}

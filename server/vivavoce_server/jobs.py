@@ -88,7 +88,7 @@ class SpeechJob:
         return replace(self, parts=tuple(parts), spoken=spoken, warnings=warnings, options_without_voice=options)
 
     def part_ends(self) -> list[int]:
-        """For each part of a job that was read, the end of its text in the request's, in characters."""
+        """Ends of the parts' texts in the request's text, in characters. The job's text has been read."""
         request, spoken = self.request, self.spoken
         assert isinstance(request, SpeechRequest)
         assert spoken is not None, "the text of the job has been read"

@@ -162,19 +162,21 @@ class Speech:
         for part in self._job.parts:
             self.times.begin(is_speech=isinstance(part, str))
             if isinstance(part, Silence):
-                self._meter.add_audio(part.seconds)
-                self.times.add(part.seconds)
+                self._count(part.seconds)
                 self.times.end()
                 yield np.zeros(round(part.seconds * sample_rate), np.float32)
                 continue
             stream = self._streams[0] if following is None else await following
             following = self._follow(stream)
             async for pcm in beginning.trimmed(stream):
-                self._meter.add_audio(len(pcm) / sample_rate)
-                self.times.add(len(pcm) / sample_rate)
+                self._count(len(pcm) / sample_rate)
                 yield pcm
             self.times.end()
             if stream.finished:
                 is_cut_short(stream.finished, self._options.max_frames)
         if self._streams and (finished := self._streams[0].finished):
             self._meter.add_queue_wait(finished.queue_wait_s)
+
+    def _count(self, seconds: float) -> None:
+        self._meter.add_audio(seconds)
+        self.times.add(seconds)

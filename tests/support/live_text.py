@@ -64,7 +64,7 @@ class Recorded:
     first_part: list[str] = field(default_factory=list, compare=False)
     """Text of the first part after each fragment."""
     reached: list[str] = field(default_factory=list, compare=False)
-    """What was written for all parts so far, after each fragment."""
+    """Written text of all parts so far, after each fragment."""
     jobs: int = field(default=0, compare=False)
     """Number of jobs that a worker had."""
 

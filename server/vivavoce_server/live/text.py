@@ -58,7 +58,7 @@ class LiveText:
         self._reached = 0
         """End of the written text that the current part has got."""
         self.ends: list[int] = []
-        """For each part that has begun, the end of its text in what was written. That of an open part moves on."""
+        """Ends of the texts of the parts that have begun, in what was written. That of an open part moves on."""
         self.written = ""
         """Text that has been read."""
         self._said: list[Traced] = []

@@ -15,7 +15,7 @@ TONE_LEVEL = 0.3 / 2**0.5
 
 @pytest.fixture(scope="module")
 def sessions(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
-    """Those of the tests that were chosen, started at once."""
+    """Sessions of the tests that were chosen, started at once."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     named = [item.callspec.params["session"] for item in items if "sessions" in item.fixturenames]
     chosen = [each for each in named if isinstance(each, Session)]

@@ -22,7 +22,7 @@ class NoListening(STTModel):  # type: ignore[misc]
         return "Say it."
 
     async def create_session(self, *_: Any) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError("a pipeline that is asked in writing opens no session of a microphone")
 
 
 class Reader(Client, VoiceWorkflowBase):  # type: ignore[misc]
