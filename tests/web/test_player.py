@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.support.live_server import LiveServer, live_server
-from tests.web.test_playground import FRAME_S, LOUDNESS, assert_speech, drive, needs_browser, run_steps
+from tests.web.test_playground import EAR_S, FRAME_S, LOUDNESS, assert_speech, drive, needs_browser, run_steps
 
 WORDS_S = len("word " * 12) * FRAME_S - FRAME_S
 
@@ -32,7 +32,7 @@ def test_each_sample_is_heard_and_saved(server: LiveServer, tmp_path: Path, secu
     assert (seen["secure"], seen["worklet"]) == (secure, secure)
     assert seen["samples"] == samples
     assert seen["gaps"] == "0"
-    assert seen["sound"]["seconds"] == pytest.approx(samples / 24000, abs=0.01)
+    assert seen["sound"]["seconds"] == pytest.approx(samples / 24000, abs=EAR_S)
     assert seen["sound"]["rms"] == pytest.approx(LOUDNESS, rel=0.02)
     assert (seen["saved"], seen["dataBytes"]) == (True, 2 * samples)
     assert (seen["name"], seen["time"]) == ("Play", "0:02 / 0:02")
@@ -45,10 +45,10 @@ def test_pause_seek_replay_and_stop(server: LiveServer, tmp_path: Path, secure: 
     seen = drive(url, tmp_path, "transport")["transport"]
     assert seen["before"], "there is nothing to play yet"
     assert seen["paused"] == {"silent": "suspended", "name": "Play", "stop": True}
-    assert seen["heard"]["seconds"] == pytest.approx(WORDS_S, abs=0.01), "the pause lost or repeated something"
+    assert seen["heard"]["seconds"] == pytest.approx(WORDS_S, abs=EAR_S), "the pause lost or repeated something"
     assert seen["places"] == [f"{second} of 4 seconds" for second in (2, 3, 2, 0, 4, 3, 2)]
-    assert seen["rest"]["seconds"] == pytest.approx(WORDS_S - 3, abs=0.01)
-    assert seen["again"]["seconds"] == pytest.approx(WORDS_S, abs=0.01)
+    assert seen["rest"]["seconds"] == pytest.approx(WORDS_S - 3, abs=EAR_S)
+    assert seen["again"]["seconds"] == pytest.approx(WORDS_S, abs=EAR_S)
     assert seen["again"]["asked"] == 0, "the server spoke again"
     assert seen["stopped"] == {"seconds": 0, "rms": 0, "stop": False, "name": "Play"}
     assert seen["gaps"] == "0"
