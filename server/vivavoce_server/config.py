@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from vivavoce_engine import EngineConfig
 
-from vivavoce_server.allowed_hosts import checked_hosts
+from vivavoce_server.fetch_hosts import checked_hosts
 from vivavoce_server.stage_names import StageSetting
 
 ENV_PREFIX = "VIVAVOCE_"

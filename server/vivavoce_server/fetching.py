@@ -13,8 +13,8 @@ from ipaddress import ip_address
 import httpx
 from vivavoce_engine import MAX_REFERENCE_BYTES, Overloaded
 
-from vivavoce_server.allowed_hosts import PORTS, Address, AllowedHosts
 from vivavoce_server.errors import ApiError, invalid
+from vivavoce_server.fetch_hosts import PORTS, Address, FetchHosts
 
 FETCH_S = 10.0
 """Seconds for a whole download."""
@@ -35,7 +35,7 @@ class Fetcher:
     """Downloads the files behind clients' URLs."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
-        self._allowed = AllowedHosts(hosts)
+        self._allowed = FetchHosts(hosts)
         self._running = 0
         self._tls = httpx.create_ssl_context(trust_env=False) if hosts else None
 

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from vivavoce_engine import Overloaded
 from vivavoce_engine.voices.reference_audio import MAX_BYTES
 from vivavoce_server import ServerConfig, fetching
-from vivavoce_server.allowed_hosts import AllowedHosts, is_public
 from vivavoce_server.errors import ApiError
+from vivavoce_server.fetch_hosts import FetchHosts, is_public
 from vivavoce_server.fetching import Fetcher
 
 FILE = b"a recording" * 1000
@@ -59,7 +59,7 @@ PUBLIC = ["8.8.8.8", "93.184.216.34", "2606:4700::1111", "2a00:1450::200e"]
 )
 def test_addresses(address: str, public: bool) -> None:
     assert is_public(ipaddress.ip_address(address)) is public
-    assert AllowedHosts(["*"]).may_connect(ipaddress.ip_address(address)) is public
+    assert FetchHosts(["*"]).may_connect(ipaddress.ip_address(address)) is public
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_addresses(address: str, public: bool) -> None:
     ],
 )
 def test_the_operators_list(entry: str, scheme: str, host: str, port: int, admitted: bool) -> None:
-    assert AllowedHosts([entry]).admits(scheme, host, port) is admitted
+    assert FetchHosts([entry]).admits(scheme, host, port) is admitted
 
 
 @pytest.mark.parametrize(

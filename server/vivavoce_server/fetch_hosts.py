@@ -64,11 +64,11 @@ def _parse(entry: str) -> _Entry:
 
 def checked_hosts(entries: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the entries unchanged. Raises ValueError if one is invalid."""
-    AllowedHosts(entries)
+    FetchHosts(entries)
     return entries
 
 
-class AllowedHosts:
+class FetchHosts:
     """An operator's list of allowed hosts."""
 
     def __init__(self, entries: Iterable[str]) -> None:
