@@ -208,14 +208,14 @@ def _read_file(path: Path, limits: dict[str, int | None]) -> list[tuple[str, Key
 
 
 BEARER = HTTPBearer(auto_error=False)
-"""Declares in the OpenAPI document that requests need a key. `identify` checks the key."""
+"""Declares in the OpenAPI document that requests need a key. door.py checks the key."""
 
 
-async def identify(request: Request) -> Caller:
-    """The caller of a request, as a FastAPI dependency. It is async because FastAPI runs a sync one on a thread."""
-    keyring = request.app.state.keyring
-    assert isinstance(keyring, Keyring)
-    return keyring.find(header_key(request))
+async def caller_of(request: Request) -> Caller:
+    """The caller whom the door let in, as a FastAPI dependency. FastAPI would run a sync one on a thread."""
+    caller = request.state.caller
+    assert isinstance(caller, Caller)
+    return caller
 
 
 def bearer_key(connection: HTTPConnection) -> str | None:
@@ -229,4 +229,4 @@ def header_key(connection: HTTPConnection) -> str | None:
     return connection.headers.get(ELEVENLABS_HEADER) or bearer_key(connection)
 
 
-CallerDep = Annotated[Caller, Depends(identify)]
+CallerDep = Annotated[Caller, Depends(caller_of)]

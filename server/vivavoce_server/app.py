@@ -13,6 +13,7 @@ from vivavoce_server import batch, elevenlabs_routes, errors, health, http, play
 from vivavoce_server.access import BEARER, Keyring, load_keyring
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.context import REQUEST_ID_HEADER, RequestContextMiddleware
+from vivavoce_server.door import DoorMiddleware
 from vivavoce_server.limits import BodyLimitMiddleware
 from vivavoce_server.live import elevenlabs, elevenlabs_multi, realtime, websocket
 from vivavoce_server.live.handshake import refuse_unknown_paths
@@ -62,6 +63,7 @@ def create_app(
     errors.install(app)
     # The middleware added last is the outermost. Responses of the inner ones therefore have a request id too.
     app.add_middleware(BodyLimitMiddleware, max_body_bytes=config.max_body_bytes)
+    app.add_middleware(DoorMiddleware, config=config, keyring=app.state.keyring, metrics=app.state.service.metrics)
     if config.cors_origins:
         app.add_middleware(
             CORSMiddleware,

@@ -26,6 +26,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from vivavoce_engine import EngineConfig
 
 from vivavoce_server.fetch_hosts import checked_hosts
+from vivavoce_server.server_names import checked_names
 from vivavoce_server.stage_names import StageSetting
 
 ENV_PREFIX = "VIVAVOCE_"
@@ -53,6 +54,7 @@ def _checked_aliases(entries: tuple[str, ...]) -> tuple[str, ...]:
 # NoDecode: an environment variable holds the list as text, not as JSON.
 CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas)]
 HostList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas), AfterValidator(checked_hosts)]
+NameList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas), AfterValidator(checked_names)]
 AliasList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas), AfterValidator(_checked_aliases)]
 SecretList = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_commas)]
 
@@ -131,6 +133,10 @@ class ServerConfig(BaseModel):
     voice ids, or any other name."""
     cors_origins: CommaList = ()
     """Web origins whose pages may call the server, separated by commas. * means any."""
+    allowed_hosts: NameList = ()
+    """Names by which clients may call the server, separated by commas: a name, *.name, or * for any. localhost and the
+    address to listen on always work; with another `host` than this machine's own, also every IP address, and names that
+    the public DNS does not have. The default adds none, and lets callers with a key use any name."""
     api_keys: SecretList = ()
     """Keys that callers must send as Bearer tokens, separated by commas. Without keys, everybody may call."""
     api_keys_file: Path | None = None

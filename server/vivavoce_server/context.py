@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 REQUEST_ID_HEADER = "X-Request-ID"
 POLLED_PATHS = frozenset({"/health", "/ready", "/metrics"})
 """Paths that machines request every few seconds. Their log lines have level DEBUG."""
+MAX_FIELD_CHARS = 200
+"""Most characters of a client's text in a field of a log line."""
 WELL_FORMED = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 request_id: ContextVar[str] = ContextVar("request_id", default="-")
 
@@ -58,14 +60,19 @@ class RequestContextMiddleware:
                 await bug_response()(scope, receive, send_named)
         finally:
             fields = {
-                "method": scope["method"],
-                "path": scope["path"],
+                "method": for_log(scope["method"]),
+                "path": for_log(scope["path"]),
                 "status": status,
                 "duration_s": round(time.monotonic() - started_s, 4),
             }
             level = logging.DEBUG if scope["path"] in POLLED_PATHS else logging.INFO
             log.log(level, "%(method)s %(path)s %(status)s in %(duration_s)s s", fields, extra={"fields": fields})
             request_id.reset(token)
+
+
+def for_log(text: str) -> str:
+    """A client's text, cut to a length that a log line may have."""
+    return text if len(text) <= MAX_FIELD_CHARS else text[:MAX_FIELD_CHARS] + "..."
 
 
 class RequestIdFilter(logging.Filter):

@@ -1,18 +1,17 @@
 """Routes for operators. /health: keep the process alive. /ready: send it traffic. /metrics: figures for Prometheus."""
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
-from vivavoce_server.access import identify
 from vivavoce_server.errors import NOT_SERVING_RETRY_S
 from vivavoce_server.http import ServiceDep
 
 router = APIRouter()
 
 
-@router.get("/metrics", response_class=PlainTextResponse, dependencies=[Depends(identify)])
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: ServiceDep) -> Response:
     """Metrics in Prometheus' text format."""
     return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from vivavoce_text import STAGES
 
-from vivavoce_server.access import ELEVENLABS_HEADER, CallerDep, identify
+from vivavoce_server.access import ELEVENLABS_HEADER, CallerDep
 from vivavoce_server.containers import FORMATS
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.elevenlabs_options import ElevenLabsModel, elevenlabs_models
@@ -20,7 +20,7 @@ from vivavoce_server.service import Service, get_service
 from vivavoce_server.spoken_text import SpokenText, spoken_text
 from vivavoce_server.streaming import SpeechResponse, SpeechRoute
 
-router = APIRouter(prefix="/v1", dependencies=[Depends(identify)])
+router = APIRouter(prefix="/v1")
 speech_router = APIRouter(prefix="/v1", route_class=SpeechRoute)
 ServiceDep = Annotated[Service, Depends(get_service)]
 Responses = dict[int | str, dict[str, Any]]

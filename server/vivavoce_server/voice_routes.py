@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
-from fastapi import APIRouter, Depends, Form, UploadFile
+from fastapi import APIRouter, Form, UploadFile
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from vivavoce_engine import (
@@ -18,7 +18,7 @@ from vivavoce_engine import (
     VoiceStore,
 )
 
-from vivavoce_server.access import CallerDep, identify
+from vivavoce_server.access import CallerDep
 from vivavoce_server.errors import ApiError, ErrorBody, invalid, rejected_as
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
 from vivavoce_server.openai_voices import voice_aliases
@@ -26,7 +26,7 @@ from vivavoce_server.references import check_ref_text, mean_embedding
 from vivavoce_server.schemas import WeightedEmbedding
 from vivavoce_server.service import Service
 
-router = APIRouter(prefix="/v1/audio", dependencies=[Depends(identify)])
+router = APIRouter(prefix="/v1/audio")
 EMBEDDINGS: TypeAdapter[list[float] | list[WeightedEmbedding]] = TypeAdapter(
     list[float] | list[WeightedEmbedding], config=ConfigDict(allow_inf_nan=False)
 )

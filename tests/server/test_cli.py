@@ -74,8 +74,8 @@ def address_of(url: str) -> tuple[str, int]:
 
 def raw_request(body: Mapping[str, object]) -> bytes:
     content = json.dumps(body).encode()
-    head = "POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
+    head = "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    return f"{head}Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n".encode() + content
 
 
 def read_all(reader: socket.socket) -> bytes:

@@ -148,7 +148,7 @@ def test_a_signal_to_the_whole_group_is_for_the_server_alone(tmp_path: Path) -> 
         socket.create_connection((httpx.URL(url).host, httpx.URL(url).port or 0)) as reader,
     ):
         body = json.dumps({**BODY, "input": plain_text(4000)}).encode()
-        head = f"POST {SPEECH} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        head = f"POST {SPEECH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
         reader.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         received = reader.recv(4096)
         engine = engine_pid(process.pid)

@@ -86,7 +86,7 @@ def test_health_and_readiness_follow_the_engine(server: LiveServer) -> None:
 
 async def test_not_ready_before_the_engine_runs() -> None:
     app = create_app(Engine(FakeRunner(), EngineConfig()), ServerConfig())
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         assert (await client.get("/ready")).status_code == 503
         assert (await client.get("/health")).status_code == 200
         body = {"input": "Hello.", "voice": "heart"}

@@ -38,10 +38,8 @@ def client_of(server: LiveServer) -> Iterator[socket.socket]:
 
 def ask(client: socket.socket, body: dict[str, object]) -> None:
     content = json.dumps(body).encode()
-    head = (
-        f"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
-    )
-    client.sendall(head.encode() + b"\r\n\r\n" + content)
+    head = "POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    client.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
 
 
 def is_idle(server: LiveServer) -> bool:
@@ -104,8 +102,8 @@ def test_a_reader_that_is_slow_but_steady_gets_all() -> None:
     [
         b"",
         b"POST /v1/aud",
-        b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\n",
-        b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+        b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\n",
+        b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{",
     ],
     ids=["nothing", "half a line", "half a head", "half a body"],
 )
@@ -147,7 +145,7 @@ def test_a_handshake_that_cannot_be_one_is_answered_and_its_connection_closed(
     """Without an answer it would stay open for ever, before a key is asked for."""
     head = [
         "GET /v1/audio/speech/stream HTTP/1.1",
-        "Host: x",
+        "Host: localhost",
         "Upgrade: websocket",
         "Connection: Upgrade",
         "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",

@@ -257,9 +257,8 @@ async def slow(client: Client) -> Ending:
     """Asks for four times as much audio as is spoken, reads a little, and then nothing more."""
     body = client.body(response_format="wav", sample_rate=48000, speed=0.25)
     content = json.dumps({**body, "input": " ".join(SENTENCES)}).encode()
-    head = (
-        f"POST {SPEECH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-    )
+    head = f"POST {SPEECH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(content)}\r\n\r\n"
     bare = socket.socket()
     bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
     bare.setblocking(False)

@@ -73,9 +73,8 @@ def spoken_request(sequence: Sequence) -> SynthesisRequest:
 def ask_and_leave(server: LiveServer, path: str, body: Mapping[str, Any], leave_when: Callable[[], bool]) -> None:
     """Sends a request over a bare socket. Closes it without reading once the condition holds."""
     content = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-    )
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(content)}\r\n\r\n"
     url = httpx.URL(server.url)
     with socket.create_connection((url.host, url.port or 80)) as client:
         client.sendall(head.encode() + content)

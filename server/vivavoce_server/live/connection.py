@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from vivavoce_engine import EngineError
 
 from vivavoce_server.access import Caller, Keyring
-from vivavoce_server.context import request_id
+from vivavoce_server.context import for_log, request_id
 from vivavoce_server.deadlines import max_wait_of
 from vivavoce_server.errors import ApiError, ErrorDetail, engine_error_detail
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
@@ -94,7 +94,7 @@ class Socket(ABC):
     async def run(self) -> None:
         token = request_id.set(uuid.uuid4().hex)
         started_s = time.monotonic()
-        path = self._websocket.url.path
+        path = for_log(self._websocket.scope["path"])
         code: int | None = None
         try:
             await self._accept()
@@ -197,18 +197,6 @@ class Socket(ABC):
         if not self._closing.done():
             self._closing.set_result(closing)
 
-    def _check_origin(self) -> None:
-        """Refuses pages of other sites if the server has no keys.
-
-        Such pages could otherwise use a server that only their visitor can reach.
-        """
-        origin = self._websocket.headers.get("origin")
-        allowed = self._service.config.cors_origins
-        if origin is None or self._keyring.wanted or "*" in allowed or origin in allowed:
-            return
-        if origin.partition("://")[2] != self._websocket.headers.get("host"):
-            raise ApiError(403, f"Pages of {origin} may not use this server", None, "origin_not_allowed")
-
     def _check_reader(self) -> None:
         if self._outbox.waiting_bytes > self._service.config.live_max_unsent_bytes + CONTROL_BYTES:
             raise Closing(Code.POLICY, fault("The client sends without reading", "slow_reader"))
@@ -255,7 +243,6 @@ class Connection(Socket):
 
     async def _converse(self) -> None:
         with self._service.metrics.admission():
-            self._check_origin()
             max_wait_s = max_wait_of(self._websocket, self._service.config)
             caller = self._caller_so_far()
             if caller is not None:

@@ -175,7 +175,6 @@ class RealtimeConnection(Socket):
 
     async def _converse(self) -> None:
         with self._service.metrics.admission():
-            self._check_origin()
             max_wait_s = max_wait_of(self._websocket, self._service.config)
             caller = self._keyring.find(self._key())
             self._check_dialled()
