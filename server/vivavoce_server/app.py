@@ -17,6 +17,7 @@ from vivavoce_server.door import DoorMiddleware
 from vivavoce_server.limits import BodyLimitMiddleware
 from vivavoce_server.live import elevenlabs, elevenlabs_multi, realtime, websocket
 from vivavoce_server.live.handshake import refuse_unknown_paths
+from vivavoce_server.methods import MethodsMiddleware
 from vivavoce_server.reading import WARNINGS_HEADER
 from vivavoce_server.service import Service
 
@@ -63,6 +64,7 @@ def create_app(
     errors.install(app)
     # The middleware added last is the outermost. Responses of the inner ones therefore have a request id too.
     app.add_middleware(BodyLimitMiddleware, max_body_bytes=config.max_body_bytes)
+    app.add_middleware(MethodsMiddleware)
     app.add_middleware(DoorMiddleware, config=config, keyring=app.state.keyring, metrics=app.state.service.metrics)
     if config.cors_origins:
         app.add_middleware(

@@ -25,10 +25,13 @@ from vivavoce_engine import (
     SynthesisFailed,
 )
 
+from vivavoce_server.methods import allowed_methods
+
 log = logging.getLogger(__name__)
 
 NOT_SERVING_RETRY_S = 5.0
 UNAUTHORIZED = 401
+METHOD_NOT_ALLOWED = 405
 STORAGE_FULL = 507
 INVALID_REQUEST = "invalid_request_error"
 
@@ -236,6 +239,9 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     }
     response = http_error_response(error.status_code, messages.get(error.status_code, error.detail))
     response.headers.update(error.headers or {})
+    if error.status_code == METHOD_NOT_ALLOWED:
+        # Starlette names the methods of the first route at the path alone.
+        response.headers["Allow"] = allowed_methods(request.scope)
     return response
 
 
