@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from fastapi import FastAPI
 from vivavoce_engine import EngineError, SpeechEngine, freeze_gc
 
-from vivavoce_server.access import load_keyring
+from vivavoce_server.access import Keyring, load_keyring
 from vivavoce_server.app import create_app
 from vivavoce_server.config import ServerConfig, explain, load_settings, setting_help
-from vivavoce_server.context import log_to_stderr
 from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import open_engines
+from vivavoce_server.logs import log_to_stderr
 from vivavoce_server.reading import warm_up
+from vivavoce_server.server_names import is_loopback
 from vivavoce_server.sighup import SighupHandler
 from vivavoce_server.wyoming import WyomingServer
 from vivavoce_server.wyoming_announcement import Announcement, check_announcement
@@ -51,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
         return USAGE_ERROR
     log_to_stderr(config.log_level, as_json=config.log_format == "json")
     log.info("settings: %s %s", config, engine_config)
+    warn_if_open(config, keyring)
     listeners = []
     addresses = [(config.host, config.port)]
     if config.wyoming_port:
@@ -76,6 +78,16 @@ def run(args: argparse.Namespace) -> int:
         for engine in engines.values():
             engine.stop()
     return 0
+
+
+def warn_if_open(config: ServerConfig, keyring: Keyring) -> None:
+    """Logs a warning if strangers may reach the server and need no key."""
+    if not keyring.wanted and not is_loopback(config.host):
+        message = "open to the network without keys: all who reach %s:%d may speak, and store and delete voices; "
+        log.warning(message + "set --api-keys or --api-keys-file, or --host 127.0.0.1", config.host, config.port)
+    if config.wyoming_port and not is_loopback(config.wyoming_host):
+        message = "the Wyoming protocol has no keys: all who reach %s:%d may speak"
+        log.warning(message, config.wyoming_host, config.wyoming_port)
 
 
 def bind(host: str, port: int) -> socket.socket:

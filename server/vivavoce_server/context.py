@@ -1,30 +1,25 @@
-"""Request ids, on every log line. The middleware is also the last place that catches unexpected exceptions.
+"""Request ids. The middleware is also the last place that catches unexpected exceptions.
 
 The client sends the id of its request, or receives one.
 """
 
-import json
 import logging
 import re
 import time
 import uuid
-from contextvars import ContextVar
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vivavoce_server.errors import bug_response
+from vivavoce_server.logs import for_log, request_id
 
 log = logging.getLogger(__name__)
 
 REQUEST_ID_HEADER = "X-Request-ID"
 POLLED_PATHS = frozenset({"/health", "/ready", "/metrics"})
 """Paths that machines request every few seconds. Their log lines have level DEBUG."""
-MAX_FIELD_CHARS = 200
-"""Most characters of a client's text in a field of a log line."""
 WELL_FORMED = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-request_id: ContextVar[str] = ContextVar("request_id", default="-")
 
 
 class RequestContextMiddleware:
@@ -68,48 +63,3 @@ class RequestContextMiddleware:
             level = logging.DEBUG if scope["path"] in POLLED_PATHS else logging.INFO
             log.log(level, "%(method)s %(path)s %(status)s in %(duration_s)s s", fields, extra={"fields": fields})
             request_id.reset(token)
-
-
-def for_log(text: str) -> str:
-    """A client's text, cut to a length that a log line may have."""
-    return text if len(text) <= MAX_FIELD_CHARS else text[:MAX_FIELD_CHARS] + "..."
-
-
-class RequestIdFilter(logging.Filter):
-    """Adds the current request's id to every log record."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.request_id = request_id.get()
-        return True
-
-
-class JsonFormatter(logging.Formatter):
-    """Formats each record as one JSON object per line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, Any] = {
-            "time": self.formatTime(record),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-            "request_id": record.__dict__["request_id"],
-            **record.__dict__.get("fields", {}),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
-
-
-TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s [%(request_id)s] %(message)s"
-
-
-def log_to_stderr(level: str, as_json: bool) -> None:
-    """Sends the process's logs to stderr, as lines of text or of JSON."""
-    handler = logging.StreamHandler()
-    handler.addFilter(RequestIdFilter())
-    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter(TEXT_FORMAT))
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # uvicorn's information ("started server process") duplicates our own. Its warnings are useful.
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    # httpx would log each URL that a client sent, with any secret in it.
-    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -22,8 +22,8 @@ from starlette.websockets import WebSocket
 
 from vivavoce_server.access import Keyring, header_key
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.context import for_log
 from vivavoce_server.errors import ApiError, api_error_response
+from vivavoce_server.logs import for_log
 from vivavoce_server.metrics import Metrics
 from vivavoce_server.server_names import ANY, ServerNames
 

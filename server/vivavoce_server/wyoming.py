@@ -38,7 +38,6 @@ from vivavoce_engine import EngineError
 
 from vivavoce_server.access import Caller
 from vivavoce_server.audio import AudioOptions
-from vivavoce_server.context import request_id
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid, validation_detail
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.connection import FLUSH_S
@@ -46,6 +45,7 @@ from vivavoce_server.live.outbox import Lane, Outbox
 from vivavoce_server.live.plan import plan_live
 from vivavoce_server.live.session import LiveSession, State
 from vivavoce_server.live.utterance import UtteranceSummary
+from vivavoce_server.logs import request_id
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service, stopping
 from vivavoce_server.wyoming_announcement import Announcement

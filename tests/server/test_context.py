@@ -6,7 +6,7 @@ import sys
 
 import httpx
 import pytest
-from vivavoce_server.context import JsonFormatter, RequestIdFilter, request_id
+from vivavoce_server.logs import JsonFormatter, RequestIdFilter, request_id
 
 from tests.support.live_server import LiveServer, fake_engine, live_server
 from tests.support.waiting import wait_until

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from copy import copy
 
 import numpy as np
 
@@ -196,6 +197,15 @@ class _PipeHandler(logging.handlers.QueueHandler):
         super().__init__(None)  # type: ignore[arg-type]
         self.setFormatter(logging.Formatter())  # only the message
         self._pipe = pipe
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        # The traceback stays apart from the message, which the server writes as one line.
+        trace = record.exc_text or (logging.Formatter().formatException(record.exc_info) if record.exc_info else None)
+        bare = copy(record)
+        bare.exc_info = bare.exc_text = None
+        prepared: logging.LogRecord = super().prepare(bare)
+        prepared.exc_text = trace
+        return prepared
 
     def enqueue(self, record: logging.LogRecord) -> None:
         with suppress(OSError):

@@ -16,7 +16,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from vivavoce_engine import EngineError
 
 from vivavoce_server.access import Caller, Keyring
-from vivavoce_server.context import for_log, request_id
 from vivavoce_server.deadlines import max_wait_of
 from vivavoce_server.errors import ApiError, ErrorDetail, engine_error_detail
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
@@ -25,6 +24,7 @@ from vivavoce_server.live.outbox import Lane, Outbox
 from vivavoce_server.live.session import LiveSession
 from vivavoce_server.live.surrogates import SurrogateHalves
 from vivavoce_server.live.utterance import MessageWriter
+from vivavoce_server.logs import for_log, request_id
 from vivavoce_server.service import Service, stopping
 
 log = logging.getLogger(__name__)

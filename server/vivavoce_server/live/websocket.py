@@ -74,7 +74,6 @@ from vivavoce_server.access import bearer_key
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.containers import FormatName
-from vivavoce_server.context import request_id
 from vivavoce_server.errors import ApiError, ErrorDetail, validation_detail
 from vivavoce_server.framing import CUT_SHORT
 from vivavoce_server.limits import MAX_MESSAGE_BYTES
@@ -84,6 +83,7 @@ from vivavoce_server.live.plan import plan_live
 from vivavoce_server.live.sentences import Sentences
 from vivavoce_server.live.session import LiveSession, State
 from vivavoce_server.live.utterance import UtteranceSummary
+from vivavoce_server.logs import request_id
 from vivavoce_server.reading import in_worker
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
