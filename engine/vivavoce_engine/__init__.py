@@ -57,7 +57,10 @@ from vivavoce_engine.request import (
 )
 from vivavoce_engine.runtime import freeze_gc
 from vivavoce_engine.text.prompt import check_characters
+from vivavoce_engine.voices.blends import MAX_CHARS as MAX_BLEND_CHARS
 from vivavoce_engine.voices.blends import MAX_PARTS as MAX_BLEND_PARTS
+from vivavoce_engine.voices.blends import MAX_WEIGHT as MAX_BLEND_WEIGHT
+from vivavoce_engine.voices.blends import MIN_WEIGHT as MIN_BLEND_WEIGHT
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of
 from vivavoce_engine.voices.reference_audio import MAX_BYTES as MAX_REFERENCE_BYTES
 from vivavoce_engine.voices.registry import MAX_WAITING as MAX_WAITING_RECORDINGS
@@ -67,10 +70,13 @@ from vivavoce_engine.voices.store import StoredVoice, VoiceStore
 
 __all__ = [
     "EMBEDDING_MAX",
+    "MAX_BLEND_CHARS",
     "MAX_BLEND_PARTS",
+    "MAX_BLEND_WEIGHT",
     "MAX_REFERENCE_BYTES",
     "MAX_TRANSCRIPT_CHARS",
     "MAX_WAITING_RECORDINGS",
+    "MIN_BLEND_WEIGHT",
     "SEED_MAX",
     "AudioChunk",
     "AudioStream",

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import uuid
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
@@ -11,6 +11,7 @@ from starlette.types import Send
 from vivavoce_engine import EngineError, SpeechEngine
 
 from vivavoce_server.access import Caller, CallerDep
+from vivavoce_server.config import MAX_BATCH_ITEMS
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid
 from vivavoce_server.http import ERROR_RESPONSES, ServiceDep
@@ -36,17 +37,16 @@ class BatchItem(SpeechOptions):
 class BatchRequest(SpeechOptions):
     """Items, and the default options for all of them."""
 
-    items: list[BatchItem] = Field(min_length=1)
+    items: Annotated[list[BatchItem], Field(fail_fast=True, min_length=1, max_length=MAX_BATCH_ITEMS)]
 
     def requests(self) -> list[SpeechRequest]:
-        shared = self.model_dump(exclude_unset=True, exclude={"items"})
-        requests = []
-        for item in self.items:
-            own = item.model_dump(exclude_unset=True)
-            hidden = READINGS if READINGS & own.keys() else frozenset()
-            options = {name: value for name, value in shared.items() if name not in hidden}
-            requests.append(SpeechRequest.model_validate({**options, **own}))
-        return requests
+        return [SpeechRequest.model_construct(**self._options_of(item)) for item in self.items]
+
+    def _options_of(self, item: BatchItem) -> dict[str, Any]:
+        """The fields of an item's request. All of them have been validated, and are shared instead of copied."""
+        hidden = READINGS if READINGS & item.model_fields_set else frozenset()
+        shared = {name: getattr(self, name) for name in self.model_fields_set - hidden - {"items"}}
+        return {**shared, **{name: getattr(item, name) for name in item.model_fields_set}}
 
 
 class UsageObject(BaseModel):

@@ -33,6 +33,10 @@ ENV_PREFIX = "VIVAVOCE_"
 LeadingSilenceChoice = Literal["trim", "keep"]
 MAX_WAIT_S = 86_400.0
 """Upper limit of `max_wait_s` and of the x-request-timeout header, in seconds."""
+MAX_TEXT_CHARS = 2**20
+"""Upper limit of `max_input_chars`."""
+MAX_BATCH_ITEMS = 1024
+"""Upper limit of `max_batch_items`."""
 CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
 """Variables that the client reads. Client and server may share an environment."""
 ENGINE_VARIABLES = frozenset({"VIVAVOCE_CARD"})
@@ -86,7 +90,7 @@ class ServerConfig(BaseModel):
     """Seconds without use after which a model that was loaded on demand is unloaded."""
     workers: int = Field(default=1, gt=0)
     """Processes per model. They share its requests. Useful on a CPU with more cores than one process can use."""
-    max_input_chars: int = Field(default=4096, gt=0)
+    max_input_chars: int = Field(default=4096, gt=0, le=MAX_TEXT_CHARS)
     """Maximum length of a request's `input`, in characters."""
     max_part_chars: int = Field(default=1000, gt=0)
     """Maximum length of a text spoken as one utterance, in characters. A longer text is split between sentences."""
@@ -99,7 +103,7 @@ class ServerConfig(BaseModel):
     leading_silence: LeadingSilenceChoice = "trim"
     """Silence that a voice puts before its first word, in speech whose request does not say: `trim` sends the last
     20 ms of it, so that speech is heard at once; `keep` sends all."""
-    max_batch_items: int = Field(default=32, gt=0)
+    max_batch_items: int = Field(default=32, gt=0, le=MAX_BATCH_ITEMS)
     """Maximum number of texts in one batch request."""
     max_wait_s: float = Field(default=120.0, gt=0, le=MAX_WAIT_S)
     """Seconds that a request may wait for its turn; the header `x-request-timeout` overrides this. A request that is

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from vivavoce_engine import SpeechEngine
+from pydantic import BaseModel, ConfigDict, ValidationError
+from vivavoce_engine import SEED_MAX, SpeechEngine
 
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import ServerConfig
@@ -21,15 +21,16 @@ from vivavoce_server.errors import ApiError, invalid, validation_detail
 from vivavoce_server.openai_voices import voice_aliases
 from vivavoce_server.reading import normalize_of
 from vivavoce_server.references import is_voice
-from vivavoce_server.schemas import SpeechOptions
+from vivavoce_server.schemas import MAX_NAME_CHARS, SpeechOptions, Speed
 from vivavoce_server.service import Service
-from vivavoce_server.text_parts import LANGUAGE_CODES
+from vivavoce_server.text_parts import LANGUAGE_CODES, language_of_code
 
 DEFAULT_FORMAT = "mp3_44100_128"
 OWN_MODELS = "eleven_"
 OWN_VOICE = re.compile(r"[A-Za-z0-9]{20}")
 """The form of ElevenLabs' voice ids."""
-LANGUAGES = {code: name for name, code in LANGUAGE_CODES.items()}
+SEED = re.compile(r"[0-9]{1,19}", re.ASCII)
+"""The seed in an address. Python reads the digits of other scripts, too, and fails at thousands of digits."""
 PCM_RATES = (8000, 16000, 22050, 24000, 32000, 44100, 48000)
 
 
@@ -54,7 +55,7 @@ class VoiceSettings(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    speed: float | None = Field(default=None, ge=0.25, le=4)
+    speed: Speed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,11 @@ def audio_of(output_format: str | None, speed: float | None) -> AudioOptions:
     Raises:
         ApiError: 400, there is no such format.
     """
-    known = OUTPUT_FORMATS.get(output_format or DEFAULT_FORMAT)
+    name = output_format or DEFAULT_FORMAT
+    known = OUTPUT_FORMATS.get(name)
     if known is None:
         formats = ", ".join(OUTPUT_FORMATS)
-        raise invalid("output_format", f"There is no format {output_format!r} here; there are {formats}")
+        raise invalid("output_format", f"There is no format {name[:MAX_NAME_CHARS]!r} here; there are {formats}")
     return AudioOptions(known.format, 1.0 if speed is None else speed, known.sample_rate, known.bit_rate)
 
 
@@ -90,9 +92,10 @@ def language_of(code: str | None) -> str | None:
     """
     if not code:
         return None
-    name = LANGUAGES.get(re.split("[-_]", code.lower())[0])
-    if name is None:
-        raise invalid("language_code", f"There is no language {code!r}; there are {', '.join(LANGUAGES)}")
+    name = language_of_code(code)
+    if name not in LANGUAGE_CODES:
+        known = ", ".join(LANGUAGE_CODES.values())
+        raise invalid("language_code", f"There is no language {code[:MAX_NAME_CHARS]!r}; there are {known}")
     return name
 
 
@@ -136,8 +139,19 @@ def speech_fields(given: Mapping[str, Any], voice: VoiceChoice, speed: float | N
         "language": language_of(given.get("language_code")),
         "speed": 1.0 if speed is None else speed,
         "normalize": normalize_of(given.get("apply_text_normalization")),
-        "seed": int(seed) if isinstance(seed, str) and seed.isdecimal() else seed,
+        "seed": seed_of(seed) if isinstance(seed, str) else seed,
     }
+
+
+def seed_of(seed: str) -> int:
+    """The seed in an address.
+
+    Raises:
+        ApiError: 400, it is none.
+    """
+    if not SEED.fullmatch(seed) or int(seed) > SEED_MAX:
+        raise invalid("seed", f"seed is a whole number from 0 to {SEED_MAX}")
+    return int(seed)
 
 
 Options = TypeVar("Options", bound=SpeechOptions)

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import Send
 
 from vivavoce_server.access import Caller, CallerDep
+from vivavoce_server.config import MAX_TEXT_CHARS
 from vivavoce_server.containers import FORMATS
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.elevenlabs_options import (
@@ -20,12 +21,12 @@ from vivavoce_server.elevenlabs_options import (
     speech_fields,
     validated,
 )
-from vivavoce_server.errors import ApiError, ErrorBody, invalid
+from vivavoce_server.errors import ApiError, ErrorBody
 from vivavoce_server.framing import AudioFraming, Framing, TimestampsFraming
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
 from vivavoce_server.jobs import SpeechJob, prepare
 from vivavoce_server.reading import WARNINGS_ABOUT, WARNINGS_HEADER
-from vivavoce_server.schemas import SpeechRequest
+from vivavoce_server.schemas import MAX_NAME_CHARS, Name, Seed, SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.streaming import SpeechResponse, SpeechRoute
 from vivavoce_server.telephony import TELEPHONY
@@ -38,6 +39,8 @@ speech_router = APIRouter(prefix="/v1/text-to-speech", route_class=SpeechRoute, 
 NO_LIMIT = 2**31 - 1
 """Stands for no limit where ElevenLabs' clients want a number."""
 MAX_PAGE = 100
+PAGE = r"^[0-9]{1,9}$"
+"""The form of the tokens of pages: the number of a voice."""
 NOT_FOUND: Responses = {404: {"description": "There is no such voice", "model": ErrorBody}}
 HEADERS = {WARNINGS_HEADER: {"description": WARNINGS_ABOUT, "schema": {"type": "string"}}}
 
@@ -59,12 +62,12 @@ class TextToSpeech(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    text: str
-    model_id: str | None = None
-    language_code: str | None = None
+    text: Annotated[str, Field(max_length=MAX_TEXT_CHARS)]
+    model_id: Name | None = None
+    language_code: Name | None = None
     voice_settings: VoiceSettings | None = None
-    seed: int | None = None
-    apply_text_normalization: str | None = None
+    seed: Seed | None = None
+    apply_text_normalization: Name | None = None
 
 
 @contextmanager
@@ -96,7 +99,7 @@ class Spoken:
         service: ServiceDep,
         caller: CallerDep,
         max_wait_s: MaxWaitDep,
-        output_format: str | None = None,
+        output_format: Name | None = None,
     ) -> None:
         self._voice_id = voice_id
         self._body = body
@@ -228,13 +231,10 @@ async def get_voices(service: ServiceDep) -> Voices:
 async def search_voices(
     service: ServiceDep,
     page_size: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 10,
-    next_page_token: str | None = None,
-    search: str = "",
+    next_page_token: Annotated[str, Query(pattern=PAGE)] | None = None,
+    search: Annotated[str, Query(max_length=MAX_NAME_CHARS)] = "",
 ) -> VoicesPage:
     """Lists the voices whose name contains `search`, page by page."""
-    if next_page_token is not None and not next_page_token.isdecimal():
-        message = "next_page_token is the one of the page before, or absent"
-        raise invalid("next_page_token", message)
     found = [voice for voice in await _all_voices(service) if search.casefold() in voice.name.casefold()]
     start = int(next_page_token or 0)
     end = start + page_size

@@ -66,6 +66,8 @@ FIELD_OF_PARAM = {
     "reference": "voice",
 }
 """Maps a SynthesisRequest's field to the request's field, where the names differ."""
+SHOWN_CHARS = 64
+"""Most characters of a field's name that a message repeats."""
 OBJECTS = frozenset({"normalization_options"})
 """Fields that contain fields of their own, and are no unions."""
 
@@ -199,7 +201,7 @@ async def _on_invalid_body(_: Request, error: Exception) -> JSONResponse:
 
 def _named(path: Sequence[str | int]) -> str:
     """The field at the start of a path, with the switch that is meant if it is an object of switches."""
-    return ".".join(map(str, path[:2] if path[0] in OBJECTS else path[:1]))
+    return ".".join(str(part)[:SHOWN_CHARS] for part in (path[:2] if path[0] in OBJECTS else path[:1]))
 
 
 def validation_detail(path: tuple[str | int, ...], kind: str, reason: str) -> ErrorDetail:

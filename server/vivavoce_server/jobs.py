@@ -20,6 +20,8 @@ from vivavoce_server.text_parts import parts_of
 
 NOTHING_S = 0.3
 """Seconds of silence that stand for a text of which nothing can be spoken."""
+MIN_TEMPERATURE = 0.01
+"""Below it, the most likely code is drawn, as with temperature 0. Logits divided by less could overflow."""
 INSTRUCTIONS_IGNORED = "The model was not trained to follow instructions; they are ignored"
 
 
@@ -215,6 +217,8 @@ def _sampling_of(request: SpeechOptions, defaults: Sampling) -> Sampling:
     """The checkpoint's sampling with the request's changes. They apply to the talker (code 0), as in vLLM-Omni."""
     names = ("temperature", "top_p", "repetition_penalty")
     changes: dict[str, Any] = {name: getattr(request, name) for name in names if getattr(request, name) is not None}
+    if changes.get("temperature", 1.0) < MIN_TEMPERATURE:
+        changes["temperature"] = 0.0
     talker = replace(defaults.talker, **changes)
     if request.top_k is not None:
         talker = replace(talker, top_k=max(request.top_k, 0))  # -1 means "all" in vLLM, which is 0 here

@@ -1,6 +1,7 @@
 """State of a running server: its models by name, and the speech in progress."""
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,8 +16,10 @@ from vivavoce_server.metrics import Metrics
 from vivavoce_server.references import References
 
 SESSION_RETRY_S = 5.0
-MODEL_ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts")
-"""OpenAI's model names. They mean the first model here, so that clients need no change."""
+MODEL_ALIAS = re.compile(r"(?:tts-1|tts-1-hd|gpt-4o-mini-tts)(?:-[0-9]{4}(?:-[0-9]{2}-[0-9]{2})?)?")
+"""OpenAI's model names, with a date or without. They mean the first model here, so that clients need no change."""
+SHOWN_CHARS = 64
+"""Most characters of a name that a message repeats."""
 
 
 @dataclass
@@ -62,9 +65,9 @@ class Service:
         """
         if name is not None and name in self.engines:
             return name, self.engines[name]
-        if name is None or name in MODEL_ALIASES:
+        if name is None or MODEL_ALIAS.fullmatch(name):
             return next(iter(self.engines.items()))
-        message = f"There is no model {name!r}; there are {', '.join(self.engines)}"
+        message = f"There is no model {name[:SHOWN_CHARS]!r}; there are {', '.join(self.engines)}"
         raise ApiError(404, message, "model", "model_not_found")
 
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Annotated, Final, Literal
 
-from pydantic import BeforeValidator, PlainSerializer
+from pydantic import BeforeValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 from vivavoce_text import STAGES, Stage
@@ -11,6 +11,10 @@ from vivavoce_text import STAGES, Stage
 OlderName = Literal["markdown", "links"]
 OLDER_NAMES: Final[dict[OlderName, tuple[Stage, ...]]] = {"markdown": ("markup",), "links": ("urls", "emails", "names")}
 """Names besides STAGES, and the stages that they stand for."""
+MAX_NAMES = 32
+"""Most names in a choice."""
+SHOWN_CHARS = 64
+"""Most characters of an unknown name that a message repeats."""
 StageName = Stage | OlderName
 ALL_STAGES: Final[frozenset[Stage]] = frozenset(STAGES)
 
@@ -32,7 +36,8 @@ def _refuse_unknown(value: Iterable[object], others: str) -> None:
     for name in value:
         if name not in names:
             message = "there is no stage {name}; there are {names}{others}"
-            context = {"name": repr(name), "names": ", ".join(names), "others": others}
+            shown = repr(name[:SHOWN_CHARS]) if isinstance(name, str) else f"of type {type(name).__name__}"
+            context = {"name": shown, "names": ", ".join(names), "others": others}
             raise PydanticCustomError("unknown_stage", message, context)
 
 
@@ -41,11 +46,13 @@ def _chosen(value: object) -> object:
     if not isinstance(value, bool | list | tuple):
         raise PydanticCustomError("no_choice", "give true, false or a list of stages")
     if not isinstance(value, bool):
+        if len(value) > MAX_NAMES:
+            raise PydanticCustomError("too_long", "give at most {most} stages", {"most": MAX_NAMES})
         _refuse_unknown(value, "")
     return value
 
 
-StageChoice = Annotated[bool | list[StageName], BeforeValidator(_chosen)]
+StageChoice = Annotated[bool | Annotated[list[StageName], Field(max_length=MAX_NAMES)], BeforeValidator(_chosen)]
 """A request's choice: all stages, none, or the named ones."""
 
 

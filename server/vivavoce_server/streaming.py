@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack
 from typing import Any
 
-from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -16,6 +15,7 @@ from vivavoce_engine import EngineError, Overloaded
 from vivavoce_server.access import Caller
 from vivavoce_server.framing import CUT_SHORT, Framing
 from vivavoce_server.jobs import SpeechJob
+from vivavoce_server.json_bodies import JsonRoute
 from vivavoce_server.metrics import UNKNOWN_MODEL, RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.reading import WARNINGS_HEADER, warnings_header
 from vivavoce_server.service import Service, get_service
@@ -28,7 +28,7 @@ STREAM_HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 """Headers against buffering by proxies and against storing."""
 
 
-class SpeechRoute(APIRoute):
+class SpeechRoute(JsonRoute):
     """Counts requests for speech that end before a response exists."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

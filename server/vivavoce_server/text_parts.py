@@ -25,8 +25,15 @@ LANGUAGE_CODES = {
 }
 """Maps the models' names of languages to the splitter's. Its English rules apply to all others."""
 
+NAMES_OF_CODES = {code: name for name, code in LANGUAGE_CODES.items()}
+
 Part = str | float
 """Text to speak, or seconds of silence."""
+
+
+def language_of_code(language: str) -> str:
+    """The models' name of a language that is given by its ISO 639-1 code, such as en, EN or en-US; others unchanged."""
+    return NAMES_OF_CODES.get(re.split("[-_]", language.lower(), maxsplit=1)[0], language)
 
 
 def is_speakable(text: str) -> bool:

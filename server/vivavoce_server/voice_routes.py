@@ -7,9 +7,11 @@ from typing import Annotated, Literal
 import numpy as np
 from fastapi import APIRouter, Form, UploadFile
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from vivavoce_engine import (
+    MAX_BLEND_CHARS,
     MAX_REFERENCE_BYTES,
+    MAX_TRANSCRIPT_CHARS,
     ModelInfo,
     Rejected,
     SpeakerInfo,
@@ -21,15 +23,16 @@ from vivavoce_engine import (
 from vivavoce_server.access import CallerDep
 from vivavoce_server.errors import ApiError, ErrorBody, invalid, rejected_as
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
+from vivavoce_server.json_bodies import parse_json
 from vivavoce_server.openai_voices import voice_aliases
 from vivavoce_server.references import check_ref_text, mean_embedding
-from vivavoce_server.schemas import WeightedEmbedding
+from vivavoce_server.schemas import GivenEmbedding, Name
 from vivavoce_server.service import Service
 
 router = APIRouter(prefix="/v1/audio")
-EMBEDDINGS: TypeAdapter[list[float] | list[WeightedEmbedding]] = TypeAdapter(
-    list[float] | list[WeightedEmbedding], config=ConfigDict(allow_inf_nan=False)
-)
+EMBEDDINGS: TypeAdapter[GivenEmbedding] = TypeAdapter(GivenEmbedding, config=ConfigDict(allow_inf_nan=False))
+MAX_EMBEDDING_CHARS = 2**20
+"""Longest `speaker_embedding` of a form, which is JSON. A field of a form has no more."""
 SOURCES = ("audio_sample", "speaker_embedding", "voice")
 NO_MODEL = ("", "auto")
 """Model names in a form that mean no particular model. OpenAI's client sends `auto`."""
@@ -98,14 +101,14 @@ class VoiceForm(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    name: str
-    consent: str
+    name: Name
+    consent: Annotated[str, Field(max_length=MAX_TRANSCRIPT_CHARS)]
     type: Literal["audio_sample"] = "audio_sample"
     audio_sample: UploadFile | None = None
-    ref_text: str | None = None
-    speaker_embedding: str | None = None
-    voice: str | None = None
-    model: str | None = None
+    ref_text: Annotated[str, Field(max_length=MAX_TRANSCRIPT_CHARS)] | None = None
+    speaker_embedding: Annotated[str, Field(max_length=MAX_EMBEDDING_CHARS)] | None = None
+    voice: Annotated[str, Field(max_length=MAX_BLEND_CHARS)] | None = None
+    model: Name | None = None
 
 
 @router.get("/voices")
@@ -185,7 +188,9 @@ async def add_voice(
 def parse_embedding(text: str) -> NDArray[np.float32]:
     """The embedding in a form, float32 [size]. Raises a 400 if `speaker_embedding` is invalid."""
     try:
-        return mean_embedding(EMBEDDINGS.validate_json(text))
+        return mean_embedding(
+            EMBEDDINGS.validate_python(parse_json(text.encode(errors="replace"), "speaker_embedding"))
+        )
     except ValidationError as error:
         raise invalid("speaker_embedding", f"speaker_embedding: {error.errors()[0]['msg']}") from error
     except Rejected as error:

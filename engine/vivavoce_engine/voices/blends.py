@@ -11,7 +11,9 @@ from vivavoce_engine.embeddings import check_embedding
 from vivavoce_engine.errors import Rejected
 
 MAX_PARTS, MAX_CHARS = 16, 1024
-PART = re.compile(r"\s*([^+()]*[^+()\s])\s*(?:\(\s*([0-9]*\.?[0-9]+)\s*\))?\s*", re.ASCII)
+MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e6
+"""The range of a weight. Sums of larger ones could overflow."""
+PART = re.compile(r"([^+()]+)(?:\(\s*([0-9]*\.?[0-9]+)\s*\))?", re.ASCII)
 
 
 def parse_blend(voice: str) -> list[tuple[str, float]]:
@@ -27,12 +29,19 @@ def parse_blend(voice: str) -> list[tuple[str, float]]:
         raise Rejected("speaker", f"a mix of {len(parts)} voices; the most is {MAX_PARTS}")
     blend = []
     for part in parts:
-        match = PART.fullmatch(part)
-        weight = 0.0 if match is None else float(match[2] or 1)
-        if match is None or not 0 < weight < math.inf:
-            raise Rejected("speaker", f"{voice!r} is no mix of voices; write it as a(2)+b(1), with weights above 0")
-        blend.append((match[1], weight))
+        match = PART.fullmatch(part.strip())
+        name = "" if match is None else match[1].strip()
+        if match is None or not name:
+            raise Rejected("speaker", f"{voice!r} is no mix of voices; write it as a(2)+b(1)")
+        blend.append((name, _checked_weight("speaker", float(match[2] or 1))))
     return blend
+
+
+def _checked_weight(field: str, weight: float) -> float:
+    """Raises Rejected, which names the field, for a weight out of range."""
+    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:  # true for NaN too
+        raise Rejected(field, f"a weight of a mix is from {MIN_WEIGHT:f} to {MAX_WEIGHT:.0f}")
+    return weight
 
 
 def blend_embeddings(embeddings: Sequence[ArrayLike], weights: Sequence[float]) -> NDArray[np.float32]:
@@ -43,8 +52,8 @@ def blend_embeddings(embeddings: Sequence[ArrayLike], weights: Sequence[float]) 
     """
     if not embeddings or len(embeddings) != len(weights):
         raise Rejected("reference", "a mix takes one weight for each of its embeddings")
-    if not all(math.isfinite(weight) and weight > 0 for weight in weights):
-        raise Rejected("reference", "the weights of a mix are above 0")
+    for weight in weights:
+        _checked_weight("reference", weight)
     arrays = [embedding_of(values) for values in embeddings]
     if len({array.size for array in arrays}) > 1:
         raise Rejected("reference", "the embeddings of a mix are of one size")

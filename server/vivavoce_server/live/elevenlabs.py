@@ -27,7 +27,6 @@ from typing import TypeVar
 
 from fastapi import APIRouter, WebSocket
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import from_json
 
 from vivavoce_server.access import header_key
 from vivavoce_server.audio import AudioOptions
@@ -40,6 +39,7 @@ from vivavoce_server.elevenlabs_options import (
     validated,
 )
 from vivavoce_server.errors import ApiError, ErrorDetail, invalid
+from vivavoce_server.json_bodies import parse_json
 from vivavoce_server.live.closing import Closing, Code, fault
 from vivavoce_server.live.connection import Connection
 from vivavoce_server.live.plan import LivePlan, plan_live
@@ -198,8 +198,8 @@ def parse(kind: type[Message], message: str) -> Message:
 def first_key(message: str) -> str | None:
     """The API key in the first message; None without one."""
     try:
-        first = from_json(message)
-    except ValueError:
+        first = parse_json(message.encode())
+    except ApiError:
         return None
     given = [first.get(name) for name in KEY_FIELDS] if isinstance(first, dict) else []
     key = next((key for key in given if isinstance(key, str)), None)

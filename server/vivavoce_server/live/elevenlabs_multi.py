@@ -27,6 +27,7 @@ connection itself stays open without contexts, for as long as the client likes.
 """
 
 import asyncio
+import re
 
 from fastapi import APIRouter, WebSocket
 from pydantic import AliasChoices, Field
@@ -49,17 +50,21 @@ from vivavoce_server.live.elevenlabs import (
 )
 from vivavoce_server.live.session import LiveSession, State
 from vivavoce_server.live.utterance import UtteranceSummary
+from vivavoce_server.schemas import MAX_NAME_CHARS
 
 router = APIRouter()
 
 MAX_CONTEXTS = 32
 """Most contexts of one connection that are open or still speak."""
 DEFAULT_CONTEXT = "default"
+SECONDS = re.compile(r"[0-9]{1,18}", re.ASCII)
 INACTIVITY_S, MAX_INACTIVITY_S = 20.0, 180.0
 
 
 class ContextMessage(TextMessage):
-    context_id: str = Field(default=DEFAULT_CONTEXT, validation_alias=AliasChoices("context_id", "contextId"))
+    context_id: str = Field(
+        default=DEFAULT_CONTEXT, max_length=MAX_NAME_CHARS, validation_alias=AliasChoices("context_id", "contextId")
+    )
     close_context: bool | None = None
 
     def check(self) -> None:
@@ -270,8 +275,9 @@ def inactivity_of(timeout: str | None) -> float:
     """
     if timeout is None:
         return INACTIVITY_S
-    if not timeout.isdecimal() or int(timeout) == 0:
-        raise invalid("inactivity_timeout", f"inactivity_timeout is a whole number of seconds, not {timeout!r}")
+    if not SECONDS.fullmatch(timeout) or float(timeout) == 0:
+        message = f"inactivity_timeout is a whole number of seconds from 1 to {MAX_INACTIVITY_S:g}"
+        raise invalid("inactivity_timeout", message)
     return min(float(timeout), MAX_INACTIVITY_S)
 
 

@@ -7,17 +7,35 @@ import json
 import secrets
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import from_json
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+from vivavoce_engine import MAX_BLEND_CHARS
 
+from vivavoce_server.config import MAX_TEXT_CHARS
 from vivavoce_server.errors import ApiError, invalid
-from vivavoce_server.schemas import VoiceId
+from vivavoce_server.json_bodies import parse_json
+from vivavoce_server.schemas import Name, Speed, VoiceId
 
 NOT_AVAILABLE = "not_available"
+SHOWN_CHARS = 64
+"""Most characters of an unknown event's name that a message repeats."""
 Id = Annotated[str, Field(min_length=1, max_length=128)]
 FormatType = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 RATES: dict[FormatType, int] = {"audio/pcm": 24000, "audio/pcmu": 8000, "audio/pcma": 8000}
 """The sample rate in Hz that each format has in this protocol."""
+MAX_LISTED = 1024
+"""Most elements of a list in an event."""
+MAX_METADATA = 16
+MAX_RATE = 192_000
+MAX_AUDIO_MS = 2**31 - 1
+Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS)]
+
+
+def _few(given: object) -> object:
+    """Refuses a dict of too many keys before they are looked at."""
+    if isinstance(given, dict) and len(given) > MAX_METADATA:
+        raise PydanticCustomError("too_long", "there are at most {most} keys", {"most": MAX_METADATA})
+    return given
 
 
 class _Fields(BaseModel):
@@ -28,7 +46,7 @@ class AudioFormat(_Fields):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     type: FormatType
-    rate: int | None = None
+    rate: Annotated[int, Field(ge=1, le=MAX_RATE)] | None = None
 
     @model_validator(mode="after")
     def _has_its_rate(self) -> "AudioFormat":
@@ -42,8 +60,8 @@ class AudioFormat(_Fields):
 
 class OutputSettings(_Fields):
     format: AudioFormat | None = None
-    voice: str | VoiceId | None = None
-    speed: Annotated[float, Field(ge=0.25, le=4)] | None = None
+    voice: Annotated[str, Field(max_length=MAX_BLEND_CHARS)] | VoiceId | None = None
+    speed: Speed | None = None
 
 
 class AudioSettings(_Fields):
@@ -53,37 +71,37 @@ class AudioSettings(_Fields):
 class Settings(_Fields):
     """The settings that a session and a response have in common."""
 
-    output_modalities: list[str] | None = None
-    tools: list[Any] | None = None
+    output_modalities: Annotated[list[Name], Field(fail_fast=True, max_length=MAX_LISTED)] | None = None
+    tools: Annotated[list[Any], Field(max_length=MAX_LISTED)] | None = None
     audio: AudioSettings | None = None
 
 
 class SessionSettings(Settings):
     type: Literal["realtime"] | None = None
-    model: str | None = None
-    instructions: str | None = None
-    tool_choice: str | None = None
+    model: Name | None = None
+    instructions: Text | None = None
+    tool_choice: Name | None = None
 
 
 class ContentPart(_Fields):
-    type: str
-    text: str | None = None
-    transcript: str | None = None
+    type: Name
+    text: Text | None = None
+    transcript: Text | None = None
 
 
 class Message(_Fields):
     """An item of a conversation, or a reference to one: type `item_reference`, with its id."""
 
-    type: str
+    type: Name
     id: Id | None = None
     role: Literal["user", "assistant", "system"] = "user"
-    content: list[ContentPart] = []
+    content: Annotated[list[ContentPart], Field(fail_fast=True, max_length=MAX_LISTED)] = []
 
 
 class ResponseSettings(Settings):
     conversation: Literal["auto", "none"] | None = None
-    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
-    input: list[Message] | None = None
+    metadata: Annotated[dict[Name, Text], BeforeValidator(_few), Field(max_length=MAX_METADATA)] | None = None
+    input: Annotated[list[Message], Field(fail_fast=True, max_length=MAX_LISTED)] | None = None
 
 
 class SessionUpdate(_Fields):
@@ -105,8 +123,8 @@ class ItemRetrieve(_Fields):
 
 class ItemTruncate(_Fields):
     item_id: Id
-    content_index: Annotated[int, Field(ge=0)]
-    audio_end_ms: Annotated[int, Field(ge=0)]
+    content_index: Annotated[int, Field(ge=0, le=MAX_LISTED)]
+    audio_end_ms: Annotated[int, Field(ge=0, le=MAX_AUDIO_MS)]
 
 
 class ResponseCreate(_Fields):
@@ -159,10 +177,7 @@ def fields_of(message: str) -> dict[str, Any]:
     Raises:
         ApiError: 400, the message is not a JSON object.
     """
-    try:
-        fields = from_json(message)
-    except ValueError as error:
-        raise ApiError(400, f"The event is not JSON: {error}", None, "invalid_json") from None
+    fields = parse_json(message.encode(), "The event")
     if not isinstance(fields, dict):
         raise ApiError(400, "An event is a JSON object", None, "invalid_json")
     return fields
@@ -178,7 +193,9 @@ def parse(fields: dict[str, Any]) -> ClientEvent:
     if isinstance(kind, str) and kind in REFUSED_EVENTS:
         raise invalid("type", REFUSED_EVENTS[kind], NOT_AVAILABLE)
     if not isinstance(kind, str) or kind not in CLIENT_EVENTS:
-        raise invalid("type", f"There is no event {kind!r} here; there are {', '.join(CLIENT_EVENTS)}")
+        raise invalid(
+            "type", f"There is no event {str(kind)[:SHOWN_CHARS]!r} here; there are {', '.join(CLIENT_EVENTS)}"
+        )
     # An optional object may be null, as clients write an absent one.
     given = {name: value for name, value in fields.items() if value is not None}
     try:

@@ -67,8 +67,7 @@ import json
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, WebSocket
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic import Field, SecretStr, TypeAdapter, ValidationError
 
 from vivavoce_server.access import bearer_key
 from vivavoce_server.audio import AudioOptions
@@ -76,6 +75,7 @@ from vivavoce_server.config import ServerConfig
 from vivavoce_server.containers import FormatName
 from vivavoce_server.errors import ApiError, ErrorDetail, validation_detail
 from vivavoce_server.framing import CUT_SHORT
+from vivavoce_server.json_bodies import parse_json
 from vivavoce_server.limits import MAX_MESSAGE_BYTES
 from vivavoce_server.live.closing import Closing, Code, fault
 from vivavoce_server.live.connection import FIRST_MESSAGE_S, Connection
@@ -85,46 +85,44 @@ from vivavoce_server.live.session import LiveSession, State
 from vivavoce_server.live.utterance import UtteranceSummary
 from vivavoce_server.logs import request_id
 from vivavoce_server.reading import in_worker
-from vivavoce_server.schemas import SpeechOptions
+from vivavoce_server.schemas import Fields, NullIsDefault, SpeechOptions
 from vivavoce_server.service import Service
 
 MAX_TEXT_BYTES = 128 * 2**10
 """Maximum size of a message with text."""
+SHOWN_CHARS = 200
+"""Most characters of an error that a message repeats."""
 
 router = APIRouter()
 
 
 class SessionConfig(SpeechOptions):
     type: Literal["session.config"]
-    response_format: FormatName = "pcm"
-    split: Literal["none", "sentence"] = "none"
+    response_format: Annotated[FormatName, NullIsDefault()] = "pcm"
+    split: Annotated[Literal["none", "sentence"], NullIsDefault()] = "none"
     api_key: SecretStr | None = None
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class InputText(_Message):
+class InputText(Fields):
     type: Literal["input.text"]
-    text: str
+    text: Annotated[str, Field(max_length=MAX_TEXT_BYTES)]
 
 
-class InputDone(_Message):
+class InputDone(Fields):
     type: Literal["input.done"]
 
 
-class InputCancel(_Message):
+class InputCancel(Fields):
     type: Literal["input.cancel"]
 
 
-class SessionClose(_Message):
+class SessionClose(Fields):
     type: Literal["session.close"]
 
 
 Message = SessionConfig | InputText | InputDone | InputCancel | SessionClose
 MESSAGES: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
-NOT_THIS_PROTOCOL = frozenset({"json_invalid", "dict_type", "union_tag_invalid", "union_tag_not_found"})
+NOT_THIS_PROTOCOL = frozenset({"dict_type", "union_tag_invalid", "union_tag_not_found"})
 """pydantic's names for errors after which no later message of the client can be understood."""
 
 
@@ -137,14 +135,19 @@ def check_size(kind: str, message: str, max_bytes: int) -> None:
 def parse(message: str) -> Message:
     """Parses a message. Raises Closing if it is not one of this protocol, ApiError if a field is invalid."""
     try:
-        return MESSAGES.validate_json(message)
+        return MESSAGES.validate_python(parse_json(message.encode(), "The message"))
+    except ApiError as error:
+        raise _not_this_protocol(str(error)) from None
     except ValidationError as error:
         first = error.errors()[0]
         if first["type"] in NOT_THIS_PROTOCOL:
-            message = f"This is no message of the protocol: {first['msg']}"
-            raise Closing(Code.PROTOCOL, fault(message, "bad_message")) from None
+            raise _not_this_protocol(first["msg"]) from None
         detail = validation_detail(first["loc"][1:], first["type"], first["msg"])
         raise ApiError(400, detail.message, detail.param, detail.code or "invalid_value") from None
+
+
+def _not_this_protocol(reason: str) -> Closing:
+    return Closing(Code.PROTOCOL, fault(f"This is no message of the protocol: {reason[:SHOWN_CHARS]}", "bad_message"))
 
 
 class SpeechStream:
@@ -163,8 +166,8 @@ class SpeechStream:
     def first_key(self, message: str) -> str | None:
         # Other errors in the message are reported when it is handled, and only to clients with a key.
         try:
-            config = from_json(message)  # unlike json's parser, it refuses endless nesting
-        except ValueError:
+            config = parse_json(message.encode())
+        except ApiError:
             return None
         key = config.get("api_key") if isinstance(config, dict) else None
         return key if isinstance(key, str) else None
