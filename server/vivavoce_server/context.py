@@ -15,6 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vivavoce_server.errors import bug_response
+from vivavoce_server.loop_watch import activity, activity_of
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class RequestContextMiddleware:
         # A malformed id is replaced. Repeating it would let a client write into logs and headers.
         name = given if WELL_FORMED.fullmatch(given) else uuid.uuid4().hex
         token = request_id.set(name)
+        activity.set(activity_of(scope["method"], scope["path"]))
         started_s = time.monotonic()
         status: int | None = None
 

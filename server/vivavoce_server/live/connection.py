@@ -25,6 +25,7 @@ from vivavoce_server.live.outbox import Lane, Outbox
 from vivavoce_server.live.session import LiveSession
 from vivavoce_server.live.surrogates import SurrogateHalves
 from vivavoce_server.live.utterance import MessageWriter
+from vivavoce_server.loop_watch import activity, activity_of
 from vivavoce_server.service import Service, stopping
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ class Socket(ABC):
         token = request_id.set(uuid.uuid4().hex)
         started_s = time.monotonic()
         path = self._websocket.url.path
+        activity.set(activity_of("WebSocket", path))
         code: int | None = None
         try:
             await self._accept()
