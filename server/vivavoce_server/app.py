@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 from fastapi import Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -17,6 +18,7 @@ from vivavoce_server.door import DoorMiddleware
 from vivavoce_server.limits import BodyLimitMiddleware
 from vivavoce_server.live import elevenlabs, elevenlabs_multi, realtime, websocket
 from vivavoce_server.live.handshake import refuse_unknown_paths
+from vivavoce_server.loop_watch import LoopWatch
 from vivavoce_server.methods import MethodsMiddleware
 from vivavoce_server.reading import WARNINGS_HEADER
 from vivavoce_server.service import Service
@@ -43,6 +45,7 @@ def create_app(
         title="Vivavoce",
         description="Streaming speech of the Qwen3-TTS family",
         responses={"4XX": {"description": "The request is at fault", "model": errors.ErrorBody}},
+        lifespan=_watched,
     )
     for package, lack in missing_packages().items():
         log.warning("the package %s is missing: %s", package, lack)
@@ -77,6 +80,15 @@ def create_app(
     app.add_middleware(RequestContextMiddleware)
     _build_routes(app)
     return app
+
+
+@asynccontextmanager
+async def _watched(app: FastAPI) -> AsyncIterator[None]:
+    """Watches the event loop while the app is served."""
+    service = app.state.service
+    assert isinstance(service, Service)
+    async with LoopWatch(service.metrics.event_loop_lag_s).running():
+        yield
 
 
 def _build_routes(app: FastAPI) -> None:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vivavoce_server.errors import bug_response
 from vivavoce_server.logs import for_log, request_id
+from vivavoce_server.loop_watch import activity
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class RequestContextMiddleware:
         # A malformed id is replaced. Repeating it would let a client write into logs and headers.
         name = given if WELL_FORMED.fullmatch(given) else uuid.uuid4().hex
         token = request_id.set(name)
+        activity.set(for_log(f"{scope['method']} {scope['path']}"))
         started_s = time.monotonic()
         status: int | None = None
 

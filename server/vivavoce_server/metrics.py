@@ -27,6 +27,7 @@ FRAME_S = 0.08
 TTFA_BUCKETS_S = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
 RTF_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0)
 QUEUE_WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+LAG_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 UNDERRUN_BUCKETS_S = (0.0, FRAME_S / 2, FRAME_S, 2 * FRAME_S, 4 * FRAME_S, 1.0, 3.0)
 
 
@@ -81,6 +82,12 @@ class Metrics:
         )
         self.live_sessions = Gauge(
             "vivavoce_live_sessions", "Live (WebSocket) connections that are open", registry=self.registry
+        )
+        self.event_loop_lag_s = Histogram(
+            "vivavoce_event_loop_lag_seconds",
+            "Seconds by which a heartbeat of the event loop is late, measured 40 times a second",
+            buckets=LAG_BUCKETS_S,
+            registry=self.registry,
         )
         self.registry.register(_EngineCollector(engines))
         self._begin_at_zero(engines)

@@ -46,6 +46,7 @@ from vivavoce_server.live.plan import plan_live
 from vivavoce_server.live.session import LiveSession, State
 from vivavoce_server.live.utterance import UtteranceSummary
 from vivavoce_server.logs import request_id
+from vivavoce_server.loop_watch import activity
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service, stopping
 from vivavoce_server.wyoming_announcement import Announcement
@@ -182,6 +183,7 @@ class WyomingConnection:
 
     async def run(self) -> None:
         token = request_id.set(uuid.uuid4().hex)
+        activity.set("Wyoming connection")
         steps = (self._outbox.run(self._send), self._read(), self._leave_when_stopping())
         tasks = [asyncio.create_task(step) for step in steps]
         try:

@@ -25,6 +25,7 @@ from vivavoce_server.live.session import LiveSession
 from vivavoce_server.live.surrogates import SurrogateHalves
 from vivavoce_server.live.utterance import MessageWriter
 from vivavoce_server.logs import for_log, request_id
+from vivavoce_server.loop_watch import activity
 from vivavoce_server.service import Service, stopping
 
 log = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ class Socket(ABC):
         token = request_id.set(uuid.uuid4().hex)
         started_s = time.monotonic()
         path = for_log(self._websocket.scope["path"])
+        activity.set(for_log(f"WebSocket {path}"))
         code: int | None = None
         try:
             await self._accept()
