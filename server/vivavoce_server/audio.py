@@ -124,9 +124,9 @@ class SpeechEncoder:
         tails = [self._feed(effect.flush(), after) for after, effect in enumerate(self._effects, start=1)]
         return b"".join(tails) + self._encoder.flush()
 
-    def complete(self, body: bytes) -> bytes:
-        """Takes all pieces joined. Fills in the file's length where the format has a field for it."""
-        return self._encoder.complete(body)
+    def complete(self, head: bytes, file_bytes: int) -> bytes:
+        """The first bytes of the file with its length filled in; see `Encoder`."""
+        return self._encoder.complete(head, file_bytes)
 
     def _feed(self, pcm: Samples, first_effect: int) -> bytes:
         for effect in self._effects[first_effect:]:

@@ -1,8 +1,8 @@
 """POST /v1/audio/speech/batch: several texts in one request, spoken concurrently, with one JSON answer."""
 
 import asyncio
-import base64
 import uuid
+from contextlib import ExitStack
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
@@ -21,6 +21,8 @@ from vivavoce_server.schemas import InputText, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.speech import Speech, Usage
 from vivavoce_server.streaming import SpeechRoute, SpokenResponse
+from vivavoce_server.text_parts import TOO_MANY_PAUSES, PauseBudget, pause_tags
+from vivavoce_server.whole_files import MAX_HELD_BYTES, InBase64, Part, WholeFile
 
 router = APIRouter(prefix="/v1", route_class=SpeechRoute)
 
@@ -113,9 +115,14 @@ class BatchResponse(SpokenResponse):
         self._rows = {model: RowLimit(engine) for model, engine in service.engines.items()}
 
     async def speak(self, send: Send) -> None:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._speak_item(index)) for index in range(len(self._requests))]
-        results = [task.result() for task in tasks]
+        share = MAX_HELD_BYTES // len(self._requests)
+        with ExitStack() as held:
+            files = [held.enter_context(WholeFile(share)) for _ in self._requests]
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._speak_item(*each)) for each in enumerate(files)]
+            await self._send([task.result() for task in tasks], files, send)
+
+    async def _send(self, results: list[BatchResult], files: list[WholeFile], send: Send) -> None:
         succeeded = sum(result.status == "success" for result in results)
         body = BatchResults(
             id=f"batch-{uuid.uuid4().hex}",
@@ -124,37 +131,40 @@ class BatchResponse(SpokenResponse):
             succeeded=succeeded,
             failed=len(results) - succeeded,
         )
-        content = body.model_dump_json().encode()
-        self.headers["Content-Length"] = str(len(content))
-        await self.start(send)
-        await send({"type": "http.response.body", "body": content})
+        parts: list[Part] = []
+        rest = body.model_dump_json()
+        for result, file in zip(results, files, strict=True):
+            if result.audio_data is not None:
+                before, _, rest = rest.partition(result.audio_data)
+                parts += before.encode(), InBase64(file)
+        await self.send_whole([*parts, rest.encode()], send)
 
-    async def _speak_item(self, index: int) -> BatchResult:
+    async def _speak_item(self, index: int, file: WholeFile) -> BatchResult:
+        """Speaks an item into the file. In its result, a random word holds the place of the file's base64."""
         request = self._requests[index]
         try:
             with self.service.metrics.admission():
                 model, _ = self.service.find_model(request.model)
             async with self._rows[model]:
-                audio, job, cost = await self._spoken(request, model)
+                job, cost = await self._spoken(request, model, file)
         except (ApiError, EngineError) as error:
             status, detail = error_detail(error)
             return BatchResult(index=index, status="error", status_code=status, error=detail)
         usage = UsageObject(
             input_tokens=cost.input_tokens, output_tokens=cost.output_tokens, total_tokens=cost.total_tokens
         )
-        audio_data = base64.b64encode(audio).decode()
         return BatchResult(
             index=index,
             status="success",
-            audio_data=audio_data,
+            audio_data=uuid.uuid4().hex,
             media_type=job.audio.media_type,
             usage=usage,
             finish_reason="length" if cost.is_cut_short else "stop",
             warnings=list(job.warnings),
         )
 
-    async def _spoken(self, request: SpeechRequest, model: str) -> tuple[bytes, SpeechJob, Usage]:
-        """An item's file, its job, and its usage."""
+    async def _spoken(self, request: SpeechRequest, model: str, file: WholeFile) -> tuple[SpeechJob, Usage]:
+        """Speaks an item into the file. Returns its job and its usage."""
         meter = SpeechMeter(self.service.metrics, model)
         outcome: RequestOutcome = "disconnected"
         admitted = False
@@ -162,14 +172,14 @@ class BatchResponse(SpokenResponse):
             job = await prepare(request, self.service, self._max_wait_s).read()
             with Speech(job, await job.find_voice(), meter, self.caller.name) as speech:
                 admitted = True
-                audio, cost = await speech.whole()
+                cost = await speech.whole(file)
             outcome = "completed"
         except Exception as error:
             outcome = outcome_of(error, admitted)
             raise
         finally:
             meter.end(outcome)
-        return audio, job, cost
+        return job, cost
 
 
 @router.post(
@@ -185,4 +195,21 @@ async def speak_batch(
     if len(body.items) > service.config.max_batch_items:
         message = f"There are {len(body.items)} items; the most is {service.config.max_batch_items}"
         raise invalid("items", message, "array_above_max_length")
+    check_pauses(body.items)
     return BatchResponse(service, caller, body.requests(), max_wait_s)
+
+
+def check_pauses(items: list[BatchItem]) -> None:
+    """Refuses a batch whose pauses are too many, or too long together. A wrong tag is an error of its item alone.
+
+    Raises:
+        ApiError: 400, names the item.
+    """
+    budget = PauseBudget()
+    for index, item in enumerate(items):
+        for tag in pause_tags(item.input):
+            try:
+                budget.take(tag)
+            except ApiError as error:
+                if error.detail.code == TOO_MANY_PAUSES:
+                    raise invalid(f"items[{index}].input", error.detail.message, TOO_MANY_PAUSES) from None

@@ -18,6 +18,8 @@ from vivavoce_server.effects import Samples, audio_frame
 
 FormatName = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 UNKNOWN_SIZE = 0xFFFFFFFF
+HEAD_BYTES = 64
+"""Bytes at a file's beginning among which all fields for its length are."""
 WAV_HEADER_BYTES = 44
 SAMPLE_BYTES = 2
 FULL_SCALE = 32767
@@ -34,8 +36,11 @@ class Encoder(Protocol):
 
     def flush(self) -> bytes: ...
 
-    def complete(self, body: bytes) -> bytes:
-        """Takes all pieces joined. Fills in the file's length where the format has a field for it."""
+    def complete(self, head: bytes, file_bytes: int) -> bytes:
+        """The first bytes of the file with its length filled in, where the format has a field for it.
+
+        `head` is what the pieces, joined, begin with: HEAD_BYTES, or all if there are fewer.
+        """
         ...
 
 
@@ -78,8 +83,8 @@ class PcmEncoder:
     def flush(self) -> bytes:
         return self.head()
 
-    def complete(self, body: bytes) -> bytes:
-        return body
+    def complete(self, head: bytes, file_bytes: int) -> bytes:
+        return head
 
     def head(self) -> bytes:
         head, self._head = self._head, b""
@@ -93,8 +98,8 @@ class WavEncoder(PcmEncoder):
         super().__init__(sample_rate)
         self._head = wav_header(sample_rate, None)
 
-    def complete(self, body: bytes) -> bytes:
-        return wav_header(self._sample_rate, len(body) - WAV_HEADER_BYTES) + body[WAV_HEADER_BYTES:]
+    def complete(self, head: bytes, file_bytes: int) -> bytes:
+        return wav_header(self._sample_rate, file_bytes - WAV_HEADER_BYTES) + head[WAV_HEADER_BYTES:]
 
 
 class _Written:
@@ -153,8 +158,8 @@ class FfmpegEncoder:
         self._container.close()
         return self._written.take()
 
-    def complete(self, body: bytes) -> bytes:
-        return body
+    def complete(self, head: bytes, file_bytes: int) -> bytes:
+        return head
 
 
 class Mp3Encoder(FfmpegEncoder):
@@ -197,12 +202,12 @@ class FlacEncoder(FfmpegEncoder):
     def codec_options(self) -> dict[str, str]:
         return {"frame_size": str(self._sample_rate // self.blocks_per_s)}
 
-    def complete(self, body: bytes) -> bytes:
+    def complete(self, head: bytes, file_bytes: int) -> bytes:
         # STREAMINFO follows "fLaC" and a block header. The number of samples is its 36-bit field that ends at byte 18.
         # A streamed header has 0 there, which means unknown.
         end = 4 + 4 + 18
-        field = int.from_bytes(body[end - 5 : end]) | self._samples
-        return body[: end - 5] + field.to_bytes(5) + body[end:]
+        field = int.from_bytes(head[end - 5 : end]) | self._samples
+        return head[: end - 5] + field.to_bytes(5) + head[end:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,5 +259,5 @@ class SharedEncoder:
     def flush(self) -> bytes:
         return self.feed(np.zeros(self._held_samples, np.float32)) if self._held_samples else b""
 
-    def complete(self, body: bytes) -> bytes:
-        return self._encoder.complete(body)
+    def complete(self, head: bytes, file_bytes: int) -> bytes:
+        return self._encoder.complete(head, file_bytes)

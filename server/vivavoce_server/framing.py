@@ -1,7 +1,6 @@
 """Framing of the file's bytes in a response: as the body itself, or in base64 inside events or lines of JSON."""
 
 import base64
-import json
 from typing import Protocol
 
 from sse_starlette import JSONServerSentEvent, ServerSentEvent
@@ -9,6 +8,7 @@ from vivavoce_engine import EngineError
 
 from vivavoce_server.errors import engine_error_detail
 from vivavoce_server.speech import Usage
+from vivavoce_server.whole_files import InBase64, Part, WholeFile
 
 CUT_SHORT = "length"
 """The `finish_reason` of speech that the request's max_new_tokens ended. Other speech has none."""
@@ -18,11 +18,14 @@ class Framing(Protocol):
     """Wraps pieces of the file for transfer.
 
     `heartbeat` keeps proxies from closing the connection while there is no audio; None if nothing may come between
-    pieces of audio. `failure` is the last piece before the transfer breaks off; None for none.
+    pieces of audio. `whole` is a whole file in one piece. `failure` is the last piece before the transfer breaks off;
+    None for none.
     """
 
     media_type: str
     heartbeat: bytes | None
+
+    def whole(self, file: WholeFile) -> list[Part]: ...
 
     def piece(self, audio: bytes) -> bytes: ...
 
@@ -38,6 +41,9 @@ class AudioFraming:
 
     def __init__(self, media_type: str) -> None:
         self.media_type = media_type
+
+    def whole(self, file: WholeFile) -> list[Part]:
+        return [file]
 
     def piece(self, audio: bytes) -> bytes:
         return audio
@@ -55,10 +61,14 @@ class TimestampsFraming:
     media_type = "application/json"
     heartbeat: bytes | None = None
 
+    before = b'{"audio_base64": "'
+    behind = b'", "alignment": null, "normalized_alignment": null}\n'
+
+    def whole(self, file: WholeFile) -> list[Part]:
+        return [self.before, InBase64(file), self.behind]
+
     def piece(self, audio: bytes) -> bytes:
-        encoded = base64.b64encode(audio).decode()
-        line = json.dumps({"audio_base64": encoded, "alignment": None, "normalized_alignment": None})
-        return line.encode() + b"\n"
+        return self.before + base64.b64encode(audio) + self.behind
 
     def end(self, usage: Usage) -> bytes:
         return b""
@@ -72,6 +82,9 @@ class SseFraming:
 
     media_type = "text/event-stream"
     heartbeat: bytes | None = ServerSentEvent(comment="keep-alive").encode()
+
+    def whole(self, file: WholeFile) -> list[Part]:
+        raise AssertionError("events are always streamed")
 
     def piece(self, audio: bytes) -> bytes:
         return _event("speech.audio.delta", audio=base64.b64encode(audio).decode())

@@ -21,6 +21,8 @@ MAX_VALUES = 2**17
 """Most values of a body, counted as commas and opening brackets. A batch of 32 embeddings has half as many."""
 MAX_KEYS = 2**15
 """Most keys of a body, counted as colons."""
+MAX_QUOTES = 2**18
+"""Most quotation marks of a body."""
 MAX_ESCAPES = 2**19
 """Most backslashes of a body. Base64 with a line break or an escaped slash in every line has fewer."""
 MAX_SMALL_BYTES = 2 * 2**20
@@ -124,6 +126,7 @@ def _check_cost(text: bytes, what: str) -> None:
     for most, signs, counted in (
         (MAX_VALUES, (b",", b"[", b"{"), "values"),
         (MAX_KEYS, (b":",), "keys"),
+        (MAX_QUOTES, (b'"',), "quotation marks"),
         (MAX_ESCAPES, (b"\\",), "escaped characters"),
     ):
         number = sum(map(text.count, signs))

@@ -34,6 +34,14 @@ from vivavoce_server.fetching import Fetcher, is_url
 from vivavoce_server.openai_voices import voice_aliases
 from vivavoce_server.schemas import SpeechOptions, WeightedEmbedding
 
+BLANKS = b" \t\r\n\f\v"
+USUAL_ALPHABET = bytes.maketrans(b"-_", b"+/")
+PERCENT_CODES = tuple(
+    (code, sign.encode())
+    for sign in "+/=-_ \t\r\n"
+    for code in {f"%{ord(sign):02x}".encode(), f"%{ord(sign):02X}".encode()}
+)
+"""Signs of base64 and blanks in percent code. Letters and figures never need it."""
 Chosen = tuple[str, VoiceReference | None]
 """`speaker` and `reference` of a SynthesisRequest."""
 Recording = tuple[SpeechEngine, str, str]
@@ -165,7 +173,9 @@ def mean_embedding(given: Sequence[float] | Sequence[WeightedEmbedding]) -> NDAr
 
 
 def decode_audio(text: str) -> bytes:
-    """The file in a `data:` URL or in plain base64.
+    """The file in a `data:` URL or in plain base64: RFC 4648 with either alphabet, padded or not, in lines (RFC 2045).
+
+    Signs of base64 may be in percent code, as in any URL.
 
     Raises:
         ApiError: 400, the text is neither, or the file is too large.
@@ -174,16 +184,30 @@ def decode_audio(text: str) -> bytes:
         kind, comma, text = text.partition(",")
         if not comma or not kind.lower().endswith(";base64"):
             raise _no_audio()
-    text = text.strip()
-    if len(text) * 3 // 4 > MAX_REFERENCE_BYTES + 2:
-        raise invalid("ref_audio", f"The reference audio is larger than {MAX_REFERENCE_BYTES // 2**20} MiB")
     try:
-        audio = base64.b64decode(text, validate=True)
+        plain = _plain_base64(text)
+        if len(plain) * 3 // 4 > MAX_REFERENCE_BYTES + 2:
+            raise invalid("ref_audio", f"The reference audio is larger than {MAX_REFERENCE_BYTES // 2**20} MiB")
+        audio = base64.b64decode(plain, validate=True)
     except ValueError:
         raise _no_audio() from None
     if not audio:
         raise _no_audio()
     return audio
+
+
+def _plain_base64(text: str) -> bytes:
+    """Base64 in the usual alphabet, padded and without blanks. Each step is a pass of C code.
+
+    Raises:
+        ValueError: there are characters that no form of base64 has.
+    """
+    encoded = text.encode("ascii")
+    if b"%" in encoded:
+        for code, sign in PERCENT_CODES:
+            encoded = encoded.replace(code, sign)
+    encoded = encoded.translate(USUAL_ALPHABET, BLANKS).rstrip(b"=")
+    return encoded + b"=" * (-len(encoded) % 4)
 
 
 def _no_audio() -> ApiError:

@@ -25,6 +25,7 @@ from vivavoce_server.jobs import Silence, SpeechJob
 from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.metrics import SpeechMeter
 from vivavoce_server.said import PartTimes
+from vivavoce_server.whole_files import WholeFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +136,23 @@ class Speech:
             self._meter.count_endless()
             raise
 
-    async def whole(self) -> tuple[bytes, Usage]:
-        """The whole file, with its length filled in, and its usage.
+    async def whole(self, file: WholeFile) -> Usage:
+        """Writes the whole file, with its length filled in. Returns its usage.
 
         Endless speech gets one more attempt with another seed, unless the client chose the seed. A stream does not: its
         listener has heard the first attempt.
         """
         try:
-            body = b"".join([piece async for piece in self.pieces()])
+            async for piece in self.pieces():
+                await file.append(piece)
         except EndlessSpeech:
             if self._job.seed_is_fixed:
                 raise
+            await file.clear()
             with self._with_another_seed() as again:
-                return await again.whole()
-        return self._encoder.complete(body), self.usage
+                return await again.whole(file)
+        await file.complete(self._encoder.complete)
+        return self.usage
 
     def _with_another_seed(self) -> "Speech":
         """The same job with another seed, which is final. It already had its turn, so its next wait has no limit."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,6 +20,7 @@ from vivavoce_server.metrics import UNKNOWN_MODEL, RequestOutcome, SpeechMeter, 
 from vivavoce_server.reading import WARNINGS_HEADER, warnings_header
 from vivavoce_server.service import Service, get_service
 from vivavoce_server.speech import Speech
+from vivavoce_server.whole_files import Part, WholeFile, send_parts, size_of
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,12 @@ class SpokenResponse(Response, ABC):
     async def start(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
 
+    async def send_whole(self, parts: Sequence[Part], send: Send) -> None:
+        """Sends a body whose length is known."""
+        self.headers["Content-Length"] = str(size_of(parts))
+        await self.start(send)
+        await send_parts(parts, send)
+
 
 class SpeechResponse(SpokenResponse):
     """Sends speech while it is made, or as a whole, which is then one piece of the framing; the file is the same.
@@ -134,15 +141,13 @@ class SpeechResponse(SpokenResponse):
                 meter.end(outcome, speech.times.made_s, speech.times.made_frames)
 
     async def _send_whole(self, speech: Speech, send: Send) -> RequestOutcome:
-        file, usage = await speech.whole()
-        body = self._framing.piece(file)
-        self.headers["Content-Length"] = str(len(body))
-        self.headers["X-Usage-Input-Tokens"] = str(usage.input_tokens)
-        self.headers["X-Usage-Output-Tokens"] = str(usage.output_tokens)
-        if usage.is_cut_short:
-            self.headers["X-Finish-Reason"] = CUT_SHORT
-        await self.start(send)
-        await send({"type": "http.response.body", "body": body})
+        with WholeFile() as file:
+            usage = await speech.whole(file)
+            self.headers["X-Usage-Input-Tokens"] = str(usage.input_tokens)
+            self.headers["X-Usage-Output-Tokens"] = str(usage.output_tokens)
+            if usage.is_cut_short:
+                self.headers["X-Finish-Reason"] = CUT_SHORT
+            await self.send_whole(self._framing.whole(file), send)
         return "completed"
 
     async def _send_stream(self, speech: Speech, meter: SpeechMeter, send: Send) -> RequestOutcome:

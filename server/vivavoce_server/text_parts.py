@@ -5,12 +5,19 @@ from collections.abc import Iterator
 
 from sentencex import segment  # type: ignore[import-untyped]
 from vivavoce_text import PAUSE_TAG, pause_s
+from vivavoce_text.pauses import BREAK_TAG, pause_of_break
 
 from vivavoce_server.errors import invalid
 
 CLAUSE_END = re.compile(r"[,;:]\s|[\uff0c\uff1b\uff1a\u3001]")
 """The end of a clause. No space follows the full-width signs."""
 LONGEST_PAUSE_S = 10.0
+MAX_PAUSES = 64
+"""Most pauses of a request, or of an utterance of live text."""
+MAX_PAUSES_S = 60.0
+"""Most seconds of these pauses together."""
+SHOWN_CHARS = 64
+"""Most characters of a wrong tag that a message repeats."""
 LANGUAGE_CODES = {
     "chinese": "zh",
     "english": "en",
@@ -27,6 +34,8 @@ LANGUAGE_CODES = {
 
 NAMES_OF_CODES = {code: name for name, code in LANGUAGE_CODES.items()}
 
+TOO_MANY_PAUSES = "too_many_pauses"
+"""Code of the error about pauses that are too many, or too long together."""
 Part = str | float
 """Text to speak, or seconds of silence."""
 
@@ -41,19 +50,50 @@ def is_speakable(text: str) -> bool:
     return any(char.isalnum() for char in PAUSE_TAG.sub("", text))
 
 
+class PauseBudget:
+    """Counts the pauses of one request, and their seconds."""
+
+    def __init__(self) -> None:
+        self._pauses = 0
+        self._seconds = 0.0
+
+    def take(self, tag: str) -> float:
+        """Seconds of a pause tag, which count from now on. A wrong tag counts as a pause without seconds.
+
+        Raises:
+            ApiError: 400, the tag has no length or too great a length, or the pauses are too many or too long together.
+        """
+        self._pauses += 1
+        if self._pauses > MAX_PAUSES:
+            raise invalid("input", f"There are more than {MAX_PAUSES} pauses, which is the most", TOO_MANY_PAUSES)
+        seconds = checked_pause_s(tag)
+        if self._seconds + seconds > MAX_PAUSES_S:
+            message = f"The pauses are longer than {MAX_PAUSES_S:g} s together, which is the most"
+            raise invalid("input", message, TOO_MANY_PAUSES)
+        self._seconds += seconds
+        return seconds
+
+
+def pause_tags(text: str) -> list[str]:
+    """The pause tags of a written text, also those that <break> stands for."""
+    breaks = (pause_of_break(tag[0]) for tag in BREAK_TAG.finditer(text))
+    return [*(tag[0] for tag in PAUSE_TAG.finditer(text)), *breaks]
+
+
 def parts_of(text: str, language: str, max_part_chars: int) -> list[Part]:
     """Texts and pauses in order. A text that is short and without pause tags is one part, unchanged.
 
     Text without a letter or a digit, such as signs between two pauses, is no part: a model would invent words for it.
 
     Raises:
-        ApiError: a tag has no length or too great a length.
+        ApiError: 400, as PauseBudget.take.
     """
+    budget = PauseBudget()
     parts: list[Part] = []
     spoken_to = 0
     for tag in PAUSE_TAG.finditer(text):
         parts += split_long(text[spoken_to : tag.start()], language, max_part_chars)
-        parts.append(checked_pause_s(tag[0]))
+        parts.append(budget.take(tag[0]))
         spoken_to = tag.end()
     parts += split_long(text[spoken_to:], language, max_part_chars)
     return [part for part in parts if isinstance(part, float) or is_speakable(part)]
@@ -66,10 +106,11 @@ def checked_pause_s(tag: str) -> float:
         ApiError: 400, the tag has no length or too great a length.
     """
     seconds = pause_s(tag)
+    shown = tag if len(tag) <= SHOWN_CHARS else f"{tag[:SHOWN_CHARS]}..."
     if seconds is None:
-        raise invalid("input", f"{tag} is not a pause; write [pause:0.5s] or [pause:500ms]")
+        raise invalid("input", f"{shown} is not a pause; write [pause:0.5s] or [pause:500ms]")
     if seconds > LONGEST_PAUSE_S:
-        raise invalid("input", f"{tag} is too long; the longest pause is {LONGEST_PAUSE_S:g} s")
+        raise invalid("input", f"{shown} is too long; the longest pause is {LONGEST_PAUSE_S:g} s")
     return seconds
 
 

@@ -1,21 +1,34 @@
 """What a request may cost: numbers, lengths, pauses and bodies are bounded, and a refusal names the field."""
 
+import base64
+import errno
 import gzip
 import json
 import tracemalloc
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
+from pydantic import ValidationError
 from vivavoce_engine import Rejected
+from vivavoce_engine.fake_runner import FAKE_INFO
 from vivavoce_engine.voices.blends import blend_embeddings, parse_blend
 from vivavoce_server import ServerConfig, create_app
+from vivavoce_server.elevenlabs_options import seed_of
 from vivavoce_server.errors import ApiError
-from vivavoce_server.json_bodies import MAX_ESCAPES, MAX_KEYS, MAX_SMALL_BYTES, MAX_VALUES, parse_json
+from vivavoce_server.jobs import prepare
+from vivavoce_server.json_bodies import MAX_ESCAPES, MAX_KEYS, MAX_QUOTES, MAX_VALUES, parse_json
+from vivavoce_server.live.elevenlabs_multi import inactivity_of
+from vivavoce_server.metrics import SpeechMeter
+from vivavoce_server.references import decode_audio
 from vivavoce_server.schemas import SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
+from vivavoce_server.speech import Speech
+from vivavoce_server.whole_files import InBase64, WholeFile
 
 from tests.support.live_server import LiveServer, fake_engine, live_server
+from tests.support.live_text import plan_for, record
 
 SPEECH = "/v1/audio/speech"
 ELEVENLABS = "/v1/text-to-speech/heart"
@@ -84,8 +97,6 @@ def test_the_edges_of_each_range_are_served(server: LiveServer, fields: dict[str
 
 
 async def test_a_temperature_near_zero_is_zero() -> None:
-    from vivavoce_server.jobs import prepare
-
     service = Service({"fake": fake_engine()}, ServerConfig())
     jobs = [prepare(SpeechRequest(input="Hi", temperature=given), service) for given in (0.0, 1e-38, 0.0099, 0.01)]
     drawn = [job.options_without_voice.sampling.talker.temperature for job in jobs]
@@ -118,16 +129,12 @@ def test_every_number_of_the_document_has_a_range_and_every_text_and_list_a_leng
 
 @pytest.mark.parametrize("seed", ["\u00b2", "\u0663", "9" * 5000, "-1", "1.5", str(2**63), ""])
 def test_the_seed_of_a_query_is_a_number_in_ascii(seed: str) -> None:
-    from vivavoce_server.elevenlabs_options import seed_of
-
     with pytest.raises(ApiError, match=r"seed is a whole number from 0 to 9223372036854775807") as refused:
         seed_of(seed)
     assert refused.value.detail.param == "seed"
 
 
 def test_a_seed_of_a_query_is_taken() -> None:
-    from vivavoce_server.elevenlabs_options import seed_of
-
     assert [seed_of(seed) for seed in ("0", "0042", str(2**63 - 1))] == [0, 42, 2**63 - 1]
 
 
@@ -139,8 +146,6 @@ def test_a_token_of_a_page_is_a_short_number(server: LiveServer, token: str) -> 
 
 @pytest.mark.parametrize("timeout", ["\u00b2", "\u0663", "9" * 5000, "0", "-1", "nan", ""])
 def test_a_time_of_inactivity_is_a_short_number(timeout: str) -> None:
-    from vivavoce_server.live.elevenlabs_multi import inactivity_of
-
     with pytest.raises(ApiError, match="whole number of seconds"):
         inactivity_of(timeout)
 
@@ -218,7 +223,7 @@ def test_codes_of_languages(given: str, language: str) -> None:
         (b"[" * (MAX_VALUES + 1), "values"),
         (b"{" + b'"a":1,' * (MAX_KEYS + 1) + b'"a":1}', "keys"),
         (b'{"a":"' + b"\\n" * (MAX_ESCAPES + 1) + b'"}', "escaped"),
-        (b"[" + b'"' * (MAX_SMALL_BYTES + 1) + b"]", "besides its recordings"),
+        (b"[" + b'"' * (MAX_QUOTES + 1) + b"]", "quotation marks"),
         (b'{"a":[' + b",".join([b"9" * 4000] * 600) + b"]}", "besides its recordings"),
         (b'{"a":' + b"9" * 5000 + b"}", "5000 digits"),
         (b"[" * 100_000, "nested too deeply"),
@@ -261,8 +266,6 @@ def test_bodies_of_the_largest_requests_are_parsed() -> None:
     ],
 )
 def test_the_first_error_is_all_that_a_body_costs(fields: dict[str, Any], param: str) -> None:
-    from pydantic import ValidationError
-
     tracemalloc.start()
     try:
         with pytest.raises(ValidationError) as refused:
@@ -313,3 +316,183 @@ def test_an_embedding_of_a_form_costs_as_little() -> None:
         form = {"name": "ada", "consent": "I agree", "speaker_embedding": "[" + "{}," * 200_000 + "{}]"}
         response = httpx.post(f"{server.url}/v1/audio/voices", files={"x": b""} | {}, data=form)
     assert response.status_code == 400
+
+
+# ---- pauses
+
+TOO_MANY = "There are more than 64 pauses, which is the most"
+TOO_LONG = "The pauses are longer than 60 s together, which is the most"
+LONG_TAG = "Hi.[pause:" + "x" * 150 + "]"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Hi." + "[pause:10s]" * 7, TOO_LONG),
+        ("Hi." + "[pause:10s]" * 370, TOO_LONG),
+        ("Hi." + "[pause:10s]" * 6 + "[pause:1ms]", TOO_LONG),
+        ("Hi." + "[pause:1ms]" * 65, TOO_MANY),
+        ("Hi." + '<break time="10s"/>' * 7, TOO_LONG),
+        ("Hi." + "<break/>" * 65, TOO_MANY),
+        ("Hi.[pause:10.001s]", "the longest pause is 10 s"),
+        (LONG_TAG, "is not a pause"),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+def test_pauses_have_a_budget(server: LiveServer, text: str, says: str, stream: bool) -> None:
+    given = {**GOOD, "input": text, "normalize": ["markup"], "stream": stream}
+    response = httpx.post(server.url + SPEECH, json=given)
+    assert refusal(response) == (400, "input")
+    assert says in response.json()["error"]["message"]
+    assert len(response.content) < 300
+
+
+def test_pauses_within_the_budget_are_spoken(server: LiveServer) -> None:
+    spoken = httpx.post(server.url + SPEECH, json={**GOOD, "input": "[pause:10s]" * 6 + "Hi.", "stream": False})
+    assert spoken.status_code == 200
+    assert len(spoken.content) > 60 * 24_000 * 2
+
+
+def test_elevenlabs_names_its_text(server: LiveServer) -> None:
+    response = httpx.post(server.url + ELEVENLABS, json={"text": "Hi." + '<break time="10s"/>' * 7})
+    assert refusal(response) == (400, "text")
+
+
+def test_the_pauses_of_a_batch_are_those_of_one_request(server: LiveServer) -> None:
+    url = f"{server.url}{SPEECH}/batch"
+    items = [{"input": "Hi.[pause:10s]"}] * 7
+    response = httpx.post(url, json={"voice": "heart", "items": items})
+    assert refusal(response) == (400, "items[6].input")
+    assert response.json()["error"]["message"] == TOO_LONG
+    wrong = httpx.post(url, json={"voice": "heart", "items": [{"input": "Hi.[pause:long]"}, {"input": "Hi."}]}).json()
+    assert [result["status_code"] for result in wrong["results"]] == [400, 200]
+
+
+async def test_too_many_pauses_of_live_text_are_passed_over_and_told_once() -> None:
+    recorded = await record(plan_for(FAKE_INFO), ["One." + "[pause:10s]" * 90 + " Two."])
+    assert recorded.parts == ["One.", *[10.0] * 6, "Two."]
+    assert [error.message for error in recorded.errors] == [f"{TOO_LONG}. Further tags are passed over"]
+
+
+# ---- whole files
+
+
+LONG = "The quick brown fox jumps over the lazy dog near the river. "
+WHOLE: dict[str, Any] = {"input": LONG, "voice": "heart", "seed": 3, "sample_rate": 48000}
+
+
+@pytest.mark.parametrize("response_format", ["wav", "flac", "mp3", "pcm"])
+def test_a_whole_file_is_the_same_in_memory_and_on_the_disk(
+    server: LiveServer, response_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {**WHOLE, "response_format": response_format, "stream": False}
+    in_memory = httpx.post(server.url + SPEECH, json=given)
+    monkeypatch.setattr(WholeFile.__init__, "__defaults__", (1000,))
+    on_disk = httpx.post(server.url + SPEECH, json=given)
+    assert in_memory.status_code == 200
+    assert on_disk.content == in_memory.content
+    assert len(on_disk.content) == int(on_disk.headers["Content-Length"]) > 1000
+
+
+async def test_a_file_past_its_limit_is_on_the_disk_and_in_base64_the_same() -> None:
+    content = bytes(range(256)) * 3001
+    for held_bytes in (100, 2**20):
+        with WholeFile(held_bytes) as file:
+            for start in range(0, len(content), 7777):
+                await file.append(content[start : start + 7777])
+            await file.complete(lambda head, size: size.to_bytes(4) + head[4:])
+            expected = len(content).to_bytes(4) + content[4:]
+            assert b"".join([block async for block in file.blocks()]) == expected
+            encoded = b"".join([block async for block in InBase64(file).blocks()])
+            assert base64.b64decode(encoded) == expected
+            assert len(encoded) == InBase64(file).size
+            await file.clear()
+            await file.append(b"ab")
+            assert [block async for block in file.blocks()] == [b"ab"]
+
+
+async def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with WholeFile(10) as file:
+        monkeypatch.setattr(file._file, "rollover", full)
+        monkeypatch.setattr(file._file, "_check", full)
+        with pytest.raises(ApiError, match="No space left on device") as refused:
+            await file.append(b"a" * 11)
+    assert refused.value.status == 507
+
+
+async def test_whole_speech_holds_little_memory() -> None:
+    """A pause of a minute at 48 kHz and a quarter of the speed: 23 MB of wav, of which 8 MiB may be held."""
+    text = "[pause:10s]" * 6 + "Hi."
+    request = SpeechRequest(input=text, voice="heart", response_format="pcm", sample_rate=48000, speed=4.0)
+    engine = fake_engine()
+    service = Service({"fake": engine}, ServerConfig())
+    engine.start()
+    try:
+        job = await prepare(request, service).read()
+        tracemalloc.start()
+        with WholeFile(2**20) as file, Speech(job, await job.find_voice(), SpeechMeter(service.metrics, "fake")) as it:
+            await it.whole(file)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+            assert file.size > 5 * 2**20
+    finally:
+        tracemalloc.stop()
+        engine.stop()
+    assert peak_bytes < 64 * 2**20
+
+
+def test_the_files_of_a_batch_are_those_of_single_requests(server: LiveServer) -> None:
+    options = {"voice": "heart", "seed": 3, "response_format": "wav"}
+    texts = ["One.", LONG, "[pause:2s] Three."]
+    items = [{"input": text} for text in texts] + [{"input": "..."}]
+    batch = httpx.post(f"{server.url}{SPEECH}/batch", json={**options, "items": items})
+    results = batch.json()["results"]
+    assert [result["status"] for result in results] == ["success"] * 3 + ["error"]
+    assert results[3]["audio_data"] is None
+    assert int(batch.headers["Content-Length"]) == len(batch.content)
+    for text, result in zip(texts, results, strict=False):
+        single = httpx.post(server.url + SPEECH, json={**options, "input": text, "stream": False})
+        assert base64.b64decode(result["audio_data"]) == single.content
+
+
+def test_a_whole_file_inside_json(server: LiveServer) -> None:
+    query = {"output_format": "wav_24000"}
+    whole = httpx.post(f"{server.url}{ELEVENLABS}", params=query, json={"text": LONG, "seed": 3})
+    timed = httpx.post(f"{server.url}{ELEVENLABS}/with-timestamps", params=query, json={"text": LONG, "seed": 3})
+    assert base64.b64decode(timed.json()["audio_base64"]) == whole.content
+
+
+# ---- recordings in base64
+
+RECORDING = bytes(range(256)) * 3 + b"\xfb\xff\xfe\x00"
+PLAIN = base64.b64encode(RECORDING).decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PLAIN,
+        PLAIN.rstrip("="),
+        base64.urlsafe_b64encode(RECORDING).decode(),
+        base64.urlsafe_b64encode(RECORDING).decode().rstrip("="),
+        base64.encodebytes(RECORDING).decode(),
+        base64.encodebytes(RECORDING).decode().replace("\n", "\r\n"),
+        f"  {PLAIN}\n",
+        f"data:audio/wav;base64,{PLAIN}",
+        f"DATA:audio/wav;BASE64,{PLAIN.rstrip('=')}",
+        "data:audio/wav;base64," + quote(PLAIN, safe=""),
+        f"data:;base64,{PLAIN}",
+        "data:audio/wav;base64," + PLAIN.replace("+", "%2b").replace("/", "%2f").replace("=", "%3d"),
+    ],
+)
+def test_every_form_of_base64_is_taken(text: str) -> None:
+    assert decode_audio(text) == RECORDING
+
+
+@pytest.mark.parametrize("text", ["", "=", "A", "AAAAA", "a\u00e4", "QUJ!", "QUJD%41", "data:audio/wav,AAAA", "data:,"])
+def test_other_text_is_no_base64(text: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        decode_audio(text)
+    assert refused.value.detail.param == "ref_audio"

@@ -19,7 +19,7 @@ from vivavoce_server.live.closing import fault
 from vivavoce_server.live.cutting import PartCutter
 from vivavoce_server.live.plan import LivePlan
 from vivavoce_server.reading import CHARS_A_JOB, can_begin, check_speakable, in_worker, nothing_to_speak, warnings_of
-from vivavoce_server.text_parts import checked_pause_s, is_speakable
+from vivavoce_server.text_parts import TOO_MANY_PAUSES, PauseBudget, is_speakable
 
 Part = AudioStream | Silence
 """The speech of a part, or the pause that it is."""
@@ -45,6 +45,8 @@ class LiveText:
         self._report = report
         self._reading: Reading = plan.text.start()
         self._cutter = PartCutter(plan.max_part_chars)
+        self._pauses = PauseBudget()
+        self._has_too_many_pauses = False
         self._unread = ""
         self._complete = False
         self._arrived = asyncio.Event()
@@ -128,15 +130,22 @@ class LiveText:
 
     def _pause(self, tag: Traced) -> None:
         try:
-            seconds = checked_pause_s(tag.text)
+            seconds = self._pauses.take(tag.text)
         except ApiError as error:
-            message = f"{error.detail.message}. The tag is passed over"
-            self._report(fault(message, "invalid_value", "text"))
-            self._cutter.pass_over()
+            self._pass_over(error.detail)
             return
         self._end_part(self._cutter.end_part())
         self._reached = tag.ends[-1]
         self._put(Silence(seconds * self._speed))
+
+    def _pass_over(self, detail: ErrorDetail) -> None:
+        """Leaves out a pause tag, and reports why. That there are too many is reported once."""
+        self._cutter.pass_over()
+        if detail.code != TOO_MANY_PAUSES:
+            self._report(fault(f"{detail.message}. The tag is passed over", "invalid_value", "text"))
+        elif not self._has_too_many_pauses:
+            self._has_too_many_pauses = True
+            self._report(fault(f"{detail.message}. Further tags are passed over", TOO_MANY_PAUSES, "text"))
 
     async def _speak(self, text: str, word_ends: bool) -> None:
         if not text:
