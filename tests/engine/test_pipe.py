@@ -1,5 +1,7 @@
 """Messages between processes arrive as they were sent, with arrays of any kind."""
 
+import fcntl
+import resource
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,3 +62,24 @@ def test_an_end_that_is_gone_is_the_end_of_the_messages(ends: tuple[Pipe, Pipe])
     ends[0].close()
     with pytest.raises(EOFError, match="gone"):
         ends[1].receive()
+
+
+def test_it_waits_at_a_high_descriptor(ends: tuple[Pipe, Pipe]) -> None:
+    """A server with a thousand clients has no other."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
+    here, there = socket.socketpair()
+    high = Pipe(socket.socket(fileno=fcntl.fcntl(here.fileno(), fcntl.F_DUPFD, 2000)))
+    here.close()
+    try:
+        assert not high.has_message(0)
+        assert not high.has_message(0.001)
+        Pipe(there).send("hello")
+        assert high.has_message(None)
+        assert high.receive() == "hello"
+        there.close()
+        assert high.has_message(None), "the end counts as one"
+    finally:
+        high.close()
+        there.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -59,6 +59,10 @@ def test_lossy_formats_sound_alike(container: str, codec: str, rate: int) -> Non
     assert abs(peaks[0] - peaks[1]) <= 1
 
 
+def test_eight_channels_are_taken() -> None:
+    assert np.allclose(read_reference(wav(np.stack([VOICE] * 8))), read_reference(wav(VOICE)), atol=1e-6)
+
+
 def test_channels_are_averaged() -> None:
     left, right = voice_like(1, 1.5), voice_like(2, 1.5)
     mono = read_reference(wav(np.stack([left, right])))
@@ -142,6 +146,7 @@ BAD: list[tuple[str, Callable[[Samples], bytes], str]] = [
     ("no such codec", lambda x: patched(wav(x), 20, "<H", 0x7777), "holds no audio that can be decoded"),
     ("no bits", lambda x: patched(wav(x), 34, "<H", 0), "holds no audio that can be decoded"),
     ("65535 channels", lambda x: patched(wav(x), 22, "<H", 65535), "is no audio file"),
+    ("9 channels", lambda x: wav(np.stack([x] * 9)), "has 9 channels; the most is 8"),
     ("1 Hz", lambda x: patched(wav(x), 24, "<I", 1), "has a sample rate of 1 Hz"),
     ("268 MHz", lambda x: patched(wav(x), 24, "<I", 0x0FFFFFFF), "has a sample rate of 268435455 Hz"),
     ("a header that promises less", lambda x: patched(wav(x), 40, "<I", 10), "at least 1 s"),

@@ -5,6 +5,7 @@ Large arrays are sent from their own memory instead of being copied into the pic
     number of lengths, u32 | lengths in bytes, u64 each: of the pickle, then of each array | pickle | arrays
 """
 
+import math
 import pickle
 import select
 import socket
@@ -72,7 +73,9 @@ class Pipe:
 
     def has_message(self, timeout_s: float | None) -> bool:
         """True if a message, or the end of all messages, arrives within the time. None waits without limit."""
-        return bool(select.select([self._socket], [], [], timeout_s)[0])
+        ready = select.poll()  # select itself takes no descriptor from 1024 on
+        ready.register(self._socket, select.POLLIN)
+        return bool(ready.poll(None if timeout_s is None else math.ceil(timeout_s * 1000)))
 
     def receive(self) -> object:
         """The next message. Raises EOFError when the other end is closed."""

@@ -12,12 +12,21 @@ from collections.abc import Iterator
 import av
 import numpy as np
 import soxr
+from av.codec.codec import Codec, UnknownCodecError, codecs_available
 from numpy.typing import NDArray
 
 from vivavoce_engine.checkpoint.files import REFERENCE_SAMPLE_RATE
 from vivavoce_engine.errors import Rejected
 
 Samples = NDArray[np.float32]
+
+
+def is_audio_decoder(name: str) -> bool:
+    try:
+        return Codec(name, "r").type == "audio"
+    except UnknownCodecError:  # it only encodes
+        return False
+
 
 MAX_BYTES = 10 * 2**20
 MIN_S, MAX_S = 1.0, 30.0
@@ -36,6 +45,14 @@ TRIM_RATIO = 10 ** (-50 / 20)
 TRIM_MARGIN_SAMPLES = REFERENCE_SAMPLE_RATE // 5
 """Silence that is kept at both ends."""
 FORMATS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,flac,flv,loas,matroska,webm,mov,mp4,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
+
+MAX_STREAMS = 16
+"""Maximum number of streams in a file. A video of a phone has up to 8."""
+MAX_CHANNELS = 8
+"""Maximum number of channels: those of 7.1 sound."""
+AUDIO_CODECS = ",".join(name for name in sorted(codecs_available) if is_audio_decoder(name))
+"""The decoders that FFmpeg may open while it examines a file. Pictures and films stay closed."""
+OPEN_OPTIONS = {"format_whitelist": FORMATS, "codec_whitelist": AUDIO_CODECS, "max_streams": str(MAX_STREAMS)}
 
 
 def read_reference(data: bytes) -> Samples:
@@ -64,11 +81,12 @@ def decode(data: bytes) -> tuple[Samples, int]:
     pieces: list[Samples] = []
     count = rate = 0
     try:
-        with av.open(io.BytesIO(data), options={"format_whitelist": FORMATS}, metadata_errors="ignore") as container:
+        with av.open(io.BytesIO(data), options=OPEN_OPTIONS, metadata_errors="ignore") as container:
             assert isinstance(container, av.container.InputContainer)
             for frame in decode_frames(container):
                 with np.errstate(invalid="ignore", over="ignore"):  # infinite samples are rejected below
-                    pieces.append(frame.to_ndarray().mean(axis=0, dtype=np.float32))
+                    channels = frame.to_ndarray().reshape(-1, frame.layout.nb_channels).T
+                    pieces.append(channels.mean(axis=0, dtype=np.float32))
                 rate = rate or frame.sample_rate
                 count += frame.samples
                 if rate not in SAMPLE_RATES_HZ:
@@ -89,10 +107,13 @@ def decode(data: bytes) -> tuple[Samples, int]:
 
 
 def decode_frames(container: av.container.InputContainer) -> Iterator[av.AudioFrame]:
-    """Decodes the first audio stream into frames of float32 [channels, samples]."""
+    """Decodes the first audio stream into frames of float32, the channels of a sample side by side.
+
+    PyAV reads beyond its memory if each of 8 channels or more has a plane of its own.
+    """
     if not container.streams.audio or container.streams.audio[0].codec_context is None:
         raise rejected_audio("holds no audio that can be decoded")
-    to_float = av.AudioResampler(format="fltp")
+    to_float = av.AudioResampler(format="flt")
     packets = damaged = 0
     for packet in container.demux(container.streams.audio[0]):
         packets += 1
@@ -102,6 +123,8 @@ def decode_frames(container: av.container.InputContainer) -> Iterator[av.AudioFr
             damaged += 1
             continue
         for frame in frames:
+            if frame.layout.nb_channels > MAX_CHANNELS:
+                raise rejected_audio(f"has {frame.layout.nb_channels} channels; the most is {MAX_CHANNELS}")
             yield from to_float.resample(frame)
     if damaged > 1 + MAX_DAMAGED_SHARE * packets:
         raise rejected_audio("is damaged")

@@ -17,6 +17,17 @@ from vivavoce_engine.voices.reference_audio import Samples, rejected_audio
 
 READ_TIMEOUT_S = 30.0
 """Time limit for one file, of which at most half a minute is decoded. Includes the start of the process."""
+EXIT_S = 0.2
+"""Time that a process has to exit by itself once its pipe is closed."""
+TOO_LONG = "takes too long to read"
+NO_MEMORY_STATUS = 3
+"""Exit status of the process after an allocation that has failed. It may hold memory that FFmpeg has not given back."""
+NO_TIME_STATUS = -24
+"""SIGXCPU, which ends a process that has used up its time."""
+REASONS: dict[int | None, str] = {
+    NO_MEMORY_STATUS: "takes more memory than a recording needs",
+    NO_TIME_STATUS: TOO_LONG,
+}
 
 
 class ReferenceReader:
@@ -25,44 +36,59 @@ class ReferenceReader:
     def __init__(self, timeout_s: float = READ_TIMEOUT_S) -> None:
         self.timeout_s = timeout_s
         self._pipe: Pipe | None = None
-        self._end: Callable[[], object] = lambda: None
+        self._end: Callable[[], int | None] = lambda: None
         self.pid: int | None = None
         """Process id, None while there is no process."""
 
     def read(self, data: bytes) -> Samples:
         """Decodes a file into mono samples [n] float32 at 24 kHz, as `read_reference`.
 
+        A process that breaks is not the file's fault if it has read other files before. A new one then tries again.
+
         Raises:
-            Rejected: as by `read_reference`, or the file broke the process or took too long.
+            Rejected: as by `read_reference`, or the file broke a new process or took too long.
         """
-        pipe = self._pipe or self._start()
+        is_new = self._pipe is None
         try:
-            pipe.send(data)
-            if not pipe.has_message(self.timeout_s):
-                raise TimeoutError
-            answer = pipe.receive()
-        except (EOFError, OSError) as error:
+            answer = self._ask(data)
+        except TimeoutError as error:
             self.close()
-            what = "takes too long to read" if isinstance(error, TimeoutError) else "is no audio file that can be read"
-            raise rejected_audio(what) from error
+            raise rejected_audio(TOO_LONG) from error
+        except (EOFError, OSError) as error:
+            status = self.close()
+            if not is_new and status != NO_TIME_STATUS:  # each file has its own time
+                return self.read(data)
+            raise rejected_audio(REASONS.get(status, "is no audio file that can be read")) from error
         if isinstance(answer, Rejected):
             raise answer
         assert isinstance(answer, np.ndarray)
         return answer
 
+    def _ask(self, data: bytes) -> object:
+        pipe = self._pipe or self._start()
+        pipe.send(data)
+        if not pipe.has_message(self.timeout_s):
+            raise TimeoutError
+        return pipe.receive()
+
     def _start(self) -> Pipe:
         process, end = spawn_module("vivavoce_engine.voices.reference_process")
         self._pipe, self.pid = Pipe(end), process.pid
-        self._end = weakref.finalize(self, close_and_kill, process, self._pipe)  # at the reader's end or the program's
+        self._end = weakref.finalize(self, close_and_end, process, self._pipe)  # at the reader's end or the program's
         return self._pipe
 
-    def close(self) -> None:
-        """Ends the process, if one runs."""
-        self._end()
+    def close(self) -> int | None:
+        """Ends the process. Returns its exit status, negative for a signal; None if none runs."""
+        status = self._end()
         self._pipe = self.pid = None
+        return status
 
 
-def close_and_kill(process: "subprocess.Popen[bytes]", pipe: Pipe) -> None:
+def close_and_end(process: "subprocess.Popen[bytes]", pipe: Pipe) -> int:
+    """Ends a process and returns its exit status. One that has closed its end of the pipe is about to exit."""
     pipe.close()
-    process.kill()
-    process.wait()
+    try:
+        return process.wait(EXIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
