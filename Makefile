@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server text clients eval voice tests deploy bench examples
 
-.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets fuzz audit bench voice clean
+.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack fuzz audit bench voice clean
 .PHONY: test-pins refresh-pins
 
 run: $(VENV)/.server
@@ -92,6 +92,11 @@ soak: $(VENV)/.dev
 # Live sockets that stay open for MINUTES, on the fake engine: none may be cut off, and SIGTERM is told to all at once.
 soak-sockets: $(VENV)/.dev
 	$(BIN)/python -m tests.soak.sockets --minutes $(MINUTES)
+
+# Hostile inputs beside three good listeners, for MINUTES altogether; MODEL=fake needs no voice. Bounds: tests/attack/judge.py.
+MODEL ?= shipped
+attack: $(VENV)/.dev
+	$(BIN)/python -m tests.attack --minutes $(MINUTES) --model $(MODEL)
 
 FUZZ_INPUTS ?= 100000
 fuzz: $(VENV)/.dev

@@ -1,0 +1,99 @@
+"""Bounds that a server must keep under attack, and the table of an attack.
+
+First audio is judged by the median over several utterances of one kind of listener, against the median of the same
+kind in an undisturbed run, or LEAST_BASELINE_S if that is longer: one slow moment of a busy machine breaks no bound.
+The event loop's largest delay is judged by the upper edge of its bucket in the server's metric.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+MOST_RATIO = 3.0
+LEAST_BASELINE_S = 0.1
+MORE_MIB = 384.0
+"""Most MiB that a process may hold above the most of the undisturbed run; all of a process that is new."""
+MOST_LAG_S = 0.5
+"""Of the event loop. The product's own bound is 0.05 s; a machine that has other work delays any process by more."""
+TRY_LATER = frozenset({"503", "507"})
+FAULTS = frozenset({"ws 1011", "never answered", "the attacker failed"})
+"""Answers that are faults. A lost connection (1006) is none: the attacker may have cut it."""
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """The baseline: medians of first audio in seconds by listener, most MiB by process."""
+
+    first_audio_s: Mapping[str, float]
+    most_mib: Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """All that was measured while one hostile input was sent."""
+
+    name: str
+    first_audio_s: Mapping[str, Sequence[float]]
+    most_mib: Mapping[int, float]
+    answers: Mapping[str, int]
+    largest_lag_s: float | None = None
+    slowest_health_s: float = 0.0
+    restarts: float = 0.0
+    faults: Sequence[str] = field(default_factory=tuple)
+    """What the listeners lost, and what the watch saw."""
+
+
+def ratios(attack: Attack, undisturbed: Undisturbed) -> dict[str, float]:
+    """Median first audio of each listener, as a multiple of the undisturbed one's. Infinite for one that heard none."""
+    return {
+        name: median(times) / max(undisturbed.first_audio_s[name], LEAST_BASELINE_S) if times else float("inf")
+        for name, times in attack.first_audio_s.items()
+    }
+
+
+def more_mib(attack: Attack, undisturbed: Undisturbed) -> float:
+    """The largest growth of a process, in MiB."""
+    return max((held - undisturbed.most_mib.get(pid, 0.0) for pid, held in attack.most_mib.items()), default=0.0)
+
+
+def broken(attack: Attack, undisturbed: Undisturbed) -> list[str]:
+    """The bounds that an attack broke, in words."""
+    found = [
+        f"first audio of the {name} took {ratio:.1f} times as long"
+        for name, ratio in ratios(attack, undisturbed).items()
+        if ratio > MOST_RATIO
+    ]
+    if (grown := more_mib(attack, undisturbed)) > MORE_MIB:
+        found.append(f"a process held {grown:.0f} MiB more")
+    if attack.largest_lag_s is not None and attack.largest_lag_s > MOST_LAG_S:
+        found.append(f"the event loop was late by more than {MOST_LAG_S:g} s")
+    if attack.restarts:
+        found.append(f"the engine was restarted {attack.restarts:.0f} times")
+    for answer, count in sorted(attack.answers.items()):
+        if (answer.startswith("5") and answer not in TRY_LATER) or answer in FAULTS:
+            found.append(f"{count} times the answer {answer}")
+    return [f"{attack.name}: {fault}" for fault in (*found, *attack.faults)]
+
+
+HEADINGS = ("hostile input", "first audio", "loop lag", "/health", "memory", "restarts", "answers", "bounds")
+
+
+def row(attack: Attack, undisturbed: Undisturbed) -> str:
+    """The line of an attack in the table, in Markdown."""
+    lag = "?" if attack.largest_lag_s is None else f"≤ {attack.largest_lag_s:g} s"
+    answers = ", ".join(f"{count} of {answer}" for answer, count in sorted(attack.answers.items()))
+    cells = (
+        attack.name,
+        f"{max(ratios(attack, undisturbed).values(), default=0.0):.1f} x",
+        lag,
+        f"{attack.slowest_health_s:.2f} s",
+        f"+{more_mib(attack, undisturbed):.0f} MiB",
+        f"{attack.restarts:.0f}",
+        answers,
+        "BROKEN" if broken(attack, undisturbed) else "kept",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def head() -> str:
+    return f"| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}"

@@ -1,0 +1,43 @@
+"""Every field of every route and socket, at and beyond its edges: no fault, no endless speech, an error that names it.
+
+The requests are made from the OpenAPI document, and from the models of the sockets' messages.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from vivavoce_engine import Engine, EngineConfig, VoiceStore
+from vivavoce_engine.fake_runner import FakeRunner, fake_voices
+from vivavoce_server import ServerConfig, create_app
+
+from tests.support.edge_requests import OWN_BODY, fault_of, operations, requests_at_edges
+from tests.support.live_server import LiveServer, live_server
+from tests.support.waiting import HUNG_S
+
+DOCUMENT: dict[str, Any] = create_app(Engine(FakeRunner(), EngineConfig()), ServerConfig()).openapi()
+OPERATIONS = [(method, path, operation) for method, path, operation in operations(DOCUMENT)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    folder: Path = tmp_path_factory.mktemp("voices")
+    engine = Engine(FakeRunner(), EngineConfig(), fake_voices(VoiceStore(folder, max_voices=50)))
+    with live_server(engine) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "operation"), OPERATIONS, ids=[f"{way} {path}" for way, path, _ in OPERATIONS]
+)
+def test_a_route_at_its_edges(server: LiveServer, method: str, path: str, operation: dict[str, Any]) -> None:
+    faults: list[str] = []
+    with httpx.Client(base_url=server.url, timeout=HUNG_S, trust_env=False) as http:
+        for asked in requests_at_edges(DOCUMENT, method, path, operation):
+            fault = fault_of(asked, asked.send(http))
+            faults += [] if fault is None else [fault]
+        good = http.post("/v1/audio/speech", json=OWN_BODY)
+    assert not faults, "\n".join(faults)
+    assert (good.status_code, len(good.content) > 0) == (200, True)
