@@ -217,6 +217,8 @@ def validation_detail(path: tuple[str | int, ...], kind: str, reason: str) -> Er
     match kind:
         case "extra_forbidden":
             message, code = f"Unknown field: {param}", "unknown_parameter"
+        case "missing" if param is not None and str(path[-1]) not in param:
+            message, code = f"{param}: Missing required field: {path[-1]}", "missing_required_parameter"
         case "missing":
             message, code = f"Missing required field: {param or 'the body'}", "missing_required_parameter"
         case "json_invalid":

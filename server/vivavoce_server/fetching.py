@@ -133,7 +133,7 @@ async def _read(response: httpx.Response) -> bytes | str:
         raise refused("could not be fetched: it is sent packed")
     length = response.headers.get("content-length", "0")
     content = bytearray()
-    if length.isdecimal() and int(length) <= MAX_REFERENCE_BYTES:
+    if length.isdecimal() and len(length) < 16 and int(length) <= MAX_REFERENCE_BYTES:
         async for piece in response.aiter_raw():
             content += piece
             if len(content) > MAX_REFERENCE_BYTES:

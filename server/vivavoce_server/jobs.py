@@ -12,7 +12,7 @@ from vivavoce_text import PAUSE_TAG, Spoken
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import LeadingSilenceChoice, ServerConfig
 from vivavoce_server.errors import invalid, rejected_as
-from vivavoce_server.reading import TextPlan, check_speakable, nothing_to_speak, plan_text, read, warnings_of
+from vivavoce_server.reading import TextPlan, check_speakable, in_worker, nothing_to_speak, plan_text, read, warnings_of
 from vivavoce_server.references import References
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
@@ -73,6 +73,10 @@ class SpeechJob:
         request = self.request
         assert isinstance(request, SpeechRequest), "the text of this job arrives later"
         spoken = await read(self.text_plan, request.input)
+        return await in_worker(self._of_text, request, spoken)
+
+    def _of_text(self, request: SpeechRequest, spoken: Spoken) -> "SpeechJob":
+        """The job of a text that has been read. Raises as `read`."""
         check_speakable(self.text_plan, request.input, spoken)
         # A pause lasts as long as its tag says, at any speed.
         parts: list[str | Silence] = [

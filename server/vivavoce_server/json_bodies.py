@@ -18,7 +18,9 @@ from starlette.responses import Response
 from vivavoce_server.errors import HTTP_CODES, ApiError
 
 MAX_VALUES = 2**17
-"""Most values of a body, counted as commas and opening brackets. A batch of 32 embeddings has half as many."""
+"""Most values of a body, counted as commas. A batch of 32 embeddings has half as many."""
+MAX_LISTS = 2**14
+"""Most objects and lists of a body, counted as opening brackets."""
 MAX_KEYS = 2**15
 """Most keys of a body, counted as colons."""
 MAX_QUOTES = 2**18
@@ -124,7 +126,8 @@ def _check_headers(request: Request) -> None:
 def _check_cost(text: bytes, what: str) -> None:
     """Raises a 400 for a text that a parser would take long for, or much memory. Each count is a pass of C code."""
     for most, signs, counted in (
-        (MAX_VALUES, (b",", b"[", b"{"), "values"),
+        (MAX_VALUES, (b",",), "values"),
+        (MAX_LISTS, (b"[", b"{"), "objects and lists"),
         (MAX_KEYS, (b":",), "keys"),
         (MAX_QUOTES, (b'"',), "quotation marks"),
         (MAX_ESCAPES, (b"\\",), "escaped characters"),

@@ -5,6 +5,7 @@ The reading itself is vivavoce_text's. This module decides which stages run, and
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -198,7 +199,8 @@ def check_speakable(plan: TextPlan, text: str, spoken: Spoken) -> None:
     letters = _count_letters(plan, text, spoken)
     foreign = letters.passed_on + letters.left_out
     if len(foreign) > letters.known:
-        script = max(sorted(map(script_of, foreign)), key=[script_of(letter) for letter in foreign].count)
+        counts = Counter(map(script_of, foreign))
+        script = max(sorted(counts), key=counts.__getitem__)
         languages = ", ".join(name.capitalize() for name in plan.languages)
         raise invalid("input", f"This model does not read {script} letters; it reads {languages}", "unsupported_script")
     if not is_speakable(spoken.text):

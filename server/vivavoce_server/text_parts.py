@@ -16,6 +16,8 @@ MAX_PAUSES = 64
 """Most pauses of a request, or of an utterance of live text."""
 MAX_PAUSES_S = 60.0
 """Most seconds of these pauses together."""
+MAX_STRETCH_CHARS = 4096
+"""Most characters that are split into sentences at once."""
 SHOWN_CHARS = 64
 """Most characters of a wrong tag that a message repeats."""
 LANGUAGE_CODES = {
@@ -126,7 +128,7 @@ def split_long(text: str, language: str, max_chars: int) -> list[str]:
         return [text]
     pieces: list[str] = []
     piece = ""
-    for sentence in segment(LANGUAGE_CODES.get(language.lower(), "en"), text):
+    for sentence in sentences_of(text, LANGUAGE_CODES.get(language.lower(), "en")):
         for fragment in _fragments(sentence, max_chars):
             if piece.strip() and len((piece + fragment).strip()) > max_chars:
                 pieces.append(piece.rstrip())
@@ -135,6 +137,22 @@ def split_long(text: str, language: str, max_chars: int) -> list[str]:
     if piece.strip():
         pieces.append(piece.rstrip())
     return pieces
+
+
+def sentences_of(text: str, language: str) -> Iterator[str]:
+    """The sentences of a text, which joined are the text. `language` is an ISO 639-1 code.
+
+    The splitter sees a stretch at a time, because it takes quadratic time for some texts. The last sentence of a
+    stretch begins the next one.
+    """
+    start = 0
+    while start < len(text):
+        stretch = text[start : start + MAX_STRETCH_CHARS]
+        sentences = list(segment(language, stretch))
+        if len(sentences) > 1 and start + len(stretch) < len(text):
+            sentences.pop()
+        yield from sentences
+        start += sum(map(len, sentences))
 
 
 def _fragments(sentence: str, max_chars: int) -> Iterator[str]:

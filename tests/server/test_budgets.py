@@ -1,12 +1,9 @@
 """What a request may cost: numbers, lengths, pauses and bodies are bounded, and a refusal names the field."""
 
-import base64
-import errno
 import gzip
 import json
 import tracemalloc
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 import pytest
@@ -18,14 +15,10 @@ from vivavoce_server import ServerConfig, create_app
 from vivavoce_server.elevenlabs_options import seed_of
 from vivavoce_server.errors import ApiError
 from vivavoce_server.jobs import prepare
-from vivavoce_server.json_bodies import MAX_ESCAPES, MAX_KEYS, MAX_QUOTES, MAX_VALUES, parse_json
+from vivavoce_server.json_bodies import MAX_ESCAPES, MAX_KEYS, MAX_LISTS, MAX_QUOTES, MAX_VALUES, parse_json
 from vivavoce_server.live.elevenlabs_multi import inactivity_of
-from vivavoce_server.metrics import SpeechMeter
-from vivavoce_server.references import decode_audio
 from vivavoce_server.schemas import SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
-from vivavoce_server.speech import Speech
-from vivavoce_server.whole_files import InBase64, WholeFile
 
 from tests.support.live_server import LiveServer, fake_engine, live_server
 from tests.support.live_text import plan_for, record
@@ -218,15 +211,15 @@ def test_codes_of_languages(given: str, language: str) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b'{"a":[' + b"{}," * MAX_VALUES + b"{}]}", "values"),
-        (b'{"a":[' + b"1," * MAX_VALUES + b"1]}", "values"),
-        (b"[" * (MAX_VALUES + 1), "values"),
+        (b'{"a":[' + b"{}," * MAX_LISTS + b"{}]}", "objects and lists"),
+        (b'{"a":[' + b"1," * (MAX_VALUES + 1) + b"1]}", "values"),
+        (b"[" * (MAX_LISTS + 1), "objects and lists"),
         (b"{" + b'"a":1,' * (MAX_KEYS + 1) + b'"a":1}', "keys"),
         (b'{"a":"' + b"\\n" * (MAX_ESCAPES + 1) + b'"}', "escaped"),
         (b"[" + b'"' * (MAX_QUOTES + 1) + b"]", "quotation marks"),
         (b'{"a":[' + b",".join([b"9" * 4000] * 600) + b"]}", "besides its recordings"),
         (b'{"a":' + b"9" * 5000 + b"}", "5000 digits"),
-        (b"[" * 100_000, "nested too deeply"),
+        (b"[" * 10_000, "nested too deeply"),
         (b'{"a":' * 10_000, "nested too deeply"),
         (b'{"input": "caf\xe9"}', "no UTF-8 (byte 0xe9 at 14)"),
         (gzip.compress(b'{"input": "Hi"}'), "compressed"),
@@ -280,7 +273,7 @@ def test_the_first_error_is_all_that_a_body_costs(fields: dict[str, Any], param:
 
 
 def test_wrong_items_of_a_batch_cost_as_one(server: LiveServer) -> None:
-    response = httpx.post(f"{server.url}{SPEECH}/batch", json={"items": [{}] * 30_000})
+    response = httpx.post(f"{server.url}{SPEECH}/batch", json={"items": [{}] * 10_000})
     assert refusal(response) == (400, "items[0].input")
 
 
@@ -299,7 +292,7 @@ def test_a_long_name_is_not_repeated(server: LiveServer, name: str) -> None:
         ({**JSON, "Content-Encoding": "gzip"}, gzip.compress(b'{"input": "Hi"}'), "Content-Encoding: gzip"),
         (JSON, gzip.compress(b'{"input": "Hi"}'), "compressed"),
         (JSON, '{"input": "caf\u00e9"}'.encode("latin-1"), "UTF-8"),
-        (JSON, b"[" * 100_000, "nested"),
+        (JSON, b"[" * 10_000, "nested"),
     ],
 )
 @pytest.mark.parametrize("path", [SPEECH, f"{SPEECH}/batch", ELEVENLABS])
@@ -372,127 +365,3 @@ async def test_too_many_pauses_of_live_text_are_passed_over_and_told_once() -> N
     recorded = await record(plan_for(FAKE_INFO), ["One." + "[pause:10s]" * 90 + " Two."])
     assert recorded.parts == ["One.", *[10.0] * 6, "Two."]
     assert [error.message for error in recorded.errors] == [f"{TOO_LONG}. Further tags are passed over"]
-
-
-# ---- whole files
-
-
-LONG = "The quick brown fox jumps over the lazy dog near the river. "
-WHOLE: dict[str, Any] = {"input": LONG, "voice": "heart", "seed": 3, "sample_rate": 48000}
-
-
-@pytest.mark.parametrize("response_format", ["wav", "flac", "mp3", "pcm"])
-def test_a_whole_file_is_the_same_in_memory_and_on_the_disk(
-    server: LiveServer, response_format: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {**WHOLE, "response_format": response_format, "stream": False}
-    in_memory = httpx.post(server.url + SPEECH, json=given)
-    monkeypatch.setattr(WholeFile.__init__, "__defaults__", (1000,))
-    on_disk = httpx.post(server.url + SPEECH, json=given)
-    assert in_memory.status_code == 200
-    assert on_disk.content == in_memory.content
-    assert len(on_disk.content) == int(on_disk.headers["Content-Length"]) > 1000
-
-
-async def test_a_file_past_its_limit_is_on_the_disk_and_in_base64_the_same() -> None:
-    content = bytes(range(256)) * 3001
-    for held_bytes in (100, 2**20):
-        with WholeFile(held_bytes) as file:
-            for start in range(0, len(content), 7777):
-                await file.append(content[start : start + 7777])
-            await file.complete(lambda head, size: size.to_bytes(4) + head[4:])
-            expected = len(content).to_bytes(4) + content[4:]
-            assert b"".join([block async for block in file.blocks()]) == expected
-            encoded = b"".join([block async for block in InBase64(file).blocks()])
-            assert base64.b64decode(encoded) == expected
-            assert len(encoded) == InBase64(file).size
-            await file.clear()
-            await file.append(b"ab")
-            assert [block async for block in file.blocks()] == [b"ab"]
-
-
-async def test_a_full_disk_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(size: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with WholeFile(10) as file:
-        monkeypatch.setattr(file._file, "rollover", full)
-        monkeypatch.setattr(file._file, "_check", full)
-        with pytest.raises(ApiError, match="No space left on device") as refused:
-            await file.append(b"a" * 11)
-    assert refused.value.status == 507
-
-
-async def test_whole_speech_holds_little_memory() -> None:
-    """A pause of a minute at 48 kHz and a quarter of the speed: 23 MB of wav, of which 8 MiB may be held."""
-    text = "[pause:10s]" * 6 + "Hi."
-    request = SpeechRequest(input=text, voice="heart", response_format="pcm", sample_rate=48000, speed=4.0)
-    engine = fake_engine()
-    service = Service({"fake": engine}, ServerConfig())
-    engine.start()
-    try:
-        job = await prepare(request, service).read()
-        tracemalloc.start()
-        with WholeFile(2**20) as file, Speech(job, await job.find_voice(), SpeechMeter(service.metrics, "fake")) as it:
-            await it.whole(file)
-            _, peak_bytes = tracemalloc.get_traced_memory()
-            assert file.size > 5 * 2**20
-    finally:
-        tracemalloc.stop()
-        engine.stop()
-    assert peak_bytes < 64 * 2**20
-
-
-def test_the_files_of_a_batch_are_those_of_single_requests(server: LiveServer) -> None:
-    options = {"voice": "heart", "seed": 3, "response_format": "wav"}
-    texts = ["One.", LONG, "[pause:2s] Three."]
-    items = [{"input": text} for text in texts] + [{"input": "..."}]
-    batch = httpx.post(f"{server.url}{SPEECH}/batch", json={**options, "items": items})
-    results = batch.json()["results"]
-    assert [result["status"] for result in results] == ["success"] * 3 + ["error"]
-    assert results[3]["audio_data"] is None
-    assert int(batch.headers["Content-Length"]) == len(batch.content)
-    for text, result in zip(texts, results, strict=False):
-        single = httpx.post(server.url + SPEECH, json={**options, "input": text, "stream": False})
-        assert base64.b64decode(result["audio_data"]) == single.content
-
-
-def test_a_whole_file_inside_json(server: LiveServer) -> None:
-    query = {"output_format": "wav_24000"}
-    whole = httpx.post(f"{server.url}{ELEVENLABS}", params=query, json={"text": LONG, "seed": 3})
-    timed = httpx.post(f"{server.url}{ELEVENLABS}/with-timestamps", params=query, json={"text": LONG, "seed": 3})
-    assert base64.b64decode(timed.json()["audio_base64"]) == whole.content
-
-
-# ---- recordings in base64
-
-RECORDING = bytes(range(256)) * 3 + b"\xfb\xff\xfe\x00"
-PLAIN = base64.b64encode(RECORDING).decode()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        PLAIN,
-        PLAIN.rstrip("="),
-        base64.urlsafe_b64encode(RECORDING).decode(),
-        base64.urlsafe_b64encode(RECORDING).decode().rstrip("="),
-        base64.encodebytes(RECORDING).decode(),
-        base64.encodebytes(RECORDING).decode().replace("\n", "\r\n"),
-        f"  {PLAIN}\n",
-        f"data:audio/wav;base64,{PLAIN}",
-        f"DATA:audio/wav;BASE64,{PLAIN.rstrip('=')}",
-        "data:audio/wav;base64," + quote(PLAIN, safe=""),
-        f"data:;base64,{PLAIN}",
-        "data:audio/wav;base64," + PLAIN.replace("+", "%2b").replace("/", "%2f").replace("=", "%3d"),
-    ],
-)
-def test_every_form_of_base64_is_taken(text: str) -> None:
-    assert decode_audio(text) == RECORDING
-
-
-@pytest.mark.parametrize("text", ["", "=", "A", "AAAAA", "a\u00e4", "QUJ!", "QUJD%41", "data:audio/wav,AAAA", "data:,"])
-def test_other_text_is_no_base64(text: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        decode_audio(text)
-    assert refused.value.detail.param == "ref_audio"

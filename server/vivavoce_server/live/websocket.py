@@ -105,7 +105,7 @@ class SessionConfig(SpeechOptions):
 
 class InputText(Fields):
     type: Literal["input.text"]
-    text: Annotated[str, Field(max_length=MAX_TEXT_BYTES)]
+    text: Annotated[str, Field(max_length=MAX_MESSAGE_BYTES)]
 
 
 class InputDone(Fields):
