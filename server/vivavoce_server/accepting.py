@@ -23,7 +23,7 @@ WANTED_DESCRIPTORS = 65_536
 SPARE_DESCRIPTORS = 16
 """Least number of descriptors that connections leave to files, pipes and processes."""
 SPARE_SHARE = 8
-"""One in so many descriptors is left to them."""
+"""One descriptor in this number is left to them."""
 FULL_POLL_S = 0.05
 """Seconds between two looks for a free place."""
 PAUSE_S = 1.0
