@@ -49,7 +49,8 @@ class Options(BaseModel):
 
 def build_server() -> FastAPI:
     """Loads and warms up the engines, in the process of a replica."""
-    config, engine_config = load_settings({})
+    # Ray's proxies listen, on every interface as serve.yaml says.
+    config, engine_config = load_settings({"host": "0.0.0.0"})
     engines = open_engines(config, engine_config)
     for engine in engines.values():
         engine.start()

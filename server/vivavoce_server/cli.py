@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from fastapi import FastAPI
 from vivavoce_engine import EngineError, SpeechEngine, freeze_gc
 
+from vivavoce_server.accepting import raise_descriptor_limit
 from vivavoce_server.access import Keyring, load_keyring
 from vivavoce_server.app import create_app
 from vivavoce_server.config import ServerConfig, explain, load_settings, setting_help
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Loads and warms up the models, serves until SIGTERM or SIGINT, then drains. Returns the exit status."""
     sighup = SighupHandler()
+    raise_descriptor_limit()
     flags = {name: getattr(args, name) for name in setting_help() if getattr(args, name) is not None}
     try:
         config, engine_config = load_settings(flags)

@@ -11,8 +11,8 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vivavoce_server.errors import bug_response
-from vivavoce_server.logs import for_log, request_id
+from vivavoce_server.errors import bug_response, descriptors_response, is_out_of_descriptors
+from vivavoce_server.logs import Throttle, for_log, request_id
 from vivavoce_server.loop_watch import activity
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ class RequestContextMiddleware:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._told = Throttle(log, logging.WARNING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -50,11 +51,16 @@ class RequestContextMiddleware:
 
         try:
             await self._app(scope, receive, send_named)
-        except Exception:
-            log.exception("a bug")
+        except Exception as error:
+            if is_out_of_descriptors(error):
+                self._told.tell("a request found no descriptor left for a file")
+                response = descriptors_response()
+            else:
+                log.exception("a bug")
+                response = bug_response()
             # A response that has begun stays unfinished, so that the ASGI server cuts the connection.
             if status is None:
-                await bug_response()(scope, receive, send_named)
+                await response(scope, receive, send_named)
         finally:
             fields = {
                 "method": for_log(scope["method"]),

@@ -13,6 +13,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from vivavoce_server.accepting import AcceptingServer
 from vivavoce_server.access import Keyring, read_keys
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.service import Service
@@ -26,7 +27,7 @@ CLOSE_CONNECTIONS_S = 1
 """Seconds for the remaining responses once all speech has ended, and for telling the clients that are cut off."""
 
 
-class DrainingServer(uvicorn.Server):
+class DrainingServer(AcceptingServer):
     """The server process's reaction to signals.
 
     The first SIGTERM or SIGINT drains the server within `grace_s`. Live connections that say nothing are told at once.

@@ -3,6 +3,7 @@
 The four keys message, type, param and code are always present. OpenAI's SDKs retry 408, 409, 429 and 5xx.
 """
 
+import errno
 import logging
 import math
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from vivavoce_server.methods import allowed_methods
 log = logging.getLogger(__name__)
 
 NOT_SERVING_RETRY_S = 5.0
+BAD_REQUEST = 400
 UNAUTHORIZED = 401
 METHOD_NOT_ALLOWED = 405
 STORAGE_FULL = 507
@@ -252,6 +254,22 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
 def bug_response() -> JSONResponse:
     """Response to an unexpected exception. The exception's text may be secret, so only the log contains it."""
     return error_response(500, BUG_DETAIL)
+
+
+def is_out_of_descriptors(error: BaseException | None) -> bool:
+    """True if this error, or one behind it, says that the process or the system has no descriptor left."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def descriptors_response() -> JSONResponse:
+    """Response to a request for which no file could be opened, because too many are open."""
+    message = "Too many connections and files are open; try again later"
+    detail = ErrorDetail(message=message, type="service_unavailable", param=None, code="too_many_open_files")
+    return error_response(503, detail, NOT_SERVING_RETRY_S)
 
 
 def install(app: FastAPI) -> None:

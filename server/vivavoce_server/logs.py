@@ -6,7 +6,10 @@ move a terminal's cursor, or turn the direction of writing around are therefore 
 
 import json
 import logging
+import math
 import re
+import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,6 +22,7 @@ UNSAFE = re.compile(
     "\U000e0000-\U000e007f]"
 )
 """Control characters (C0, DEL, C1), ends of lines, marks of direction, invisible characters, and lone surrogates."""
+THROTTLE_S = 1.0
 TRACE_INDENT = "  | "
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s [%(request_id)s] %(message)s"
 
@@ -84,3 +88,26 @@ def log_to_stderr(level: str, as_json: bool) -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     # httpx would log each URL that a client sent, with any secret in it.
     logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+class Throttle:
+    """Writes one line a second at most about events that clients may cause by the thousand."""
+
+    def __init__(self, log: logging.Logger, level: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._level = level
+        self._clock = clock
+        self._next_s = -math.inf
+        self._untold = 0
+
+    def tell(self, message: str, *args: object) -> None:
+        """Writes the line, with the number of those that were left out since the last one."""
+        now_s = self._clock()
+        if now_s < self._next_s:
+            self._untold += 1
+            return
+        self._next_s = now_s + THROTTLE_S
+        if self._untold:
+            message, args = message + " (and %d more such lines)", (*args, self._untold)
+        self._untold = 0
+        self._log.log(self._level, message, *args)

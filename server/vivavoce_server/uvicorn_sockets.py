@@ -5,19 +5,27 @@ import fcntl
 import logging
 import socket
 import struct
+import sys
 import termios
+import uuid
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import h11
 import uvicorn
+from h11._writers import ChunkedWriter
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
 
 from vivavoce_server.config import ServerConfig
+from vivavoce_server.errors import BAD_REQUEST, ApiError, api_error_response
 from vivavoce_server.limits import MAX_MESSAGE_BYTES
+from vivavoce_server.logs import Throttle, for_log
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +42,15 @@ ABORT_S = 10.0
 """Seconds that a peer has to take the last bytes and the close message."""
 RESET_POLL_S = 0.05
 """Seconds between two looks at the bytes that a peer has not acknowledged, before its connection is reset."""
-NO_HANDSHAKE = (
-    b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n"
-    b"Content-Length: 82\r\n\r\n"
-    b"A WebSocket handshake has no body, 128 headers at most, and lines up to 8192 bytes"
-)
-"""Answer to a handshake that cannot be one."""
+UNREAD_S = 10.0
+"""Seconds for the rest of a body whose request was answered without it. Nothing of it is kept."""
+READ_BYTES = 32 * 2**10
+"""Most bytes that are read at once. More would be parsed in one go, while all others wait."""
+NO_HANDSHAKE = "A WebSocket handshake has no body, 128 headers at most, and lines up to 8192 bytes"
+UNREAD = object()
+"""State of a client that still sends a body whose request has been answered."""
+TCP_CLOSED = 7
+"""State of a connection that its peer has reset, in Linux' tcp_info."""
 
 
 class TimedHttp(H11Protocol):
@@ -58,6 +69,7 @@ class TimedHttp(H11Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         stall_s: float,
+        told: Throttle,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._stall_s = stall_s
@@ -66,15 +78,24 @@ class TimedHttp(H11Protocol):
         self._awaited: object = h11.DONE
         """State of the client in h11: IDLE while a head is awaited, SEND_BODY while a body is."""
         self._is_upgraded = False
+        self._has_sent_all = False
+        """True once the client has shut its side down. It still reads."""
+        self._is_deaf = False
+        """True once something came that is no HTTP, after which nothing is understood."""
+        self._told = told
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(0)  # any byte that the peer has no room for starts the clock
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         self._await_request(h11.IDLE)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
         super().data_received(data)
-        self._await_request(self.conn.their_state)
+        if not self._is_deaf:
+            self._await_request(self.conn.their_state)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self.transport.set_write_buffer_limits()
@@ -88,6 +109,58 @@ class TimedHttp(H11Protocol):
         # The head of the next request may be here already. Before a head, uvicorn has its own time-out.
         state = self.conn.their_state
         self._await_request(h11.DONE if state is h11.IDLE else state)
+        if self._has_sent_all and self.cycle.response_complete:
+            self.transport.close()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keeps a connection open whose client has sent its whole request, and waits for the answer."""
+        cycle = self.cycle
+        if cycle is None or cycle.more_body or cycle.response_complete or not hasattr(socket, "TCP_INFO"):
+            return False
+        if not self._has_sent_all:
+            self._has_sent_all = True
+            self._provoke_reset()
+            self._look_for_reset()
+        return True
+
+    def _provoke_reset(self) -> None:
+        """Sends bytes without a meaning, which a client that has left altogether answers by a reset.
+
+        The end of what a client sends looks alike, whether it still reads or not. HTTP/1.0 has no such bytes.
+        """
+        if self.conn.their_http_version != b"1.1":
+            return
+        if self.conn.our_state is h11.SEND_RESPONSE:
+            interim = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
+            self.transport.write(self.conn.send(interim))
+        elif isinstance(self.conn._writer, ChunkedWriter):
+            self.transport.write(b"0")  # a leading zero of the next chunk's length
+
+    def _look_for_reset(self) -> None:
+        """Cuts the connection once the client has reset it. asyncio would see that in the next write but one."""
+        if self.transport.is_closing() or self.cycle.response_complete:
+            return
+        peer = self.transport.get_extra_info("socket")
+        if peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSED:
+            self.transport.abort()
+        else:
+            self.loop.call_later(RESET_POLL_S, self._look_for_reset)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers bytes that are no HTTP with an error object, unless an answer to them has begun."""
+        error = sys.exc_info()[1]
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else BAD_REQUEST
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()
+            return
+        self.transport.write(malformed(status, str(error or msg)))
+        # Closing now would reset the connection, and the client would lose the answer with it.
+        self._is_deaf = True
+        self._await_request(UNREAD)
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.transport.write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clocks()
@@ -110,13 +183,15 @@ class TimedHttp(H11Protocol):
         """Starts a clock when the next part of a request is awaited. Further bytes of it do not restart the clock."""
         if self._is_upgraded:
             state = h11.DONE
+        if state is h11.SEND_BODY and self.cycle is not None and self.cycle.response_complete:
+            state = UNREAD
         if state is self._awaited:
             return
         self._awaited = state
         if self._arriving is not None:
             self._arriving.cancel()
             self._arriving = None
-        limits_s: dict[object, float] = {h11.IDLE: HEAD_S, h11.SEND_BODY: BODY_S}
+        limits_s: dict[object, float] = {h11.IDLE: HEAD_S, h11.SEND_BODY: BODY_S, UNREAD: UNREAD_S}
         if (limit_s := limits_s.get(state)) is not None:
             self._arriving = self.loop.call_later(limit_s, self._cut, "sent no whole request", limit_s)
 
@@ -131,8 +206,21 @@ class TimedHttp(H11Protocol):
             self._stalled = None
 
     def _cut(self, reason: str, seconds: float) -> None:
-        log.warning("a client that %s for %g s is disconnected", reason, seconds)
+        self._told.tell("a client that %s for %g s is disconnected", reason, seconds)
         self.transport.abort()
+
+
+def malformed(status: int, reason: str) -> bytes:
+    """The whole answer to a request that is no HTTP, as an error object with a request id."""
+    request_id = uuid.uuid4().hex
+    log.info("a request that is no valid HTTP is answered %d, as %s: %s", status, request_id, for_log(reason))
+    error = ApiError(status, f"This is no valid HTTP request: {reason}", None, "invalid_request")
+    body = bytes(api_error_response(error).body)
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"X-Request-ID: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 def _reset_when_read(peer: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -154,15 +242,36 @@ def _reset_when_read(peer: socket.socket, loop: asyncio.AbstractEventLoop) -> No
     look()
 
 
+class Handshakes(ServerProtocol):
+    """The side of a server in `websockets`, which refuses handshakes as this server refuses requests."""
+
+    def accept(self, request: Request) -> Response:
+        response = super().accept(request)
+        if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            return response
+        reason = bytes(response.body or b"").decode(errors="replace").strip()
+        shaped = api_error_response(ApiError(response.status_code, reason, None, "invalid_handshake"))
+        response.body = bytes(shaped.body)
+        for name, value in (*shaped.headers.items(), ("X-Request-ID", uuid.uuid4().hex)):
+            if name in response.headers:
+                del response.headers[name]
+            response.headers[name] = value
+        return response
+
+
 class TimedWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol, with a time-out for a peer that reads nothing."""
+
+    def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
+        super().__init__(config, server_state, app_state)
+        self.conn = Handshakes(max_size=config.ws_max_size, logger=self.logger)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         # The head of the request comes whole. uvicorn does not answer one that the package websockets refuses: with a
         # body, too many headers, or too long a line. Its connection would stay open without a clock or a place.
         if not self.handshake_initiated:
-            self.transport.write(NO_HANDSHAKE)
+            self.transport.write(malformed(BAD_REQUEST, NO_HANDSHAKE))
             self.transport.close()
 
     def keepalive_timeout(self) -> None:
@@ -188,7 +297,7 @@ class TimedWebSocket(WebSocketsSansIOProtocol):
 def connection_options(config: ServerConfig) -> dict[str, Any]:
     """Arguments of uvicorn.Config. Messages are not compressed: that takes time and does not make audio smaller."""
     return {
-        "http": partial(TimedHttp, stall_s=config.stall_s),
+        "http": partial(TimedHttp, stall_s=config.stall_s, told=Throttle(log, logging.WARNING)),
         "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
         "ws": TimedWebSocket,
         "ws_max_size": MAX_MESSAGE_BYTES,

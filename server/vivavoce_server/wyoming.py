@@ -36,6 +36,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 from vivavoce_engine import EngineError
 
+from vivavoce_server.accepting import Acceptor, most_connections
 from vivavoce_server.access import Caller
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid, validation_detail
@@ -332,22 +333,28 @@ class WyomingServer:
         self._service = service
         self._listener = listener
         self._announcement = announcement
-        self._server: asyncio.Server | None = None
+        self._acceptor: asyncio.Task[None] | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, sock=self._listener, limit=MAX_EVENT_BYTES)
+        self._listener.listen()
+        acceptor = Acceptor(self._listener, self._protocol, lambda: len(self._connections), most_connections() // 4)
+        self._acceptor = asyncio.create_task(acceptor.run())
         if self._announcement is not None:
             await self._announcement.start()
 
     async def stop(self) -> None:
         if self._announcement is not None:
             await self._announcement.stop()
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.cancel()
+            self._listener.close()
         for connection in self._connections:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _protocol(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(MAX_EVENT_BYTES), self._serve)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

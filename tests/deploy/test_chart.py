@@ -133,3 +133,21 @@ def test_it_brings_the_rules_and_the_dashboard() -> None:
     dashboard = json.loads(found["ConfigMap"]["data"]["vivavoce.json"])
     assert dashboard == json.loads((CHART / "monitoring/dashboard.json").read_text())
     assert found["ServiceMonitor"]["metadata"]["labels"]["release"] == "prometheus"
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({}, ["speech.voices", "speech.voices.svc"]),
+        ({"ingress": {"enabled": True}}, ["speech.voices", "speech.voices.svc", "speech.example"]),
+        (
+            {"settings": {"GRACE_S": "5", "ALLOWED_HOSTS": "a.example,b.example"}},
+            ["speech.voices", "speech.voices.svc", "a.example", "b.example"],
+        ),
+        ({"apiKeysSecret": "keys"}, []),
+        ({"apiKeysSecret": "keys", "settings": {"GRACE_S": "5", "ALLOWED_HOSTS": "a.example"}}, ["a.example"]),
+    ],
+)
+def test_a_server_without_keys_answers_to_its_service_and_ingress(values: dict[str, Any], names: list[str]) -> None:
+    given = [one["value"] for one in container(values)["env"] if one["name"] == "VIVAVOCE_ALLOWED_HOSTS"]
+    assert given == ([",".join(names)] if names else [])

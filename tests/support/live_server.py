@@ -15,6 +15,7 @@ from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_server import ServerConfig, create_app
+from vivavoce_server.accepting import AcceptingServer
 from vivavoce_server.cli import bind
 from vivavoce_server.service import Service
 from vivavoce_server.uvicorn_sockets import connection_options
@@ -27,6 +28,8 @@ class LiveServer:
     url: str
     engine: SpeechEngine
     service: Service
+    connections: Callable[[], tuple[Any, ...]] = tuple
+    """The protocol objects of the open connections."""
 
 
 def fake_engine(
@@ -45,7 +48,7 @@ def live_server(
     listener = bind("127.0.0.1", 0)
     config = config or ServerConfig()
     app = create_app(engines, config)
-    server = uvicorn.Server(
+    server = AcceptingServer(
         uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, **connection_options(config))
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -54,7 +57,9 @@ def live_server(
     thread.start()
     try:
         wait_until(lambda: server.started)
-        yield LiveServer(f"http://127.0.0.1:{listener.getsockname()[1]}", all_engines[0], app.state.service)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        connections = server.server_state.connections
+        yield LiveServer(url, all_engines[0], app.state.service, lambda: tuple(connections))
     finally:
         server.should_exit = True
         thread.join(HUNG_S)

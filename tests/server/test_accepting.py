@@ -1,0 +1,122 @@
+"""A server that runs out of descriptors pauses, says so once a second, and goes on when connections go."""
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import socket
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from vivavoce_server.accepting import Acceptor, most_connections
+from vivavoce_server.logs import Throttle
+
+from tests.support.live_server import LiveServer
+from tests.support.server_process import launched, url_of
+from tests.support.waiting import HUNG_S, wait_until
+from tests.support.wire import connected
+
+DESCRIPTORS = 64
+
+
+def test_idle_connections_beyond_the_descriptors_cost_a_line_a_second(tmp_path: Path) -> None:
+    with launched(tmp_path, "--model", "fake") as (process, address_file):
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        url = url_of(process, address_file)
+        started_s = time.monotonic()
+        with ExitStack() as idle:
+            for _ in range(200):
+                idle.enter_context(connected(url))
+            wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/fd")) > DESCRIPTORS // 2)
+            assert len(os.listdir(f"/proc/{process.pid}/fd")) < DESCRIPTORS
+        body = {"input": "Hi!", "voice": "heart", "response_format": "pcm"}
+        answer = httpx.post(f"{url}/v1/audio/speech", json=body, timeout=HUNG_S)
+        assert answer.status_code == 200
+        elapsed_s = time.monotonic() - started_s
+        process.terminate()
+        _, stderr = process.communicate(timeout=HUNG_S)
+    told = [line for line in stderr.splitlines() if "connections are open" in line or "accepted" in line]
+    assert told
+    assert len(told) <= elapsed_s + 2
+    assert "Traceback" not in stderr
+    assert "a bug" not in stderr
+
+
+async def test_no_descriptor_is_a_pause_and_no_loss(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("vivavoce_server.accepting.PAUSE_S", 0.01)
+    loop = asyncio.get_running_loop()
+    accept, failures = loop.sock_accept, 0
+
+    async def failing(listener: socket.socket) -> tuple[socket.socket, object]:
+        nonlocal failures
+        failures += 1
+        if failures <= 5:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return await accept(listener)
+
+    monkeypatch.setattr(loop, "sock_accept", failing)
+    open_protocols: list[asyncio.Protocol] = []
+
+    class Greeting(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            open_protocols.append(self)
+            transport.write(b"hello")
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            open_protocols.remove(self)
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        running = asyncio.create_task(Acceptor(listener, Greeting, lambda: len(open_protocols), 1).run())
+        async with asyncio.timeout(HUNG_S):
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            waiting, later = await asyncio.open_connection(*listener.getsockname())
+            assert await reader.read(5) == b"hello"
+            assert len(open_protocols) == 1
+            writer.close()
+            assert await waiting.read(5) == b"hello"
+            later.close()
+            await asyncio.gather(writer.wait_closed(), later.wait_closed())
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert [message for message in caplog.messages if "no connection is accepted" in message] == caplog.messages[:1]
+
+
+def test_a_throttle_tells_how_many_lines_it_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    times_s = iter((0.0, 0.3, 0.9, 1.0, 5.0))
+    told = Throttle(logging.getLogger("a"), logging.WARNING, clock=lambda: next(times_s))
+    for _ in range(5):
+        told.tell("a %s", "line")
+    assert caplog.messages == ["a line", "a line (and 2 more such lines)", "a line"]
+
+
+def test_some_descriptors_are_left() -> None:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert 0 < most_connections() < soft
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_request_without_a_descriptor_is_a_503(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def failing() -> None:
+        try:
+            raise OSError(number, os.strerror(number))
+        except OSError as error:
+            raise RuntimeError("behind another error") from error
+
+    body = {"input": "Hi!", "voice": "heart"}
+    with monkeypatch.context() as patch:
+        patch.setattr(server.engine, "submit", lambda _: failing())
+        answer = httpx.post(f"{server.url}/v1/audio/speech", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_many_open_files")
+    assert answer.headers["retry-after"] == "5"
+    assert httpx.post(f"{server.url}/v1/audio/speech", json=body).status_code == 200
