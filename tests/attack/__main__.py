@@ -156,7 +156,10 @@ MOST_LINES = 20_000
 def faults_of_log(log: str) -> list[str]:
     """Promises about the log that an attack broke."""
     lines = log.splitlines()
-    faults = [f"the log: {' / '.join(lines[n - 1 : n + 40])}" for n, line in enumerate(lines) if "Traceback" in line]
+    found = [number for number, line in enumerate(lines) if "Traceback" in line]
+    faults = (
+        [f"the log has {len(found)} tracebacks: {' / '.join(lines[found[0] - 1 : found[0] + 40])}"] if found else []
+    )
     if any(line.startswith("FORGED") for line in lines) or "\x1b" in log:
         faults.append("the log: a client forged a line")
     if len(lines) > MOST_LINES:

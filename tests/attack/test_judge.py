@@ -72,7 +72,7 @@ def test_the_log_of_a_server() -> None:
     assert faults_of_log("GET /x\nFORGED 404") == ["the log: a client forged a line"]
     assert faults_of_log("\x1b[31m") == ["the log: a client forged a line"]
     assert faults_of_log("a\nTraceback (most recent call last):\nb") == [
-        "the log: a / Traceback (most recent call last): / b"
+        "the log has 1 tracebacks: a / Traceback (most recent call last): / b"
     ]
     assert faults_of_log("a\n" * (MOST_LINES + 1)) == [f"the log has {MOST_LINES + 1} lines"]
 

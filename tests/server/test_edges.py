@@ -3,7 +3,8 @@
 The requests are made from the OpenAPI document, and from the models of the sockets' messages.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_server import ServerConfig, create_app
 
 from tests.support.edge_requests import OWN_BODY, fault_of, operations, requests_at_edges
+from tests.support.edge_talks import Protocol, Talk, hold, protocols, talks_by_address, talks_of
 from tests.support.live_server import LiveServer, live_server
 from tests.support.waiting import HUNG_S
 
@@ -41,3 +43,29 @@ def test_a_route_at_its_edges(server: LiveServer, method: str, path: str, operat
         good = http.post("/v1/audio/speech", json=OWN_BODY)
     assert not faults, "\n".join(faults)
     assert (good.status_code, len(good.content) > 0) == (200, True)
+
+
+PROTOCOLS = list(protocols())
+AT_ONCE = 8
+
+
+async def faults_of(url: str, talks: Iterable[Talk]) -> list[str]:
+    """The faults of conversations, of which a few are held at once."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def in_turn(talk: Talk) -> str | None:
+        async with turns:
+            return await hold(url, talk)
+
+    return [fault for fault in await asyncio.gather(*map(in_turn, talks)) if fault is not None]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=[f"{protocol.path} {protocol.name}" for protocol in PROTOCOLS])
+async def test_a_message_at_its_edges(server: LiveServer, protocol: Protocol) -> None:
+    faults = await faults_of(server.url, talks_of(protocol))
+    assert not faults, "\n".join(faults)
+
+
+async def test_the_addresses_of_sockets_at_their_edges(server: LiveServer) -> None:
+    faults = await faults_of(server.url, talks_by_address())
+    assert not faults, "\n".join(faults)
