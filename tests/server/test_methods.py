@@ -17,7 +17,9 @@ GETS = [
 STEADY = frozenset({"content-length", "content-type", "allow", "cache-control", "etag"})
 
 
-@pytest.mark.parametrize("path", [*GETS, *sorted(PUBLIC - set(GETS)), "/playground/app.js", "/v1/nothing", "/v1/audio/speech"])
+@pytest.mark.parametrize(
+    "path", [*GETS, *sorted(PUBLIC - set(GETS)), "/playground/app.js", "/v1/nothing", "/v1/audio/speech"]
+)
 def test_head_is_get_without_a_body(server: LiveServer, path: str) -> None:
     head, get = (exchange(server.url, request(method, path)) for method in ("HEAD", "GET"))
     assert head.status == get.status
