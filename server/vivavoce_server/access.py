@@ -81,7 +81,7 @@ class Caller:
         """
         if self._revoked:
             raise _unknown_key()
-        if self._max_concurrent is not None and self._speaking >= self._max_concurrent:
+        if not self.has_place:
             raise _too_many(f"this key may have {self._max_concurrent} running at once", CONCURRENCY_RETRY_S)
         self._take_tokens(requests)
         self._speaking += 1
@@ -89,6 +89,15 @@ class Caller:
             yield
         finally:
             self._speaking -= 1
+
+    @property
+    def has_place(self) -> bool:
+        """True if one more request may run now."""
+        return self._max_concurrent is None or self._speaking < self._max_concurrent
+
+    def occupy(self, places: int) -> None:
+        """Counts further parts of a request that `speaking` counts already; below 0, parts that have ended."""
+        self._speaking += places
 
     def _take_tokens(self, requests: int) -> None:
         if self._per_minute is None:

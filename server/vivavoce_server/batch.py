@@ -85,24 +85,49 @@ class BatchResults(BaseModel):
     failed: int
 
 
-class RowLimit:
-    """Lets in as many at once as the engine has rows. That number is settled when the model is loaded, which may be
-    while items wait, so it is asked for whenever one leaves."""
+class Running:
+    """The items of a batch that run. The batch has a place among its key's requests, which one of them takes."""
 
-    def __init__(self, engine: SpeechEngine) -> None:
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self._items = 0
+        self.changed = asyncio.Condition()
+
+    @property
+    def has_place(self) -> bool:
+        """True if the key may have one more item running."""
+        return not self._items or self._caller.has_place
+
+    def begin(self) -> None:
+        self._caller.occupy(1 if self._items else 0)
+        self._items += 1
+
+    def end(self) -> None:
+        self._items -= 1
+        self._caller.occupy(-1 if self._items else 0)
+
+
+class RowLimit:
+    """Lets in as many items at once as the engine has rows and the key has places. The number of rows is settled when
+    the model is loaded, which may be while items wait, so it is asked for whenever one leaves."""
+
+    def __init__(self, engine: SpeechEngine, running: Running) -> None:
         self._engine = engine
         self._inside = 0
-        self._left = asyncio.Condition()
+        self._running = running
 
     async def __aenter__(self) -> None:
-        async with self._left:
-            await self._left.wait_for(lambda: self._inside < self._engine.rows)
+        async with self._running.changed:
+            await self._running.changed.wait_for(lambda: self._inside < self._engine.rows and self._running.has_place)
             self._inside += 1
+            self._running.begin()
 
     async def __aexit__(self, *_: object) -> None:
-        async with self._left:
-            self._inside -= 1
-            self._left.notify_all()
+        # Nothing is waited for here: an item that is cancelled must give its place back.
+        self._inside -= 1
+        self._running.end()
+        async with self._running.changed:
+            self._running.changed.notify_all()
 
 
 class BatchResponse(SpokenResponse):
@@ -112,7 +137,8 @@ class BatchResponse(SpokenResponse):
         super().__init__(service, caller, "application/json", cost=len(requests))
         self._requests = requests
         self._max_wait_s = max_wait_s
-        self._rows = {model: RowLimit(engine) for model, engine in service.engines.items()}
+        running = Running(caller)
+        self._rows = {model: RowLimit(engine, running) for model, engine in service.engines.items()}
 
     async def speak(self, send: Send) -> None:
         share = MAX_HELD_BYTES // len(self._requests)

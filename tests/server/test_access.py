@@ -14,7 +14,9 @@ from vivavoce_server.access import Caller, KeyEntry, load_keyring
 from vivavoce_server.config import load_settings
 from vivavoce_server.errors import ApiError
 
+from tests.support.cloning import as_base64, recording
 from tests.support.live_server import Gate, fake_engine, live_server
+from tests.support.live_socket import dial
 from tests.support.waiting import wait_until
 
 BODY = {"input": "Hello.", "voice": "heart"}
@@ -191,3 +193,34 @@ def test_endless_headers_are_refused() -> None:
             response = httpx.get(f"{server.url}/health", headers={"X-Long": "a" * 200_000})
             assert response.status_code in (400, 431)
         assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+async def test_items_of_a_batch_are_requests_of_their_key() -> None:
+    gate = Gate()
+    config = ServerConfig(api_keys=KEYS, key_max_concurrent=2)
+    with live_server(fake_engine(before_step=gate), config) as server:
+        async with httpx.AsyncClient(base_url=server.url, headers=bearer("first")) as client:
+            items = [{"input": "Hello."}] * 6
+            batch = asyncio.create_task(client.post("/v1/audio/speech/batch", json={"voice": "heart", "items": items}))
+            stats = server.engine.stats
+            await asyncio.to_thread(wait_until, lambda: stats().running + stats().queued == 2)
+            beside = await client.post("/v1/audio/speech", json=BODY)
+            gate.open()
+            answer = await batch
+            assert (beside.status_code, answer.json()["succeeded"]) == (429, 6)
+            assert max(gate.batches) == 2
+            assert (await client.post("/v1/audio/speech", json=BODY)).status_code == 200
+
+
+async def test_recordings_on_a_socket_are_requests_of_their_key() -> None:
+    config = ServerConfig(api_keys=KEYS, key_requests_per_minute=2)
+    audio = as_base64(recording(0))
+    with live_server(config=config) as server:
+        async with dial(server, "?api_key=first") as socket:
+            await socket.configure(voice=None, ref_audio=audio)
+            for _ in range(2):
+                await socket.send("session.config", ref_audio=audio)
+            assert (await socket.error())["code"] == "rate_limit_exceeded"
+            await socket.send("session.config", voice="heart", seed=5)
+            await socket.say("Hi!")
+            assert (await socket.error())["code"] == "rate_limit_exceeded"

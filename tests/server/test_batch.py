@@ -8,7 +8,8 @@ import httpx
 import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_server import ServerConfig
-from vivavoce_server.batch import RowLimit
+from vivavoce_server.access import Caller
+from vivavoce_server.batch import RowLimit, Running
 
 from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
 from tests.support.texts import plain_text
@@ -83,7 +84,7 @@ def test_a_bad_batch_is_refused_by_name(body: dict[str, Any], param: str) -> Non
 
 async def test_rows_that_loading_settles_count_for_items_that_wait() -> None:
     engine, inside, most = fake_engine(EngineConfig(max_streams=1)), 0, 0
-    limit, leave = RowLimit(engine), asyncio.Event()
+    limit, leave = RowLimit(engine, Running(Caller(""))), asyncio.Event()
 
     async def item() -> None:
         nonlocal inside, most

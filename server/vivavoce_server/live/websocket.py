@@ -64,6 +64,7 @@ audio.
 """
 
 import json
+from contextlib import nullcontext
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, WebSocket
@@ -203,7 +204,9 @@ class SpeechStream:
         return parsed
 
     async def _configure(self, config: SessionConfig, session: LiveSession) -> None:
-        plan = await plan_live(config, self._service)
+        # A recording costs as speech does, whether it is sent with a text or before it.
+        with nullcontext() if config.ref_audio is None else session.caller.speaking():
+            plan = await plan_live(config, self._service)
         first = session.state is State.UNCONFIGURED
         # The unfinished sentence belongs to the utterance that it would have become.
         self._say_whole(self._take_held(), session)
