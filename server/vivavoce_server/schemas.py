@@ -78,7 +78,8 @@ class VoiceId(Fields):
     id: Annotated[str, Field(max_length=MAX_BLEND_CHARS)]
 
 
-EmbeddingValue = Annotated[float, Field(ge=-EMBEDDING_MAX, le=EMBEDDING_MAX)]
+# The engine refuses values out of range, also after a sum, with a better message.
+EmbeddingValue = Annotated[float, Field(json_schema_extra={"minimum": -EMBEDDING_MAX, "maximum": EMBEDDING_MAX})]
 Embedding = Annotated[list[EmbeddingValue], Field(fail_fast=True, max_length=MAX_EMBEDDING)]
 
 
@@ -130,6 +131,8 @@ class NormalizationOptions(Fields):
 
 # The pattern is for readers of the OpenAPI page. Blank text is refused elsewhere, with a better message.
 InputText = Annotated[str, Field(max_length=MAX_TEXT_CHARS, json_schema_extra={"minLength": 1, "pattern": r"\S"})]
+Transcript = Annotated[str, Field(json_schema_extra={"maxLength": MAX_TRANSCRIPT_CHARS})]
+"""What is said in a recording. The engine refuses a longer one, with a better message."""
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 Language = Annotated[str, Field(max_length=MAX_NAME_CHARS), AfterValidator(language_of_code)]
 """A model's language, by its name or by an ISO 639-1 code such as en or en-US."""
@@ -170,7 +173,7 @@ class SpeechOptions(Fields):
         ),
     ] = None
     ref_audio: Annotated[str, Field(max_length=MAX_REF_AUDIO_CHARS)] | None = None
-    ref_text: Annotated[str, Field(max_length=MAX_TRANSCRIPT_CHARS)] | None = None
+    ref_text: Transcript | None = None
     x_vector_only_mode: bool | None = None
     speaker_embedding: GivenEmbedding | None = None
 

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from vivavoce_engine import (
     MAX_BLEND_CHARS,
     MAX_REFERENCE_BYTES,
-    MAX_TRANSCRIPT_CHARS,
     ModelInfo,
     Rejected,
     SpeakerInfo,
@@ -26,7 +25,7 @@ from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
 from vivavoce_server.json_bodies import parse_json
 from vivavoce_server.openai_voices import voice_aliases
 from vivavoce_server.references import check_ref_text, mean_embedding
-from vivavoce_server.schemas import GivenEmbedding, Name
+from vivavoce_server.schemas import GivenEmbedding, Name, Transcript
 from vivavoce_server.service import Service
 
 router = APIRouter(prefix="/v1/audio")
@@ -102,10 +101,10 @@ class VoiceForm(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: Name
-    consent: Annotated[str, Field(max_length=MAX_TRANSCRIPT_CHARS)]
+    consent: Transcript
     type: Literal["audio_sample"] = "audio_sample"
     audio_sample: UploadFile | None = None
-    ref_text: Annotated[str, Field(max_length=MAX_TRANSCRIPT_CHARS)] | None = None
+    ref_text: Transcript | None = None
     speaker_embedding: Annotated[str, Field(max_length=MAX_EMBEDDING_CHARS)] | None = None
     voice: Annotated[str, Field(max_length=MAX_BLEND_CHARS)] | None = None
     model: Name | None = None

@@ -208,7 +208,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"voice": ""}, "voice", ""),
     ({"voice": "alloy"}, "voice", "no preset speakers"),
     ({"voice": "a(2)+b(1)"}, "voice", "there is no voice 'a'"),
-    ({"voice": "a(0)+b(1)"}, "voice", "weights above 0"),
+    ({"voice": "a(0)+b(1)"}, "voice", "a weight of a mix is from"),
     ({"ref_audio": ""}, "ref_audio", "base64"),
     ({"ref_audio": "not base64"}, "ref_audio", "base64"),
     ({"ref_audio": "data:audio/wav,AAAA"}, "ref_audio", "base64"),
@@ -238,7 +238,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     ({"speaker_embedding": "0"}, "speaker_embedding", "list"),
     ({"speaker_embedding": [{"embedding": [0.0] * SIZE, "weight": 0}]}, "speaker_embedding", ""),
     ({"speaker_embedding": [{"embedding": [0.0]}, {"embedding": [0.0, 1.0]}]}, "speaker_embedding", "one size"),
-    ({"speaker_embedding": [{"embedding": [0.0]}] * 17}, "speaker_embedding", "the most is 16"),
+    ({"speaker_embedding": [{"embedding": [0.0]}] * 17}, "speaker_embedding", "at most 16 items"),
     ({"ref_audio": AUDIO, "task_type": "VoiceDesign"}, "task_type", "a VoiceDesign model does"),
 ]
 

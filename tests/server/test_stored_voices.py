@@ -171,7 +171,7 @@ BAD: list[tuple[bytes | None, dict[str, Any], str, str]] = [
     (None, {"speaker_embedding": EMBEDDING.replace("0.5", "1e300")}, "speaker_embedding", "finite"),
     (None, {"speaker_embedding": EMBEDDING.replace("0.5", "5000")}, "speaker_embedding", "between"),
     (None, {"voice": "nobody"}, "voice", "there is no voice 'nobody'"),
-    (None, {"voice": "heart(0)"}, "voice", "weights above 0"),
+    (None, {"voice": "heart(0)"}, "voice", "a weight of a mix is from"),
 ]
 
 

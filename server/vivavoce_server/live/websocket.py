@@ -123,7 +123,7 @@ class SessionClose(Fields):
 
 Message = SessionConfig | InputText | InputDone | InputCancel | SessionClose
 MESSAGES: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
-NOT_THIS_PROTOCOL = frozenset({"dict_type", "union_tag_invalid", "union_tag_not_found"})
+NOT_THIS_PROTOCOL = frozenset({"model_attributes_type", "union_tag_invalid", "union_tag_not_found"})
 """pydantic's names for errors after which no later message of the client can be understood."""
 
 
