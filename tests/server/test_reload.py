@@ -5,6 +5,7 @@ import os
 import pty
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -180,3 +181,18 @@ def test_what_is_wrong_with_a_file_of_keys_is_told_without_a_key(tmp_path: Path,
         read_keys(ServerConfig(api_keys_file=path))
     assert "secret" not in str(refused.value)
     assert refused.value.__cause__ is None
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_a_file_of_keys_is_a_regular_file(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    path = tmp_path / "keys.toml"
+    make(path)
+    with pytest.raises(ValueError, match=r"keys\.toml: it is no regular file"):
+        read_keys(ServerConfig(api_keys_file=path))
+
+
+def test_a_file_of_keys_that_nests_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text("a = " + "[" * 100_000, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"keys\.toml: "):
+        read_keys(ServerConfig(api_keys_file=path))
