@@ -19,6 +19,7 @@ from vivavoce_server.config import ServerConfig, explain, load_settings, setting
 from vivavoce_server.context import log_to_stderr
 from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import open_engines
+from vivavoce_server.listeners import bind
 from vivavoce_server.reading import warm_up
 from vivavoce_server.sighup import SighupHandler
 from vivavoce_server.wyoming import WyomingServer
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 PROGRESS_EVERY_S = 5.0
 USAGE_ERROR, FAILURE = 2, 1
+INTERRUPTED = 130
+"""Exit status of a shell for SIGINT."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,24 +75,13 @@ def run(args: argparse.Namespace) -> int:
     except EngineError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
         return FAILURE
+    except KeyboardInterrupt:  # while the models load; later the signal drains
+        print("vivavoce: interrupted before it served", file=sys.stderr)
+        return INTERRUPTED
     finally:
         for engine in engines.values():
             engine.stop()
     return 0
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Binds the port before the model loads, so that an occupied port is reported at once."""
-    # asyncio turns Nagle's algorithm off only on a socket that names its protocol. Nagle costs 40 ms per response.
-    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, proto)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def serve(app: FastAPI, config: ServerConfig, listeners: Sequence[socket.socket], sighup: SighupHandler) -> None:

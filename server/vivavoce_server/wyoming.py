@@ -40,6 +40,7 @@ from vivavoce_server.access import Caller
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.context import request_id
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid, validation_detail
+from vivavoce_server.listeners import make_reusable
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.connection import FLUSH_S
 from vivavoce_server.live.outbox import Lane, Outbox
@@ -334,6 +335,7 @@ class WyomingServer:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
+        make_reusable(self._listener)
         self._server = await asyncio.start_server(self._serve, sock=self._listener, limit=MAX_EVENT_BYTES)
         if self._announcement is not None:
             await self._announcement.start()
