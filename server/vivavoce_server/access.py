@@ -202,6 +202,8 @@ def read_keys(config: ServerConfig) -> list[tuple[str, KeyEntry]]:
 
 
 def _read_file(path: Path, limits: dict[str, int | None]) -> list[tuple[str, KeyEntry]]:
+    if path.exists() and not path.is_file():  # reading a FIFO would wait for a writer
+        raise ValueError(f"{path}: it is no regular file")
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
         entries = [(name, KeyEntry.model_validate({**limits, **table})) for name, table in tables.items()]
@@ -209,7 +211,7 @@ def _read_file(path: Path, limits: dict[str, int | None]) -> list[tuple[str, Key
         # pydantic's own message repeats the value, which may be a key.
         first = error.errors(include_input=False, include_url=False)[0]
         raise ValueError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
     if not entries:
         raise ValueError(f"{path}: there is no key in it, which would leave the server open")

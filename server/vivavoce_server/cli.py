@@ -19,6 +19,7 @@ from vivavoce_server.app import create_app
 from vivavoce_server.config import ServerConfig, explain, load_settings, setting_help
 from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import open_engines
+from vivavoce_server.listeners import bind
 from vivavoce_server.logs import log_to_stderr
 from vivavoce_server.reading import warm_up
 from vivavoce_server.server_names import is_loopback
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 PROGRESS_EVERY_S = 5.0
 USAGE_ERROR, FAILURE = 2, 1
+INTERRUPTED = 130
+"""Exit status of a shell for SIGINT."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +79,9 @@ def run(args: argparse.Namespace) -> int:
     except EngineError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
         return FAILURE
+    except KeyboardInterrupt:  # while the models load; later the signal drains
+        print("vivavoce: interrupted before it served", file=sys.stderr)
+        return INTERRUPTED
     finally:
         for engine in engines.values():
             engine.stop()
@@ -90,20 +96,6 @@ def warn_if_open(config: ServerConfig, keyring: Keyring) -> None:
     if config.wyoming_port and not is_loopback(config.wyoming_host):
         message = "the Wyoming protocol has no keys: all who reach %s:%d may speak"
         log.warning(message, config.wyoming_host, config.wyoming_port)
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Binds the port before the model loads, so that an occupied port is reported at once."""
-    # asyncio turns Nagle's algorithm off only on a socket that names its protocol. Nagle costs 40 ms per response.
-    family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, proto)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def serve(app: FastAPI, config: ServerConfig, listeners: Sequence[socket.socket], sighup: SighupHandler) -> None:

@@ -32,7 +32,6 @@ from vivavoce_text import missing_packages
 
 from vivavoce_server.access import read_keys
 from vivavoce_server.cli import add_arguments as add_serve_arguments
-from vivavoce_server.cli import bind
 from vivavoce_server.config import (
     ENV_PREFIX,
     ServerConfig,
@@ -44,6 +43,7 @@ from vivavoce_server.config import (
 )
 from vivavoce_server.containers import FORMATS, AudioFormat
 from vivavoce_server.engines import FAKE_MODEL, default_voices_dir, split_entry
+from vivavoce_server.listeners import bind
 
 Check = Callable[[], list[Finding]]
 

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from vivavoce_server.accepting import AcceptingServer
 from vivavoce_server.access import Keyring, read_keys
 from vivavoce_server.config import ServerConfig
+from vivavoce_server.listeners import make_reusable
 from vivavoce_server.service import Service
 from vivavoce_server.sighup import SighupHandler
 from vivavoce_server.uvicorn_sockets import connection_options
@@ -71,6 +72,8 @@ class DrainingServer(AcceptingServer):
         self._loop = asyncio.get_running_loop()
         if self._sighup is not None:
             self._sighup.serve(self._loop, self._reload, self._start_draining)
+        for listener in sockets or ():
+            make_reusable(listener)
         await super().startup(sockets)
         if self._wyoming is not None:
             await self._wyoming.start()

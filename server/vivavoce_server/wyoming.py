@@ -40,6 +40,7 @@ from vivavoce_server.accepting import Acceptor, most_connections
 from vivavoce_server.access import Caller
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid, validation_detail
+from vivavoce_server.listeners import make_reusable
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.connection import FLUSH_S
 from vivavoce_server.live.outbox import Lane, Outbox
@@ -337,6 +338,7 @@ class WyomingServer:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
+        make_reusable(self._listener)
         self._listener.listen()
         acceptor = Acceptor(self._listener, self._protocol, lambda: len(self._connections), most_connections() // 4)
         self._acceptor = asyncio.create_task(acceptor.run())

@@ -1,17 +1,21 @@
 """Stored voices: whole or absent, back after a restart, shared by servers, bounded."""
 
+import errno
 import os
+import socket
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
-from vivavoce_engine import Rejected, StoredVoice, StoreFailed, StoreFull, VoiceReference, VoiceStore
+from vivavoce_engine import NotServing, Rejected, StoredVoice, StoreFailed, StoreFull, VoiceReference, VoiceStore
 from vivavoce_engine.voices import store as module
 from vivavoce_engine.voices.lru import ByteLimitedCache
 from vivavoce_engine.voices.store import MAX_FILE_BYTES, MAX_TEXT_CHARS, STALE_S, serialize_voice
@@ -242,32 +246,92 @@ def without_format(path: Path) -> None:
     save_file({"embedding": EMBEDDING}, path)
 
 
-def of_wrong_kind(path: Path) -> None:
-    save_file({**load_file(path), "embedding": EMBEDDING[None]}, path, {"format": module.FORMAT})
+def rewritten(change: Callable[[dict[str, Any], dict[str, str]], object]) -> Callable[[Path], None]:
+    """Spoils a voice file by a change of its tensors and metadata."""
+
+    def spoil(path: Path) -> None:
+        tensors: dict[str, Any] = dict(load_file(path))
+        with safe_open(path, "np") as file:
+            metadata = dict(file.metadata())
+        change(tensors, metadata)
+        save_file(tensors, path, metadata)
+
+    return spoil
 
 
-def a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
+def instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Spoils a voice file by something else in its place."""
+
+    def spoil(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return spoil
 
 
-def too_large(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + bytes(MAX_FILE_BYTES))
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        where = os.getcwd()
+        os.chdir(path.parent)  # the path of a socket is short
+        listener.bind(path.name)
+        os.chdir(where)
 
 
-BREAK: list[Callable[[Path], object]] = [
-    lambda path: path.write_bytes(b""),
-    lambda path: path.write_bytes(path.read_bytes()[:50]),
-    lambda path: path.write_bytes(b"\xff" * 500),
-    too_large,
-    without_format,
-    of_wrong_kind,
-    a_folder,
-]
+def a_loop_of_links(path: Path) -> None:
+    path.symlink_to(path.name)
 
 
-@pytest.mark.parametrize("spoil", BREAK)
-def test_a_broken_file_is_told_and_harms_no_other_voice(
+def a_link_to_a_fifo(path: Path) -> None:
+    os.mkfifo(path.with_suffix(".fifo"))
+    path.symlink_to("bad.fifo")
+
+
+def a_hole_of_10_gb(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(10**10)
+
+
+def header_of(length: int) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(length.to_bytes(8, "little") + path.read_bytes()[8:])
+
+
+def odd_dtype(path: Path) -> None:
+    """A type that numpy does not have."""
+    path.write_bytes(path.read_bytes().replace(b'"F32"', b'"BF16"').replace(b'"shape":[64]', b'"shape":[128]'))
+
+
+BREAK: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:50]),
+    "cut in its data": lambda path: path.write_bytes(path.read_bytes()[:-10]),
+    "noise": lambda path: path.write_bytes(b"\xff" * 500),
+    "nested": lambda path: path.write_bytes((10**5).to_bytes(8, "little") + b"[" * 10**5),
+    "a header of 2^60 bytes": header_of(2**60),
+    "a header of 2^64 bytes": header_of(2**64 - 1),
+    "too large": lambda path: path.write_bytes(path.read_bytes() + bytes(MAX_FILE_BYTES)),
+    "a hole": a_hole_of_10_gb,
+    "without a format": without_format,
+    "two axes": rewritten(lambda tensors, _: tensors.update(embedding=EMBEDDING[None])),
+    "bfloat16": odd_dtype,
+    "float64": rewritten(lambda tensors, _: tensors.update(embedding=EMBEDDING.astype(np.float64))),
+    "codes of floats": rewritten(lambda tensors, _: tensors.update(codes=CODES.astype(np.float32))),
+    "no embedding": rewritten(lambda tensors, _: tensors.pop("embedding")),
+    "not finite": rewritten(lambda tensors, _: tensors.update(embedding=EMBEDDING * np.nan)),
+    "one more tensor": rewritten(lambda tensors, _: tensors.update(more=EMBEDDING)),
+    "no consent": rewritten(lambda _, metadata: metadata.pop("consent")),
+    "a long text": rewritten(lambda _, metadata: metadata.update(ref_text="x" * (MAX_TEXT_CHARS + 1))),
+    "no number of seconds": rewritten(lambda _, metadata: metadata.update(created_at_s="9" * 5000)),
+    "a folder": instead(Path.mkdir),
+    "a FIFO": instead(os.mkfifo),
+    "a socket": instead(a_socket),
+    "a loop of links": instead(a_loop_of_links),
+    "a link to a device": instead(lambda path: path.symlink_to("/dev/zero")),
+    "a link to a FIFO": instead(a_link_to_a_fifo),
+}
+
+
+@pytest.mark.parametrize("spoil", BREAK.values(), ids=BREAK)
+def test_a_broken_file_is_told_once_and_harms_no_other_voice(
     store: VoiceStore, folder: Path, spoil: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     store.add(voice("good"))
@@ -275,8 +339,121 @@ def test_a_broken_file_is_told_and_harms_no_other_voice(
     spoil(folder / "bad.safetensors")
     with pytest.raises(Rejected, match="the stored voice 'bad' cannot be read"):
         store.get("bad")
-    assert [found.name for found in store.all()] == ["good"]
-    assert "'bad' cannot be read" in caplog.text
+    before = open_handles()
+    for _ in range(3):
+        assert [found.name for found in store.all()] == ["good"]
+    assert open_handles() - before == set()
+    assert caplog.text.count("'bad' cannot be read: ") == 1
+    with pytest.raises(Rejected, match="there is a voice 'bad' already"):
+        store.add(voice("bad"))
+    if (folder / "bad.safetensors").is_dir():
+        with pytest.raises(StoreFailed, match="cannot be deleted: Is a directory"):
+            store.delete("bad")
+        (folder / "bad.safetensors").rmdir()
+    else:
+        assert store.delete("bad")
+    store.add(voice("bad"))
+    assert [found.name for found in store.all()] == ["bad", "good"]
+
+
+def test_what_is_no_file_is_no_name(store: VoiceStore, folder: Path) -> None:
+    store.add(voice("good"))
+    os.mkfifo(folder / "fifo.safetensors")
+    (folder / "folder.safetensors").mkdir()
+    (folder / "loop.safetensors").symlink_to("loop.safetensors")
+    (folder / "dangling.safetensors").symlink_to("nowhere")
+    assert store.names() == ["good"]
+    assert store.get("dangling") is None
+    assert store.delete("dangling"), "the name is free again"
+
+
+def test_a_link_to_a_voice_elsewhere_is_a_voice(store: VoiceStore, folder: Path) -> None:
+    elsewhere = folder.parent / "elsewhere"
+    elsewhere.write_bytes(serialize_voice(voice("linked")))
+    (folder / "linked.safetensors").symlink_to(elsewhere)
+    assert_same(store.get("linked"), voice("linked"))
+    assert store.delete("linked")
+    assert elsewhere.exists()
+
+
+def test_odd_names_are_passed_over(store: VoiceStore, folder: Path) -> None:
+    store.add(voice("good"))
+    for name in (b"a\n.safetensors", b"\xff\xfe.safetensors", b"\x1b[31m.safetensors", b".safetensors"):
+        with open(os.path.join(os.fsencode(folder), name), "wb") as file:
+            file.write(serialize_voice(voice("good")))
+    assert store.names() == ["good"]
+    assert len(store.all()) == 1
+
+
+def test_odd_partial_files_keep_nobody_from_storing(store: VoiceStore, folder: Path) -> None:
+    (folder / ".folder.partial").mkdir()
+    (folder / ".loop.partial").symlink_to(".loop.partial")
+    for name in (".folder.partial", ".loop.partial"):
+        os.utime(folder / name, (0, 0), follow_symlinks=False)
+    store.add(voice())
+    assert store.names() == ["anna"]
+
+
+# ---- a disk that does not serve
+
+
+@contextmanager
+def failing(monkeypatch: pytest.MonkeyPatch, number: int, *functions: str) -> Iterator[None]:
+    """Functions of `os` that fail with an error's number."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        for function in functions:
+            patch.setattr(os, function, fail)
+        yield
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_folder_that_cannot_be_written_to_says_so(
+    store: VoiceStore, folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    store.add(voice("old"))
+    with failing(monkeypatch, number, "link", "unlink"):
+        with pytest.raises(StoreFailed, match=f"the voice cannot be stored: {os.strerror(number)}"):
+            store.add(voice("new"))
+        with pytest.raises(StoreFailed, match=f"the voice cannot be deleted: {os.strerror(number)}"):
+            store.delete("old")
+        assert not store.delete("new")
+        assert_same(store.get("old"), voice("old"))
+    assert store.names() == ["old"]
+
+
+def test_a_full_disk_leaves_nothing(store: VoiceStore, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with failing(monkeypatch, errno.ENOSPC, "fsync"), pytest.raises(StoreFailed, match="No space left"):
+        store.add(voice())
+    assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_too_many_open_files_is_no_fault_of_a_voice(
+    store: VoiceStore, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    store.add(voice())
+    ways: list[Callable[[], object]] = [store.names, store.all, lambda: store.add(voice("new"))]
+    with failing(monkeypatch, number, "scandir"):
+        for way in ways:
+            with pytest.raises(NotServing, match="too many files are open"):
+                way()
+    with failing(monkeypatch, number, "open"):
+        for way in (store.all, lambda: store.get("anna")):
+            with pytest.raises(NotServing, match="too many files are open"):
+                way()
+    assert_same(store.get("anna"), voice())
+
+
+def test_a_folder_that_is_gone_says_so(store: VoiceStore, folder: Path) -> None:
+    folder.rmdir()
+    for way in (store.names, store.all):
+        with pytest.raises(StoreFailed, match="the folder of stored voices cannot be read: No such file"):
+            way()
+    assert store.get("anna") is None
 
 
 def test_files_of_others_are_no_voices(store: VoiceStore, folder: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 from vivavoce_server import ServerConfig, create_app
-from vivavoce_server.cli import bind
 from vivavoce_server.draining import DrainingServer
+from vivavoce_server.listeners import bind
 
 from tests.server.test_cli import SPEECH_BODY, address_of, raw_request
 from tests.support.broken import broken_text_of

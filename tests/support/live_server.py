@@ -16,7 +16,7 @@ from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_server import ServerConfig, create_app
 from vivavoce_server.accepting import AcceptingServer
-from vivavoce_server.cli import bind
+from vivavoce_server.listeners import bind
 from vivavoce_server.service import Service
 from vivavoce_server.uvicorn_sockets import connection_options
 

@@ -13,11 +13,15 @@ START_DEADLINE_S = 120.0
 
 
 @contextmanager
-def launched(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def launched(
+    folder: Path, *flags: str, start_new_session: bool = False
+) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """Yields a server that is starting on a free port, and the file that will hold its URL. Kills it at the end."""
     address_file = folder / "address"
     command = [*SERVE, "--port", "0", "--address-file", str(address_file), *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=start_new_session
+    ) as process:
         try:
             yield process, address_file
         finally:

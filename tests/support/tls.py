@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import httpx
-from vivavoce_server.cli import bind
+from vivavoce_server.listeners import bind
 
 from tests.support.programs import path_of
 from tests.support.waiting import HUNG_S

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from vivavoce_engine import Engine
 from vivavoce_server import ServerConfig, create_app
-from vivavoce_server.cli import bind
 from vivavoce_server.draining import DrainingServer
+from vivavoce_server.listeners import bind
 from vivavoce_server.service import Service
 from vivavoce_server.wyoming import WyomingServer
 from vivavoce_server.wyoming_announcement import Announcement

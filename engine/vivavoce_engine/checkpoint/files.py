@@ -268,7 +268,7 @@ class _JsonFile:
         if content is None:
             try:
                 content = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 raise CheckpointError(f"{path} is not readable JSON: {error}") from error
             if not isinstance(content, dict):
                 raise CheckpointError(f"{path} holds no JSON object")

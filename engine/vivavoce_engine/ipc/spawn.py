@@ -6,8 +6,14 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from vivavoce_engine.ipc.pipe import Pipe
+
+GROUP_SIGNALS = tuple(known for known in signal.Signals if known.name in ("SIGHUP", "SIGINT", "SIGTERM"))
+"""Signals that a terminal or a service manager may send to the whole process group. They are for the parent alone.
+Windows has no SIGHUP."""
 
 
 def spawn_module(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
@@ -16,7 +22,7 @@ def spawn_module(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]"
     here, there = socket.socketpair()
     # The child finds modules where this process does, and nowhere else.
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    with there:
+    with there, blocked(GROUP_SIGNALS):  # the child inherits the mask, until it ignores them
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, str(there.fileno())],
             pass_fds=[there.fileno()],
@@ -26,14 +32,25 @@ def spawn_module(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]"
     return process, here
 
 
+@contextmanager
+def blocked(signals: Iterable[signal.Signals]) -> Iterator[None]:
+    """Holds signals back from this thread, and from the processes that it starts."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def pipe_to_parent() -> Pipe:
     """The child's end of the socket. A module that `spawn_module` runs calls this first in its `main`.
 
-    SIGINT and SIGTERM are ignored from then on: a service manager may signal the whole process group, but the parent
-    decides when its children end. A crash prints the stack of each thread.
+    GROUP_SIGNALS are ignored from then on, and have been held back until then: the parent decides when its children
+    end. A crash prints the stack of each thread.
     """
     assert len(sys.argv) == 2, "spawn_module gives the file descriptor and nothing else"
     faulthandler.enable()
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    for signum in GROUP_SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, GROUP_SIGNALS)
     return Pipe(socket.socket(fileno=int(sys.argv[1])))

@@ -209,7 +209,7 @@ class Voices:
             raise Rejected("name", f"there is a voice {name!r} already")
         blank = VoiceReference(np.zeros(0, np.float32), None, text)
         check_voice(StoredVoice(name, 0, consent, blank))  # before the recording is encoded
-        if self.store.get(name) is not None:
+        if self.store.has(name):
             raise Rejected("name", f"there is a voice {name!r} already")
         if isinstance(voice, bytes):
             reference = self.clone(voice, text)

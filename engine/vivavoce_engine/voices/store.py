@@ -2,14 +2,20 @@
 
 Several servers may share the folder. Each lookup therefore checks the disk, and sees at once if another server added,
 replaced or deleted a voice. The cache only saves reading files. Files appear whole or not at all.
+
+Anything may lie in the folder under a voice's name: a FIFO, a device, a link, a file of another format. It costs itself
+alone. No such entry is waited for, and at most MAX_FILE_BYTES of it are read. A link to a voice's file is a voice.
 """
 
+import errno
+import json
 import logging
 import os
 import re
+import stat
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +23,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
-from vivavoce_engine.errors import Rejected, StoreFailed, StoreFull
+from vivavoce_engine.errors import EngineError, NotServing, Rejected, StoreFailed, StoreFull
 from vivavoce_engine.request import VoiceReference
 from vivavoce_engine.text.prompt import check_characters
 from vivavoce_engine.voices.lru import ByteLimitedCache
@@ -34,6 +40,9 @@ MAX_FILE_BYTES = 2**20
 STALE_S = 3600.0
 """A partial file older than this was left by a server that died while writing it."""
 FORMAT = "vivavoce-voice-1"
+TENSOR_TYPES: Mapping[str, tuple[str, str, int]] = {"embedding": ("F32", "<f4", 1), "codes": ("I16", "<i2", 2)}
+"""The tensors of a voice file: the type there, the type in numpy, and the number of axes."""
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 Version: TypeAlias = tuple[int, int, int]
 """Inode, modification time in ns, and size in bytes. A new file under the same name has another version."""
@@ -64,6 +73,8 @@ class VoiceStore:
         self._folder = folder
         self._max_voices = max_voices
         self._cache: ByteLimitedCache[tuple[str, Version], StoredVoice] = ByteLimitedCache(cache_bytes)
+        self._told: Mapping[str, str] = {}
+        """What the log says of files that cannot be read, by name. Each is told once."""
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -72,21 +83,32 @@ class VoiceStore:
         return self._cache.nbytes
 
     def names(self) -> list[str]:
-        """Names of all voices, in alphabetical order."""
-        found = (entry.name.removesuffix(SUFFIX) for entry in self._entries() if entry.name.endswith(SUFFIX))
-        return sorted(name for name in found if NAME.fullmatch(name))
+        """Names of all voices, in alphabetical order. What is no file is left out.
+
+        Raises:
+            StoreFailed: the folder cannot be read.
+            NotServing: this process has too many files open.
+        """
+        return sorted(name for name, entry in self._named_entries() if is_file(entry))
 
     def all(self) -> list[StoredVoice]:
-        """All voices, in alphabetical order. Files that cannot be read are logged and left out."""
-        voices = []
-        for name in self.names():
+        """All voices, in alphabetical order. Files that cannot be read are logged, each once, and left out.
+
+        Raises the errors of `names`.
+        """
+        voices, broken = [], {}
+        for name in sorted(name for name, _ in self._named_entries()):
             try:
                 voice = self.get(name)
             except Rejected as error:
-                log.warning("%s", error)
+                broken[name] = f"{error}: {error.__cause__}"
                 continue
             if voice is not None:
                 voices.append(voice)
+        for name, text in broken.items():
+            if self._told.get(name) != text:
+                log.warning("%s", text)
+        self._told = broken
         return voices
 
     def get(self, name: str) -> StoredVoice | None:
@@ -94,6 +116,7 @@ class VoiceStore:
 
         Raises:
             Rejected: the voice's file is broken.
+            NotServing: this process has too many files open.
         """
         name = name.casefold()
         if not NAME.fullmatch(name):
@@ -101,14 +124,21 @@ class VoiceStore:
         path = self._path(name)
         try:
             version = version_of(path)
+            voice = self._cache.get((name, version))
+            if voice is None:
+                voice = read_voice(path)
+                self._cache.put((name, version), voice)
         except FileNotFoundError:
             return None
-        voice = self._cache.get((name, version))
-        if voice is None:
-            voice = read_voice(path)
-            if voice is not None:
-                self._cache.put((name, version), voice)
+        except (Rejected, SafetensorError, ValueError, KeyError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
+                raise store_error("the voice cannot be read", error) from error
+            raise Rejected("speaker", f"the stored voice {name!r} cannot be read") from error
         return voice
+
+    def has(self, name: str) -> bool:
+        """True if the name is taken, be it by a file that cannot be read."""
+        return bool(NAME.fullmatch(name.casefold())) and os.path.lexists(self._path(name.casefold()))
 
     def add(self, voice: StoredVoice) -> StoredVoice:
         """Writes a new voice to the disk.
@@ -117,12 +147,14 @@ class VoiceStore:
             Rejected: the name is taken or invalid, or a text is missing or too long.
             StoreFull: the store has no room for another voice.
             StoreFailed: the disk is full or cannot be written to.
+            NotServing: this process has too many files open.
         """
         check_voice(voice)
         path, partial = self._path(voice.name), self._folder / f".{uuid.uuid4().hex}{PARTIAL_SUFFIX}"
         try:
             for left in self.stale():
-                left.unlink(missing_ok=True)
+                with suppress(OSError):  # what cannot be deleted is in nobody's way
+                    left.unlink()
             if len(self.names()) >= self._max_voices:
                 raise StoreFull(f"{self._max_voices} voices are stored, which is the most; delete one first")
             write_synced(partial, serialize_voice(voice))
@@ -130,9 +162,10 @@ class VoiceStore:
         except FileExistsError:
             raise Rejected("name", f"there is a voice {voice.name!r} already") from None
         except OSError as error:
-            raise StoreFailed(f"the voice cannot be stored: {error.strerror or error}") from error
+            raise store_error("the voice cannot be stored", error) from error
         finally:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):  # a folder that cannot be written to refuses this too
+                partial.unlink(missing_ok=True)
         return voice
 
     def delete(self, name: str) -> bool:
@@ -141,33 +174,58 @@ class VoiceStore:
         if not NAME.fullmatch(name):
             return False
         path = self._path(name)
+        if not os.path.lexists(path):  # a read-only file system refuses before it looks for the file
+            return False
         try:
-            version = version_of(path)
+            with suppress(OSError):  # a broken link
+                self._cache.forget((name, version_of(path)))
             path.unlink()
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise StoreFailed(f"the voice cannot be deleted: {error.strerror or error}") from error
-        self._cache.forget((name, version))
+            raise store_error("the voice cannot be deleted", error) from error
         return True
 
     def _path(self, name: str) -> Path:
         assert NAME.fullmatch(name), "names are checked before they become paths"
         return self._folder / f"{name}{SUFFIX}"
 
-    def _entries(self) -> "Iterator[os.DirEntry[str]]":
-        with os.scandir(self._folder) as entries:
-            yield from entries
+    def _named_entries(self) -> "list[tuple[str, os.DirEntry[str]]]":
+        """The entries that have a voice's name, with that name."""
+        named = ((entry.name.removesuffix(SUFFIX), entry) for entry in self._entries() if entry.name.endswith(SUFFIX))
+        return [(name, entry) for name, entry in named if NAME.fullmatch(name)]
+
+    def _entries(self) -> "list[os.DirEntry[str]]":
+        try:
+            with os.scandir(self._folder) as entries:
+                return list(entries)
+        except OSError as error:
+            raise store_error("the folder of stored voices cannot be read", error) from error
 
     def stale(self) -> list[Path]:
         """Partial files that a server which died has left. `add` deletes them."""
         found = []
         for entry in self._entries():
             if entry.name.endswith(PARTIAL_SUFFIX) and entry.name.startswith("."):
-                with suppress(FileNotFoundError):
-                    if time.time() - entry.stat().st_mtime > STALE_S:
+                with suppress(OSError):
+                    if time.time() - entry.stat(follow_symlinks=False).st_mtime > STALE_S:
                         found.append(Path(entry.path))
         return found
+
+
+def store_error(what: str, error: OSError) -> EngineError:
+    """The error for a disk that does not serve. Lack of descriptors passes, so it is told to try again."""
+    if error.errno in NO_DESCRIPTORS:
+        return NotServing(f"{what}: too many files are open")
+    return StoreFailed(f"{what}: {error.strerror or error}")
+
+
+def is_file(entry: "os.DirEntry[str]") -> bool:
+    """True for a regular file and for a link to one."""
+    try:
+        return entry.is_file()
+    except OSError:  # a loop of links
+        return False
 
 
 def check_voice(voice: StoredVoice) -> None:
@@ -183,8 +241,8 @@ def check_voice(voice: StoredVoice) -> None:
 
 
 def version_of(path: Path) -> Version:
-    stat = path.stat()
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+    found = path.stat()
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def serialize_voice(voice: StoredVoice) -> bytes:
@@ -215,27 +273,50 @@ def write_synced(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def read_voice(path: Path) -> StoredVoice | None:
-    """Reads a voice file. Returns None if it has just been deleted.
+def read_voice(path: Path) -> StoredVoice:
+    """Reads a voice file.
 
     Raises:
-        Rejected: the file is not in the format of `serialize_voice`.
+        FileNotFoundError: it has just been deleted.
+        Rejected, SafetensorError, ValueError, KeyError, OSError: it is no file in the format of `serialize_voice`.
     """
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ValueError("it is too large")
-        with safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        embedding, codes = tensors["embedding"], tensors.get("codes")
-        if metadata["format"] != FORMAT or embedding.dtype != np.float32 or embedding.ndim != 1:
-            raise ValueError("it is no voice file")
-        if codes is not None and (codes.dtype != np.int16 or codes.ndim != 2):
-            raise ValueError("its codes are no frames")
-        reference = VoiceReference(embedding, codes, metadata["ref_text"])
-        name = path.name.removesuffix(SUFFIX)
-        return StoredVoice(name, int(metadata["created_at_s"]), metadata["consent"], reference)
-    except FileNotFoundError:
-        return None
-    except (SafetensorError, ValueError, KeyError, OSError) as error:
-        raise Rejected("speaker", f"the stored voice {path.name.removesuffix(SUFFIX)!r} cannot be read") from error
+    content = read_regular(path, MAX_FILE_BYTES)
+    tensors = {name: tensor_of(name, fields) for name, fields in deserialize(content)}  # type: ignore[no-untyped-call]
+    metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
+    if metadata["format"] != FORMAT:
+        raise ValueError("it is no voice file")
+    reference = VoiceReference(tensors["embedding"], tensors.get("codes"), metadata["ref_text"])
+    if not np.isfinite(reference.embedding).all():
+        raise ValueError("its embedding is not finite")
+    name = path.name.removesuffix(SUFFIX)
+    voice = StoredVoice(name, int(metadata["created_at_s"]), metadata["consent"], reference)
+    check_voice(voice)
+    return voice
+
+
+def tensor_of(name: str, fields: Mapping[str, Any]) -> NDArray[Any]:
+    """A tensor of a voice file. Raises ValueError or KeyError if the name or the type is another."""
+    kind, dtype, axes = TENSOR_TYPES[name]
+    if fields["dtype"] != kind or len(fields["shape"]) != axes:
+        raise ValueError(f"its {name} has type {fields['dtype']} and shape {fields['shape']}")
+    return np.frombuffer(fields["data"], dtype).reshape(fields["shape"]).copy()
+
+
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """The content of a regular file. Never waits for a FIFO, a device or a terminal.
+
+    Raises:
+        ValueError: it is no regular file, or is larger than `max_bytes`.
+        OSError: it cannot be read.
+    """
+    with open(path, "rb", opener=open_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no regular file")
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"it is larger than {max_bytes} bytes")
+    return content
+
+
+def open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
