@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from vivavoce_engine import EngineError
 
 from vivavoce_server.access import Caller, Keyring
-from vivavoce_server.context import request_id
+from vivavoce_server.context import address_of, client_address, request_id
 from vivavoce_server.deadlines import max_wait_of
 from vivavoce_server.errors import ApiError, ErrorDetail, engine_error_detail
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
@@ -97,6 +97,7 @@ class Socket(ABC):
         started_s = time.monotonic()
         path = self._websocket.url.path
         activity.set(activity_of("WebSocket", path))
+        client_address.set(address_of(self._websocket.client.host if self._websocket.client else None))
         code: int | None = None
         try:
             await self._accept()
