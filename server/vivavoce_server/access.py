@@ -25,10 +25,14 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from starlette.requests import HTTPConnection
 
 from vivavoce_server.config import ServerConfig
+from vivavoce_server.context import client_address
 from vivavoce_server.errors import ApiError
 
 ELEVENLABS_HEADER = "xi-api-key"
-CONCURRENCY_RETRY_S = 1.0
+FIRST_SPEECH_S, MIN_RETRY_S, MAX_RETRY_S = 1.0, 1.0, 60.0
+"""Assumed duration of a caller's speech before any has ended, and limits of the time to come back after."""
+SMOOTHING = 0.2
+"""Weight of the duration of the latest speech."""
 SECONDS_A_MINUTE = 60.0
 
 
@@ -51,11 +55,23 @@ class Caller:
     def __init__(self, name: str, entry: KeyEntry | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._speaking = 0
+        self._started_s: list[float] = []
+        """Beginnings of the requests that run, in order."""
+        self._speech_s = FIRST_SPEECH_S
+        """Mean duration of the speech that has ended lately."""
         self._revoked = False
         self._per_minute: int | None = None
         self._tokens = 0.0
         self._filled_s = clock()
         self.limit(name, entry)
+
+    @property
+    def client(self) -> str:
+        """The name by which the engine tells clients apart: that of the key, or else the address of the request.
+
+        Rows go to clients in turn, and each has its share of the queue.
+        """
+        return self.name or f"address {client_address.get()}"
 
     def limit(self, name: str, entry: KeyEntry | None) -> None:
         """Sets the name and the limits. A limit that does not change keeps its counted use."""
@@ -82,13 +98,22 @@ class Caller:
         if self._revoked:
             raise _unknown_key()
         if not self.has_place:
-            raise _too_many(f"this key may have {self._max_concurrent} running at once", CONCURRENCY_RETRY_S)
+            raise _too_many(f"this key may have {self._max_concurrent} running at once", self._next_end_s())
         self._take_tokens(requests)
+        started_s = self._clock()
+        self._started_s.append(started_s)
         self._speaking += 1
         try:
             yield
         finally:
             self._speaking -= 1
+            self._started_s.remove(started_s)
+            self._speech_s += SMOOTHING * (self._clock() - started_s - self._speech_s)
+
+    def _next_end_s(self) -> float:
+        """Estimated seconds until the oldest speech that runs has ended."""
+        left_s = self._speech_s - (self._clock() - self._started_s[0])
+        return min(MAX_RETRY_S, max(MIN_RETRY_S, left_s))
 
     @property
     def has_place(self) -> bool:

@@ -196,7 +196,7 @@ class BatchResponse(SpokenResponse):
         admitted = False
         try:
             job = await prepare(request, self.service, self._max_wait_s).read()
-            with Speech(job, await job.find_voice(), meter, self.caller.name) as speech:
+            with Speech(job, await job.find_voice(), meter, self.caller.client) as speech:
                 admitted = True
                 cost = await speech.whole(file)
             outcome = "completed"

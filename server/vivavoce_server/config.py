@@ -135,6 +135,9 @@ class ServerConfig(BaseModel):
     voice_aliases: AliasList = ()
     """Voices for names that ElevenLabs' clients send, as NAME=VOICE, separated by commas. NAME is one of ElevenLabs'
     voice ids, or any other name."""
+    trusted_proxies: CommaList = ()
+    """Addresses or networks of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, separated by commas; *
+    means any. Without them, all clients of a proxy are one client."""
     cors_origins: CommaList = ()
     """Web origins whose pages may call the server, separated by commas. * means any."""
     allowed_hosts: NameList = ()

@@ -3,10 +3,12 @@
 The client sends the id of its request, or receives one.
 """
 
+import ipaddress
 import logging
 import re
 import time
 import uuid
+from contextvars import ContextVar
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,6 +23,23 @@ REQUEST_ID_HEADER = "X-Request-ID"
 POLLED_PATHS = frozenset({"/health", "/ready", "/metrics"})
 """Paths that machines request every few seconds. Their log lines have level DEBUG."""
 WELL_FORMED = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+client_address: ContextVar[str] = ContextVar("client_address", default="")
+"""Address of the client of the current request, as `address_of` gives it."""
+IPV6_PREFIX = 64
+"""Bits of an IPv6 address that tell clients apart. One of them has all addresses with the same ones."""
+
+
+def address_of(host: str | None) -> str:
+    """The address by which a client without a key is told from others; "" if it is not known."""
+    try:
+        address = ipaddress.ip_address((host or "").partition("%")[0])
+    except ValueError:
+        return ""
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, IPV6_PREFIX), strict=False))
 
 
 class RequestContextMiddleware:
@@ -39,6 +58,7 @@ class RequestContextMiddleware:
         name = given if WELL_FORMED.fullmatch(given) else uuid.uuid4().hex
         token = request_id.set(name)
         activity.set(for_log(f"{scope['method']} {scope['path']}"))
+        client_address.set(address_of(scope["client"][0] if scope.get("client") else None))
         started_s = time.monotonic()
         status: int | None = None
 

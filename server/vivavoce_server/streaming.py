@@ -127,7 +127,7 @@ class SpeechResponse(SpokenResponse):
             job = await self._job.read()
             if job.warnings:
                 self.headers[WARNINGS_HEADER] = warnings_header(job.warnings)
-            with Speech(job, await job.find_voice(), meter, self.caller.name) as speech:
+            with Speech(job, await job.find_voice(), meter, self.caller.client) as speech:
                 outcome = await (
                     self._send_whole(speech, send) if self._whole else self._send_stream(speech, meter, send)
                 )

@@ -304,4 +304,6 @@ def connection_options(config: ServerConfig) -> dict[str, Any]:
         "ws_ping_interval": PING_INTERVAL_S,
         "ws_ping_timeout": PING_TIMEOUT_S,
         "ws_per_message_deflate": False,
+        "proxy_headers": bool(config.trusted_proxies),
+        "forwarded_allow_ips": list(config.trusted_proxies),
     }

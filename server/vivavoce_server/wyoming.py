@@ -39,6 +39,7 @@ from vivavoce_engine import EngineError
 from vivavoce_server.accepting import Acceptor, most_connections
 from vivavoce_server.access import Caller
 from vivavoce_server.audio import AudioOptions
+from vivavoce_server.context import address_of, client_address
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid, validation_detail
 from vivavoce_server.listeners import make_reusable
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
@@ -61,8 +62,6 @@ MAX_EVENT_BYTES = 128 * 2**10
 MAX_PAYLOAD_BYTES = 2**20
 IDLE_S = 300.0
 """Seconds after which a connection that says and hears nothing is closed."""
-CALLER = "wyoming"
-"""The caller's name. The engine gives rows in turn to callers of different names."""
 
 
 class VoiceChoice(BaseModel):
@@ -176,7 +175,7 @@ class WyomingConnection:
         self._writer = EventWriter()
         self._closing: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
         self._session = LiveSession(
-            service, Caller(CALLER), self._writer, Lane(self._outbox), self._close, config.max_wait_s
+            service, Caller(""), self._writer, Lane(self._outbox), self._close, config.max_wait_s
         )
 
     def _close(self, closing: Closing) -> None:
@@ -186,6 +185,7 @@ class WyomingConnection:
     async def run(self) -> None:
         token = request_id.set(uuid.uuid4().hex)
         activity.set("Wyoming connection")
+        client_address.set(address_of((self._stream.get_extra_info("peername") or [""])[0]))
         steps = (self._outbox.run(self._send), self._read(), self._leave_when_stopping())
         tasks = [asyncio.create_task(step) for step in steps]
         try:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from vivavoce_engine import Engine, EngineConfig, Overloaded
-from vivavoce_engine.batching.admission import Backlog
+from vivavoce_engine.batching.line import Line, Rates, Waiting
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, fake_voices
 from vivavoce_server import ServerConfig
 from vivavoce_server.batch import BatchRequest
@@ -88,7 +88,8 @@ async def test_no_reference_is_fetched_for_speech_that_would_be_refused(monkeypa
     engine = fake_engine(EngineConfig(max_queue=1))
     engine.start()
     try:
-        monkeypatch.setattr(engine, "waiting", lambda: Backlog(1, 1.0))
+        line = Line((Waiting("", 1.0),), (("", 1.0),), 0, 1, Rates())
+        monkeypatch.setattr(type(engine), "line", line)
         request = SpeechRequest(input="Hello", ref_audio="no audio")
         with pytest.raises(Overloaded):
             await prepare(request, service_of(engine), max_wait_s=30.0).find_voice()

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from vivavoce_engine.batching.admission import Admission, Backlog, waiting
+from vivavoce_engine.batching.admission import Admission
 from vivavoce_engine.batching.capacity import DEVICE, HOST, Capacity
+from vivavoce_engine.batching.line import Accepted, Line, Waiting
 from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.loop import EngineLoop
 from vivavoce_engine.batching.messages import AudioChunk, Delivery, Finished, Submit
@@ -42,10 +43,11 @@ NO_PCM = np.zeros(0, np.float32)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Arrival:
-    """A request: its arrival time, and the length of its speech in frames."""
+    """A request: its arrival time, the length of its speech in frames, and its client."""
 
     at_s: float
     frames: int
+    client: str = ""
 
 
 @dataclass(slots=True)
@@ -54,13 +56,18 @@ class SimulatedListener:
 
     utterance_id: int
     arrival: Arrival
-    refused: bool = False
+    refused_for_s: float | None = None
+    """Seconds after which it is told to come back; None if it was accepted."""
     first_s: float | None = None
     ended_s: float | None = None
     stalled_s: float = 0.0
     underruns: int = 0
     unread_frames: int = 0
     _playback: Playback = field(default_factory=Playback)
+
+    @property
+    def refused(self) -> bool:
+        return self.refused_for_s is not None
 
     def count_sent(self, frames: int) -> None:
         pass
@@ -192,9 +199,9 @@ class Simulation:
         self._clock = _Clock(machine)
         self._front, self._front_ms = _Front(machine), times.front_ms
         self._runner = SimulatedRunner(times, self._clock)
-        self._admission = Admission(config, FRAME_S)
+        self._admission = Admission(config, FRAME_S, self._clock)
         self._loop = EngineLoop(self._runner, config, self._admission, self._deliver, self._clock)
-        self._accepted = Backlog()
+        self._accepted = Accepted()
         self._heard: list[SimulatedListener] = []
         self._waiting_arrivals: list[Arrival] = []
         self._taken_in: deque[tuple[float, Arrival]] = deque()
@@ -246,21 +253,22 @@ class Simulation:
         tokens = max(1, round(length / FRAMES_PER_TOKEN))
         frames = self._admission.estimate_frames(tokens, self._runner.info.max_frames)
         try:
-            self._admission.check(self.waiting(), frames, None)
-        except Overloaded:
-            listener.refused = True
+            self._admission.check(self.line, Waiting(arrival.client, frames))
+        except Overloaded as overloaded:
+            listener.refused_for_s = overloaded.retry_after_s
             return
         self._runner.lengths[listener.utterance_id] = length
-        request = SynthesisRequest("…", speaker=FAKE_INFO.speakers[0])
+        request = SynthesisRequest("…", speaker=FAKE_INFO.speakers[0], client=arrival.client)
         prompt = Prompt((NO_ID,), (NO_ID,), (), tokens)
         trailing = TrailingText((), complete=True, text_tokens=tokens)
         pending = Pending(listener.utterance_id, request, prompt, 0, length, listener, trailing, frames)
-        self._accepted = self._accepted.plus(frames)
+        self._accepted.add(listener.utterance_id, Waiting(arrival.client, frames))
         self._loop.apply([Submit(pending)])
 
-    def waiting(self) -> Backlog:
-        """The requests that find no row free."""
-        return waiting(self._accepted, self._loop.state(), self._config.rows)
+    @property
+    def line(self) -> Line:
+        """The queue."""
+        return Line.of(self._accepted, self._loop.state(), self._config.rows)
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
         self._take_in()  # requests that arrived before this report

@@ -7,18 +7,20 @@ It runs on one thread: in this process for an Engine (front/thread.py), or in an
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from vivavoce_engine.batching.admission import Admission, LoopState
+from vivavoce_engine.batching.admission import Admission
+from vivavoce_engine.batching.line import SOON_FRAMES, Line, LoopState, Waiting
 from vivavoce_engine.batching.messages import AppendText, Cancel, Command, Delivery, Failed, Finished, Shutdown, Submit
 from vivavoce_engine.batching.pace import StepDurations
+from vivavoce_engine.batching.pending import Pending
 from vivavoce_engine.batching.runner import Outcome, Runner, Step
 from vivavoce_engine.batching.scheduler import Plan, Scheduler
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.errors import EndlessSpeech, EngineError
+from vivavoce_engine.errors import EndlessSpeech, EngineError, Overloaded
 from vivavoce_engine.pages import pages_of
 
 
@@ -74,11 +76,15 @@ class EngineLoop:
     def state(self) -> LoopState:
         """A snapshot for any thread."""
         scheduler = self._scheduler
+        # Another thread may ask while a request leaves. It must not miss one, so the queue is read last.
+        running, left_queue = scheduler.running, scheduler.left_queue
+        queued = scheduler.queued()
         return LoopState(
             rates=self._admission.rates,
-            running=scheduler.running,
-            left_queue=scheduler.left_queue,
-            left_queue_frames=scheduler.left_queue_frames,
+            running=running,
+            left_queue=left_queue,
+            queued=tuple(pending.utterance_id for pending in queued),
+            busy=tuple(self._busy()) if queued else (),
             steps=self._steps,
             frames=self._frames,
             short_of_pages=scheduler.short_of_pages,
@@ -121,8 +127,7 @@ class EngineLoop:
         now_s = self._now()
         late = self._scheduler.expire(now_s)
         if late:
-            refusal = Failed(self._admission.overloaded("the request's time to wait has passed"))
-            self._deliver([(pending.stream, refusal) for pending in late])
+            self._deliver([(pending.stream, Failed(self._too_late(pending))) for pending in late])
         running, steps_ahead = self._scheduler.running, self._capacity.steps_ahead
         plan = self._scheduler.plan(self._durations.moment(now_s, self._frame_s, running, steps_ahead))
         if plan:
@@ -133,13 +138,33 @@ class EngineLoop:
             self._end(self._underway[0])
         return True
 
+    def _busy(self) -> Iterator[tuple[str, float]]:
+        """Client of each row in use, and the estimated seconds until the row is free.
+
+        A row that waits for its listener or for text goes on at the pace of sound.
+        """
+        running = self._scheduler.running_sequences()
+        frame_s = len(running) / self._admission.rates.frames_per_s
+        for sequence in running:
+            left = max(SOON_FRAMES, sequence.pending.frames - sequence.frames_made)
+            is_slow = not sequence.trailing.complete or self._scheduler.rests(sequence)
+            yield sequence.pending.request.client, left * max(frame_s, self._frame_s if is_slow else 0.0)
+
+    def _too_late(self, late: Pending) -> Overloaded:
+        """The refusal of a request that has waited in vain, with the time until another one has its turn."""
+        queued = tuple(Waiting(pending.request.client, pending.frames) for pending in self._scheduler.queued())
+        line = Line(queued, tuple(self._busy()), 0, self._scheduler.running, self._admission.rates)
+        return self._admission.overloaded("the request's time to wait has passed", line.start_s(late.request.client))
+
     def _make_room(self) -> bool:
         """Breaks off one row if all rows wait for pages and nothing else will free some. Returns False otherwise."""
         sequence = self._scheduler.stuck()
         if sequence is None:
             return False
         self._scheduler.release(sequence)
-        error = self._admission.overloaded("there is no room for more of this speech beside the others")
+        until_next_end_s = min((seconds for _, seconds in self._busy()), default=0.0)
+        message = "there is no room for more of this speech beside the others"
+        error = self._admission.overloaded(message, until_next_end_s)
         self._deliver([(sequence.stream, Failed(error))])
         return True
 

@@ -57,8 +57,7 @@ class Scheduler:
         self._queue: dict[int, Pending] = {}
         self._running: dict[int, Sequence] = {}
         self.left_queue = 0
-        self.left_queue_frames = 0.0
-        """Requests, and their estimated frames, that have left the queue so far, in whatever way."""
+        """Requests that have left the queue so far, in whatever way."""
         self.short_of_pages = False
         """True while the next request in the queue waits for pages, though rows may be free."""
 
@@ -86,7 +85,6 @@ class Scheduler:
     def _dequeue(self, utterance_id: int) -> Pending:
         pending = self._queue.pop(utterance_id)
         self.left_queue += 1
-        self.left_queue_frames += pending.frames
         return pending
 
     def expire(self, now_s: float) -> list[Pending]:
@@ -145,8 +143,16 @@ class Scheduler:
             return running[-1] if running else None
         return None
 
+    def queued(self) -> list[Pending]:
+        """The requests in the queue, in the order of their arrival. Any thread may ask."""
+        return list(self._queue.values())
+
+    def rests(self, sequence: Sequence) -> bool:
+        """True if the row waits because its listener has too much unread."""
+        return sequence.stream.unread_frames > self._max_unread_frames
+
     def _wants_frame(self, sequence: Sequence) -> bool:
-        return sequence.can_step and sequence.stream.unread_frames <= self._max_unread_frames
+        return sequence.can_step and not self.rests(sequence)
 
     def _lacks_page(self, sequence: Sequence) -> bool:
         """True if the position of the next frame lies on a page that the row does not have yet."""

@@ -9,7 +9,8 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vivavoce_engine.batching.admission import Admission, Backlog, LoopState, waiting
+from vivavoce_engine.batching.admission import Admission
+from vivavoce_engine.batching.line import Accepted, Line, LoopState, Waiting
 from vivavoce_engine.batching.messages import AppendText, Cancel, Command, Submit
 from vivavoce_engine.batching.pending import Pending, TrailingText
 from vivavoce_engine.batching.runner import PromptBuilder
@@ -35,8 +36,7 @@ class EngineFront(SpeechEngine):
         self._accepting = False
         self._gate = threading.Lock()
         """Held while a request is sent and while the loop ends, so that no request goes to a loop that has ended."""
-        self._accepted = Backlog()
-        """All requests accepted so far."""
+        self._accepted = Accepted()
 
     # ---- for subclasses ---------------------------------------------------------------------------------------
 
@@ -73,11 +73,11 @@ class EngineFront(SpeechEngine):
     def check_room(self, max_wait_s: float | None) -> None:
         if not self.ready:
             raise NotServing("the engine is not serving")
-        self._check(0.0, max_wait_s)
+        self._check(Waiting("", 0.0), max_wait_s)
 
-    def _check(self, frames: float, max_wait_s: float | None) -> None:
-        shared = Backlog.total(engine.waiting() for engine in self._sharing)
-        self._admission.check(self.waiting(), frames, max_wait_s, shared)
+    def _check(self, request: Waiting, max_wait_s: float | None) -> None:
+        others = [line for engine in self._sharing for line in engine.lines(but=self)]
+        self._admission.check(self.line, request, max_wait_s, others)
 
     def submit(self, request: SynthesisRequest) -> AudioStream:
         if not self.ready:
@@ -101,7 +101,7 @@ class EngineFront(SpeechEngine):
         max_frames = self._frame_limit(options, prompt)
         frames = self._admission.estimate_frames(prompt.text_tokens, max_frames)
         if not options.is_next:
-            self._check(frames, options.max_wait_s)
+            self._check(Waiting(options.client, frames), options.max_wait_s)
         queued_s = time.monotonic()
         deadline_s = math.inf if options.max_wait_s is None else queued_s + options.max_wait_s
         pending = Pending(
@@ -124,11 +124,16 @@ class EngineFront(SpeechEngine):
         """Sends an utterance to the loop. Call it with the gate held."""
         if not self._accepting:
             raise NotServing("the engine has stopped")
-        self._accepted = self._accepted.plus(pending.frames)
+        self._accepted.add(pending.utterance_id, Waiting(pending.request.client, pending.frames))
         self._send(Submit(pending))
 
-    def waiting(self) -> Backlog:
-        return waiting(self._accepted, self._loop_state(), self.config.rows)
+    @property
+    def line(self) -> Line:
+        """The queue of this engine."""
+        return Line.of(self._accepted, self._loop_state(), self.config.rows)
+
+    def lines(self, but: SpeechEngine | None = None) -> Sequence[Line]:
+        return () if self is but else (self.line,)
 
     def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
         """Sends more text of a live utterance that has been queued."""

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vivavoce_engine.batching.admission import Backlog
+from vivavoce_engine.batching.line import Backlog, Line
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream
@@ -103,8 +103,12 @@ class SpeechEngine(ABC):
         """
 
     @abstractmethod
+    def lines(self, but: "SpeechEngine | None" = None) -> "Sequence[Line]":
+        """The queue of each of its loops, without that of the engine `but`."""
+
     def waiting(self) -> Backlog:
-        """The requests ahead of the next one that find no row free."""
+        """The requests that find no row free."""
+        return Backlog.of(request for line in self.lines() for request in line.waiting)
 
     @abstractmethod
     def share_queue(self, engines: "Sequence[SpeechEngine]") -> None:

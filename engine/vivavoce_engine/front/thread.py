@@ -8,7 +8,7 @@ import logging
 import threading
 from collections import Counter, deque
 
-from vivavoce_engine.batching.admission import LoopState
+from vivavoce_engine.batching.line import LoopState
 from vivavoce_engine.batching.loop import EngineLoop
 from vivavoce_engine.batching.messages import Command, Shutdown
 from vivavoce_engine.batching.runner import Runner

@@ -17,7 +17,8 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_engine.batching.admission import Backlog, LoopState
+from vivavoce_engine.batching.admission import LOADING_RETRY_S
+from vivavoce_engine.batching.line import Accepted, LoopState
 from vivavoce_engine.batching.messages import AudioChunk, Command, Failed, Shutdown, Submit
 from vivavoce_engine.batching.pending import Pending
 from vivavoce_engine.config import EngineConfig
@@ -227,7 +228,7 @@ class EngineProcess(EngineFront):
     def on_loading(self, now_s: float) -> None:
         """Refuses the utterances whose deadline passes while the model loads."""
         late = [pending for pending in list(self._pending.values()) if pending.deadline_s <= now_s]
-        refusal = Failed(self._admission.overloaded("the request's time to wait has passed"))
+        refusal = Failed(self._admission.overloaded("the request's time to wait has passed", LOADING_RETRY_S))
         for pending in late:
             self._cancel(pending.utterance_id)
         deliver([(pending.stream, refusal) for pending in late])
@@ -244,7 +245,7 @@ class EngineProcess(EngineFront):
         lost, questions = list(self._pending.values()), list(self._questions.values())
         self._pending.clear()
         self._reported_read_frames.clear()
-        self._accepted = Backlog()
+        self._accepted = Accepted()
         self._state = LoopState(self._admission.rates)
         deliver([(pending.stream, Failed(error)) for pending in lost])
         for question in questions:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_engine.batching.admission import Backlog
+from vivavoce_engine.batching.line import Line
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import NotServing
 from vivavoce_engine.front.interface import EngineStats, SpeechEngine
@@ -91,8 +91,8 @@ class EnginePool(SpeechEngine):
     def open(self, options: UtteranceOptions) -> LiveUtterance:
         return self._next_engine().open(options)
 
-    def waiting(self) -> Backlog:
-        return Backlog.total(engine.waiting() for engine in self.engines)
+    def lines(self, but: SpeechEngine | None = None) -> Sequence[Line]:
+        return [engine.line for engine in self.engines if engine is not but]
 
     def share_queue(self, engines: Sequence[SpeechEngine]) -> None:
         for engine in self.engines:

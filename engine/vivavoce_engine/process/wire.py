@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_engine.batching.admission import LoopState
+from vivavoce_engine.batching.line import LoopState
 from vivavoce_engine.batching.listener import Listener
 from vivavoce_engine.batching.messages import AppendText, Cancel, Shutdown, StreamEvent
 from vivavoce_engine.batching.pending import Pending, TrailingText

@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from vivavoce_engine import EngineError
 
 from vivavoce_server.access import Caller, Keyring
+from vivavoce_server.context import address_of, client_address
 from vivavoce_server.deadlines import max_wait_of
 from vivavoce_server.errors import ApiError, ErrorDetail, engine_error_detail
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
@@ -97,6 +98,7 @@ class Socket(ABC):
         started_s = time.monotonic()
         path = for_log(self._websocket.scope["path"])
         activity.set(for_log(f"WebSocket {path}"))
+        client_address.set(address_of(self._websocket.client.host if self._websocket.client else None))
         code: int | None = None
         try:
             await self._accept()

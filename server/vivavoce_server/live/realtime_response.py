@@ -112,7 +112,7 @@ class Response:
         self._held.enter_context(self._caller.speaking())
         self._held.enter_context(self._service.count_speech())
         job = await self._asked.job.read()
-        speech = Speech(job, await job.find_voice(), self._meter, self._caller.name)
+        speech = Speech(job, await job.find_voice(), self._meter, self._caller.client)
         self._speech = self._held.enter_context(speech)
         self._begin()
         audio = self._item.audio = ItemAudio(self._asked.text, job.part_ends(), speech.times)

@@ -192,7 +192,7 @@ class LiveSession:
                 held.enter_context(self.service.count_speech())
                 # All parts of the utterance share one seed, so that they sound like one recording.
                 seed = draw_seed() if plan.options.seed is None else plan.options.seed
-                options = replace(plan.options, client=self.caller.name, max_wait_s=self.max_wait_s, seed=seed)
+                options = replace(plan.options, client=self.caller.client, max_wait_s=self.max_wait_s, seed=seed)
                 live = plan.engine.open(options)
         except (ApiError, EngineError) as error:
             held.close()
