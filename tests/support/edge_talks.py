@@ -17,8 +17,9 @@ from vivavoce_server.live.websocket import MESSAGES
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.support.edge_requests import JSON_WORDS, holds_literal
+from tests.support.edge_requests import JSON_WORDS, is_refused_unread
 from tests.support.edges import (
+    Field,
     Literal,
     Schema,
     as_json,
@@ -38,7 +39,13 @@ OWN = "/v1/audio/speech/stream"
 STREAM_INPUT = "/v1/text-to-speech/heart/stream-input"
 MULTI_STREAM_INPUT = "/v1/text-to-speech/heart/multi-stream-input"
 REALTIME = "/v1/realtime"
-MAX_HEARD_BYTES = 4 * 2**20
+MAX_BYTES_A_CHARACTER = 10 * 3840
+"""Of audio, for each character that a client sent: ten frames. The fake engine says a character in one."""
+LEAST_CHARACTERS = 100
+SHORT_CHARS = 500
+"""Of a text with numbers: a longer one is minutes of good speech."""
+SHORT_CHARS = 500
+"""Of a text with numbers: a longer one is minutes of good speech."""
 GOOD_CODES = frozenset({1000, 1002, 1005, 1008, 1009})
 """Close codes of a protocol, of a refusal, and of this client."""
 LAST = "edge-last"
@@ -112,14 +119,21 @@ def talks_of(protocol: Protocol) -> Iterator[Talk]:
     for odd_field in fields(schema, schema):
         for edge in values(odd_field, schema):
             odd = with_value(protocol.good, odd_field, edge.value, schema, schema)
-            keys = tuple(str(part) for part in odd_field.path if isinstance(part, str))
-            names = keys + (JSON_WORDS if holds_literal(edge.value) else ())
+            names = _words(odd_field) + (JSON_WORDS if is_refused_unread(edge.value) else ())
             yield _talk(protocol, f"{odd_field.label} = {edge.label}", odd, names)
     for name, edge in numbers_in_texts():
-        if name == "input" and "text" in protocol.good:
-            yield _talk(protocol, f"text = {edge.label}", {**protocol.good, "text": edge.value}, ("text", "pause"))
+        if name == "input" and protocol.name == "input.text" and len(str(edge.value)) < SHORT_CHARS:
+            odd = {**protocol.good, "text": edge.value}
+            yield _talk(protocol, f"text = {edge.label}", odd, ("text", "input", "pause"))
         elif name == "voice" and path == OWN and protocol.good is CONFIG:
             yield _talk(protocol, f"voice = {edge.label}", {**CONFIG, "voice": edge.value}, ("voice",))
+
+
+def _words(odd_field: Field) -> tuple[str, ...]:
+    """Words by which an error may name a field: its keys, and those that stand for it."""
+    keys = tuple(str(part) for part in odd_field.path if isinstance(part, str))
+    others = {"text": "input", "content_index": "item", "audio_end_ms": "item", "ref_audio": "voice"}
+    return keys + tuple(others[key] for key in keys if key in others) + ("voice",) * (keys[0] == "speaker_embedding")
 
 
 def _talk(protocol: Protocol, odd: str, message: object, names: tuple[str, ...]) -> Talk:
@@ -208,11 +222,13 @@ def _fault(talk: Talk, code: int | None, audio_bytes: int, errors: list[str]) ->
     where = f"{talk.path[:80]}, {talk.odd}: "
     if code not in GOOD_CODES:
         return f"{where}closed with {code} {errors[:1]}"[:600]
-    if audio_bytes > MAX_HEARD_BYTES:
+    characters = max(LEAST_CHARACTERS, sum(map(len, talk.messages)))
+    if audio_bytes > MAX_BYTES_A_CHARACTER * characters:
         return f"{where}{audio_bytes} bytes of audio"
     for error in errors:
         if "server_error" in error or '"bug"' in error:
             return f"{where}{error[:300]}"
-        if not any(name in error for name in talk.names):
-            return f"{where}names none of {talk.names}: {error[:300]}"
+    # Later messages build on the one at fault, so their errors name other things.
+    if errors and not any(name in errors[0] for name in talk.names):
+        return f"{where}names none of {talk.names}: {errors[0][:300]}"
     return None
