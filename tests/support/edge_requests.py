@@ -101,16 +101,16 @@ def requests_at_edges(
     schema = body_schema(operation, "multipart/form-data")
     if schema is not None:
         yield from _forms(document, method, plain, schema)
-    good = _good_body(plain) if body_schema(operation, "application/json") else {}
+    good = good_body(plain) if body_schema(operation, "application/json") else {}
     for parameter in operation.get("parameters", ()):
         yield from _parameters(document, method, path, parameter, good)
 
 
-def _good_body(path: str) -> dict[str, Any]:
+def good_body(path: str) -> dict[str, Any]:
     return dict(BODIES.get(path, ELEVENLABS_BODY))
 
 
-def _json_request(method: str, path: str, odd: str, names: tuple[str, ...], document: object) -> Asked:
+def json_request(method: str, path: str, odd: str, names: tuple[str, ...], document: object) -> Asked:
     query = {"output_format": "pcm_24000"} if "text-to-speech" in path else {}
     return Asked(method, path, odd, names, query, {"Content-Type": "application/json"}, as_json(document))
 
@@ -136,17 +136,17 @@ def _bodies(document: Schema, method: str, path: str, schema: Schema, thorough: 
     for odd_field in fields(schema, document):
         if not thorough and "items" in BODIES.get(path, ()) and not _is_odd_in_a_batch(odd_field):
             continue
-        good = _good_body(path)
+        good = good_body(path)
         if odd_field.path[0] in INSTEAD_OF_VOICE:
             del good["voice"]
         for edge in values(odd_field, document):
             odd = with_value(good, odd_field, edge.value, schema, document)
-            yield _json_request(method, path, f"{odd_field.label} = {edge.label}", _names(odd_field, edge), odd)
+            yield json_request(method, path, f"{odd_field.label} = {edge.label}", _names(odd_field, edge), odd)
     for name, edge in numbers_in_texts() if thorough or path == PLAIN_PATH else ():
-        good = _good_body(path)
+        good = good_body(path)
         name = name if name in resolved(schema, document)[0]["properties"] else "text"
         if name in resolved(schema, document)[0]["properties"]:
-            yield _json_request(method, path, f"{name} = {edge.label}", (name, "input"), {**good, name: edge.value})
+            yield json_request(method, path, f"{name} = {edge.label}", (name, "input"), {**good, name: edge.value})
 
 
 def _is_odd_in_a_batch(odd_field: Field) -> bool:

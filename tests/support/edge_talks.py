@@ -120,13 +120,13 @@ def talks_of(protocol: Protocol) -> Iterator[Talk]:
         for edge in values(odd_field, schema):
             odd = with_value(protocol.good, odd_field, edge.value, schema, schema)
             names = _words(odd_field) + (JSON_WORDS if is_refused_unread(edge.value) else ())
-            yield _talk(protocol, f"{odd_field.label} = {edge.label}", odd, names)
+            yield talk_with(protocol, f"{odd_field.label} = {edge.label}", odd, names)
     for name, edge in numbers_in_texts():
         if name == "input" and protocol.name == "input.text" and len(str(edge.value)) < SHORT_CHARS:
             odd = {**protocol.good, "text": edge.value}
-            yield _talk(protocol, f"text = {edge.label}", odd, ("text", "input", "pause"))
+            yield talk_with(protocol, f"text = {edge.label}", odd, ("text", "input", "pause"))
         elif name == "voice" and path == OWN and protocol.good is CONFIG:
-            yield _talk(protocol, f"voice = {edge.label}", {**CONFIG, "voice": edge.value}, ("voice",))
+            yield talk_with(protocol, f"voice = {edge.label}", {**CONFIG, "voice": edge.value}, ("voice",))
 
 
 def _words(odd_field: Field) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ def _words(odd_field: Field) -> tuple[str, ...]:
     return keys + tuple(others[key] for key in keys if key in others) + ("voice",) * (keys[0] == "speaker_embedding")
 
 
-def _talk(protocol: Protocol, odd: str, message: object, names: tuple[str, ...]) -> Talk:
+def talk_with(protocol: Protocol, odd: str, message: object, names: tuple[str, ...]) -> Talk:
     sent = (*map(as_json, protocol.before), as_json(message), *map(as_json, protocol.after))
     return Talk(protocol.path, f"{protocol.name}: {odd}", sent, names)
 
