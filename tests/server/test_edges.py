@@ -69,7 +69,7 @@ async def faults_of(url: str, talks: Iterable[Talk]) -> list[str]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=[f"{protocol.path} {protocol.name}" for protocol in PROTOCOLS])
 async def test_a_message_at_its_edges(server: LiveServer, protocol: Protocol) -> None:
-    faults = await faults_of(server.url, talks_of(protocol))
+    faults = await faults_of(server.url, talks_of(protocol, thorough=bool(INPUTS)))
     assert not faults, "\n".join(faults)
 
 

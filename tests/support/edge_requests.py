@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from tests.support.edges import (
     numbers,
     numbers_in_texts,
     resolved,
+    some_values,
     texts,
     values,
     with_value,
@@ -26,7 +28,7 @@ TEXT = "Hi."
 MAX_ANSWER_BYTES = 4 * 2**20
 """Far beyond all that the fake engine says to TEXT, at a quarter of the speed, at 48 kHz, in each of 32 items."""
 UNAVAILABLE = frozenset({503, 507})
-JSON_WORDS = ("JSON", "json", "body", "digits", "message")
+JSON_WORDS = ("JSON", "json", "body", "digits", "message", "Part")
 """An answer about a document that is no JSON cannot name a field; it has one of these words."""
 OWN_BODY = {"input": TEXT, "voice": "heart", "response_format": "pcm"}
 BODIES: dict[str, dict[str, Any]] = {
@@ -126,7 +128,7 @@ def is_refused_unread(value: object) -> bool:
     match value:
         case Literal() | [Literal(), *_]:
             return True
-        case list() | dict():
+        case list() | dict() | str():
             return len(value) >= MANY
         case _:
             return False
@@ -139,7 +141,7 @@ def _bodies(document: Schema, method: str, path: str, schema: Schema, thorough: 
         good = good_body(path)
         if odd_field.path[0] in INSTEAD_OF_VOICE:
             del good["voice"]
-        for edge in values(odd_field, document):
+        for edge in values(odd_field, document) if thorough else some_values(odd_field, document):
             odd = with_value(good, odd_field, edge.value, schema, document)
             yield json_request(method, path, f"{odd_field.label} = {edge.label}", _names(odd_field, edge), odd)
     for name, edge in numbers_in_texts() if thorough or path == PLAIN_PATH else ():
@@ -171,6 +173,7 @@ def _forms(document: Schema, method: str, path: str, schema: Schema) -> Iterator
 
 
 def _form_embeddings(document: Schema, method: str, path: str, good: dict[str, str | bytes]) -> Iterator[Asked]:
+    number = count()
     properties = document["components"]["schemas"]["SpeechRequest"]["properties"]
     schema = {"properties": {FORM_EMBEDDING: properties[FORM_EMBEDDING]}}
     own = {name: value for name, value in good.items() if name != "voice"}
@@ -178,7 +181,7 @@ def _form_embeddings(document: Schema, method: str, path: str, good: dict[str, s
         for edge in values(odd_field, document):
             odd = with_value({}, odd_field, edge.value, schema, document)
             assert isinstance(odd, dict)
-            form = {**own, FORM_EMBEDDING: as_json(odd[FORM_EMBEDDING])}
+            form = {**own, "name": f"edge-{next(number)}", FORM_EMBEDDING: as_json(odd[FORM_EMBEDDING])}
             yield Asked(method, path, f"{odd_field.label} = {edge.label}", (FORM_EMBEDDING, *JSON_WORDS), form=form)
 
 

@@ -27,6 +27,7 @@ from tests.support.edges import (
     fields,
     numbers,
     numbers_in_texts,
+    some_values,
     texts,
     values,
     with_value,
@@ -113,11 +114,11 @@ def _realtime(kind: str, model: type[BaseModel]) -> Protocol:
     return Protocol(REALTIME, kind, schema, {"type": kind, **good}, after=end)
 
 
-def talks_of(protocol: Protocol) -> Iterator[Talk]:
-    """All conversations with one odd value in this message."""
+def talks_of(protocol: Protocol, thorough: bool = True) -> Iterator[Talk]:
+    """Conversations with one odd value in this message: all, or some."""
     schema, path = protocol.schema, protocol.path
     for odd_field in fields(schema, schema):
-        for edge in values(odd_field, schema):
+        for edge in values(odd_field, schema) if thorough else some_values(odd_field, schema):
             odd = with_value(protocol.good, odd_field, edge.value, schema, schema)
             names = _words(odd_field) + (JSON_WORDS if is_refused_unread(edge.value) else ())
             yield talk_with(protocol, f"{odd_field.label} = {edge.label}", odd, names)
@@ -132,7 +133,13 @@ def talks_of(protocol: Protocol) -> Iterator[Talk]:
 def _words(odd_field: Field) -> tuple[str, ...]:
     """Words by which an error may name a field: its keys, and those that stand for it."""
     keys = tuple(str(part) for part in odd_field.path if isinstance(part, str))
-    others = {"text": "input", "content_index": "item", "audio_end_ms": "item", "ref_audio": "voice"}
+    others = {
+        "text": "input",
+        "content_index": "item",
+        "audio_end_ms": "item",
+        "ref_audio": "voice",
+        "response_id": "response",
+    }
     return keys + tuple(others[key] for key in keys if key in others) + ("voice",) * (keys[0] == "speaker_embedding")
 
 
@@ -162,7 +169,12 @@ def talks_by_address() -> Iterator[Talk]:
                 text = edge.value.text if isinstance(edge.value, Literal) else str(edge.value)
                 if len(text) < 10_000 and "\\ud" not in text:
                     sent = tuple(map(as_json, texts_of[path]))
-                    yield Talk(f"{path}?{urlencode({name: text})}", f"{name} = {edge.label}", sent, (name,))
+                    yield Talk(
+                        f"{path}?{urlencode({name: text})}",
+                        f"{name} = {edge.label}",
+                        sent,
+                        (name, name.removeprefix("output_")),
+                    )
 
 
 async def hold(url: str, talk: Talk) -> str | None:
