@@ -9,7 +9,7 @@ TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server text clients eval voice tests deploy bench examples
 
 .PHONY: run install lint types quick test test-clients test-compiled test-kernels test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack fuzz audit bench voice clean
-.PHONY: test-pins refresh-pins
+.PHONY: test-pins refresh-pins refresh-advisories
 
 run: $(VENV)/.server
 	$(BIN)/vivavoce serve --host $(HOST) --port $(PORT)
@@ -102,10 +102,14 @@ FUZZ_INPUTS ?= 100000
 fuzz: $(VENV)/.dev
 	FUZZ_INPUTS=$(FUZZ_INPUTS) $(BIN)/python -m pytest -s -o faulthandler_timeout=1500 tests/fuzz
 
-audit:
-	@$(PYTHON) -m venv $(VENV)-audit && if $(VENV)-audit/bin/python -m pip install -q --retries 1 pip-audit; \
-	then $(VENV)-audit/bin/pip-audit --no-deps --disable-pip -r constraints.txt; \
-	else echo "no registry: dependencies are not audited"; fi
+# Known faults of pinned dependencies. It fails if it finds one, and tells which services did not answer.
+audit: $(VENV)/.dev
+	@$(PYTHON) -m venv $(VENV)-audit && $(VENV)-audit/bin/python -m pip install -q --retries 1 pip-audit || true
+	@$(BIN)/python -m deploy.advisories.audit $$(ls $(VENV)-audit/bin/pip-audit 2> /dev/null)
+
+# Asks osv.dev for the faults of all pinned packages, for audits where no service can be asked.
+refresh-advisories: $(VENV)/.dev
+	$(BIN)/python -m deploy.advisories.refresh
 
 # Asks the index whether pip and uv could install the server with CUDA's torch and constraints.txt, for each Python.
 test-pins:

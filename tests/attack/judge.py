@@ -69,10 +69,17 @@ def broken(attack: Attack, undisturbed: Undisturbed) -> list[str]:
         found.append(f"the event loop was late by more than {MOST_LAG_S:g} s")
     if attack.restarts:
         found.append(f"the engine was restarted {attack.restarts:.0f} times")
-    for answer, count in sorted(attack.answers.items()):
-        if (answer.startswith("5") and answer not in TRY_LATER) or answer in FAULTS:
-            found.append(f"{count} times the answer {answer}")
+    found += faults_of_answers(attack.answers)
     return [f"{attack.name}: {fault}" for fault in (*found, *attack.faults)]
+
+
+def faults_of_answers(answers: Mapping[str, int]) -> list[str]:
+    """Answers that no attacker should get, in words."""
+    return [
+        f"{count} times the answer {answer}"
+        for answer, count in sorted(answers.items())
+        if (answer.startswith("5") and answer not in TRY_LATER) or answer in FAULTS
+    ]
 
 
 HEADINGS = ("hostile input", "first audio", "loop lag", "/health", "memory", "restarts", "answers", "bounds")

@@ -79,7 +79,7 @@ def check_text(text: str) -> None:
 def test_damaged_files() -> None:
     """Good files some of whose bytes, mostly of the header, are others; cut off, or with another one behind them."""
     fuzz_function(
-        *("audio: damaged files", 0.45, check_damaged),
+        *("audio: damaged files", 0.39, check_damaged),
         number=st.integers(0, len(FILES) - 1),
         edits=EDITS,
         end=st.none() | st.integers(0, 2**16),

@@ -1,5 +1,6 @@
 """Characters that fragments cut in half are joined, on every socket."""
 
+import asyncio
 import json
 
 import pytest
@@ -8,6 +9,7 @@ from websockets.asyncio.client import connect
 
 from tests.support.live_server import LiveServer
 from tests.support.live_socket import dial, pcm_of
+from tests.support.waiting import HUNG_S
 
 TEXT = "Hello \U0001f600 there."
 HALVES = ("Hello \ud83d", "\ude00 there.")
@@ -55,6 +57,13 @@ def test_a_message_that_says_more_than_its_text_is_not_held_back() -> None:
     }
 
 
+def test_an_empty_text_stays_empty() -> None:
+    halves = SurrogateHalves()
+    assert halves.mend('{"text": "a\\ud83d"}') == '{"text": "a"}'
+    assert halves.mend('{"text": ""}') == '{"text": ""}'
+    assert halves.mend('{"text": "\\ude00"}') == '{"text": "\U0001f600"}'
+
+
 def test_contexts_do_not_mix_and_are_bounded() -> None:
     halves = SurrogateHalves()
     for number in range(2 * MAX_CONTEXTS):
@@ -85,3 +94,13 @@ async def test_a_cut_emoji_loses_nothing_on_elevenlabs_socket(server: LiveServer
         messages = [json.loads(message) async for message in connection]
     assert messages[-1] == {"isFinal": True}
     assert not any("error" in message for message in messages)
+
+
+async def test_half_an_emoji_does_not_outlive_the_end_on_elevenlabs_socket(server: LiveServer) -> None:
+    url = server.url.replace("http", "ws") + "/v1/text-to-speech/heart/stream-input?output_format=pcm_24000"
+    async with connect(url, proxy=None) as connection:
+        await connection.send('{"text": "Hello \\ud83d"}')
+        await connection.send('{"text": ""}')
+        async with asyncio.timeout(HUNG_S):
+            heard = [json.loads(message) async for message in connection]
+    assert [message.get("isFinal") for message in heard][-1] is True

@@ -16,6 +16,9 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from tests.attack.judge import faults_of_answers
+from tests.attack.strike import INPUTS, Input
+from tests.attack.target import Target
 from tests.soak.endings import Ending, Outcome
 
 SPEECH, BATCH, LIVE = "/v1/audio/speech", "/v1/audio/speech/batch", "/v1/audio/speech/stream"
@@ -55,6 +58,7 @@ BAD_MESSAGES: tuple[str | bytes, ...] = (
 )
 SMALL_BUFFER_BYTES = 2**14
 EXPIRED = "time to wait has passed"
+HOSTILE: tuple[Input, ...] = tuple(one for one in INPUTS if "open" in one.settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +326,15 @@ async def bad_messages(client: Client) -> Ending:
     return Ending("bad messages", "rejected" if told else "LOST", f"{message[:20]!r}: {socket.close_code}")
 
 
+async def hostile(client: Client) -> Ending:
+    """One hostile input of the attack, once."""
+    one = client.random.choice(HOSTILE)
+    target = Target(str(client.http.base_url).rstrip("/"))
+    await one.act(target)
+    faults = faults_of_answers(target.answers)
+    return Ending("hostile", "LOST" if faults else "rejected", f"{one.name}: {faults}")
+
+
 KINDS: dict[Kind, float] = {
     streamed: 30,
     whole: 6,
@@ -336,5 +349,6 @@ KINDS: dict[Kind, float] = {
     malformed: 6,
     bad_bytes: 2,
     bad_messages: 2,
+    hostile: 4,
 }
 """With the weight of each in the mixture."""

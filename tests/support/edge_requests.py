@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 import httpx
 
 from tests.support.edges import (
+    MANY,
     Edge,
     Field,
     Literal,
@@ -16,6 +18,7 @@ from tests.support.edges import (
     numbers,
     numbers_in_texts,
     resolved,
+    some_values,
     texts,
     values,
     with_value,
@@ -25,13 +28,14 @@ TEXT = "Hi."
 MAX_ANSWER_BYTES = 4 * 2**20
 """Far beyond all that the fake engine says to TEXT, at a quarter of the speed, at 48 kHz, in each of 32 items."""
 UNAVAILABLE = frozenset({503, 507})
-JSON_WORDS = ("JSON", "json", "body", "digits")
+JSON_WORDS = ("JSON", "json", "body", "digits", "message", "Part")
 """An answer about a document that is no JSON cannot name a field; it has one of these words."""
 OWN_BODY = {"input": TEXT, "voice": "heart", "response_format": "pcm"}
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/audio/speech": OWN_BODY,
     "/v1/audio/speech/batch": {"items": [{"input": TEXT}], "voice": "heart", "response_format": "pcm"},
 }
+PLAIN_PATH = "/v1/audio/speech"
 ELEVENLABS_BODY = {"text": TEXT}
 INSTEAD_OF_VOICE = ("speaker_embedding", "ref_audio")
 FORM_EMBEDDING = "speaker_embedding"
@@ -88,53 +92,69 @@ def body_schema(operation: Schema, kind: str) -> Schema | None:
     return found
 
 
-def requests_at_edges(document: Schema, method: str, path: str, operation: Schema) -> Iterator[Asked]:
-    """All requests of one operation that are odd in one place."""
+def requests_at_edges(
+    document: Schema, method: str, path: str, operation: Schema, thorough: bool = True
+) -> Iterator[Asked]:
+    """All requests of one operation that are odd in one place. Unless `thorough`, a batch's only in its items."""
     plain = path.replace("{voice_id}", "heart").replace("{model}", "fake")
     schema = body_schema(operation, "application/json")
     if schema is not None:
-        yield from _bodies(document, method, plain, schema)
+        yield from _bodies(document, method, plain, schema, thorough)
     schema = body_schema(operation, "multipart/form-data")
     if schema is not None:
         yield from _forms(document, method, plain, schema)
-    good = _good_body(plain) if body_schema(operation, "application/json") else {}
+    good = good_body(plain) if body_schema(operation, "application/json") else {}
     for parameter in operation.get("parameters", ()):
         yield from _parameters(document, method, path, parameter, good)
 
 
-def _good_body(path: str) -> dict[str, Any]:
+def good_body(path: str) -> dict[str, Any]:
     return dict(BODIES.get(path, ELEVENLABS_BODY))
 
 
-def _json_request(method: str, path: str, odd: str, names: tuple[str, ...], document: object) -> Asked:
+def json_request(method: str, path: str, odd: str, names: tuple[str, ...], document: object) -> Asked:
     query = {"output_format": "pcm_24000"} if "text-to-speech" in path else {}
     return Asked(method, path, odd, names, query, {"Content-Type": "application/json"}, as_json(document))
 
 
 def _names(odd_field: Field, edge: Edge) -> tuple[str, ...]:
     keys = tuple(str(part) for part in odd_field.path if isinstance(part, str))
-    return keys + (JSON_WORDS if holds_literal(edge.value) else ())
+    keys += ("voice",) if odd_field.path[0] in INSTEAD_OF_VOICE else ()
+    return keys + (JSON_WORDS if is_refused_unread(edge.value) else ())
 
 
-def holds_literal(value: object) -> bool:
-    return isinstance(value, Literal) or (
-        isinstance(value, list) and any(isinstance(one, Literal) for one in value[:1])
-    )
+def is_refused_unread(value: object) -> bool:
+    """True for a value by which a whole document may be refused before its fields are known."""
+    match value:
+        case Literal() | [Literal(), *_]:
+            return True
+        case list() | dict() | str():
+            return len(value) >= MANY
+        case _:
+            return False
 
 
-def _bodies(document: Schema, method: str, path: str, schema: Schema) -> Iterator[Asked]:
+def _bodies(document: Schema, method: str, path: str, schema: Schema, thorough: bool) -> Iterator[Asked]:
     for odd_field in fields(schema, document):
-        good = _good_body(path)
+        if not thorough and "items" in BODIES.get(path, ()) and not _is_odd_in_a_batch(odd_field):
+            continue
+        good = good_body(path)
         if odd_field.path[0] in INSTEAD_OF_VOICE:
             del good["voice"]
-        for edge in values(odd_field, document):
+        for edge in values(odd_field, document) if thorough else some_values(odd_field, document):
             odd = with_value(good, odd_field, edge.value, schema, document)
-            yield _json_request(method, path, f"{odd_field.label} = {edge.label}", _names(odd_field, edge), odd)
-    for name, edge in numbers_in_texts():
-        good = _good_body(path)
+            yield json_request(method, path, f"{odd_field.label} = {edge.label}", _names(odd_field, edge), odd)
+    for name, edge in numbers_in_texts() if thorough or path == PLAIN_PATH else ():
+        good = good_body(path)
         name = name if name in resolved(schema, document)[0]["properties"] else "text"
         if name in resolved(schema, document)[0]["properties"]:
-            yield _json_request(method, path, f"{name} = {edge.label}", (name, "input"), {**good, name: edge.value})
+            yield json_request(method, path, f"{name} = {edge.label}", (name, "input"), {**good, name: edge.value})
+
+
+def _is_odd_in_a_batch(odd_field: Field) -> bool:
+    """True for the list of items and their numbers. The other fields are those of a single request."""
+    numeric = bool({"integer", "number"} & odd_field.types())
+    return odd_field.path[0] == "items" and (numeric or len(odd_field.path) <= 2)
 
 
 def _forms(document: Schema, method: str, path: str, schema: Schema) -> Iterator[Asked]:
@@ -153,6 +173,7 @@ def _forms(document: Schema, method: str, path: str, schema: Schema) -> Iterator
 
 
 def _form_embeddings(document: Schema, method: str, path: str, good: dict[str, str | bytes]) -> Iterator[Asked]:
+    number = count()
     properties = document["components"]["schemas"]["SpeechRequest"]["properties"]
     schema = {"properties": {FORM_EMBEDDING: properties[FORM_EMBEDDING]}}
     own = {name: value for name, value in good.items() if name != "voice"}
@@ -160,7 +181,7 @@ def _form_embeddings(document: Schema, method: str, path: str, good: dict[str, s
         for edge in values(odd_field, document):
             odd = with_value({}, odd_field, edge.value, schema, document)
             assert isinstance(odd, dict)
-            form = {**own, FORM_EMBEDDING: as_json(odd[FORM_EMBEDDING])}
+            form = {**own, "name": f"edge-{next(number)}", FORM_EMBEDDING: as_json(odd[FORM_EMBEDDING])}
             yield Asked(method, path, f"{odd_field.label} = {edge.label}", (FORM_EMBEDDING, *JSON_WORDS), form=form)
 
 
@@ -179,7 +200,9 @@ def _parameters(document: Schema, method: str, path: str, parameter: Schema, bod
                 headers[name] = text
             case "path":
                 plain = path.replace("{" + name + "}", httpx.URL("http://x/", params={"q": text}).query.decode()[2:])
-        yield Asked(method, plain, odd, (name,), query, headers, as_json(body) if body else b"")
+        yield Asked(
+            method, plain, odd, (name, name.removesuffix("_id")), query, headers, as_json(body) if body else b""
+        )
 
 
 def _written(kinds: tuple[Schema, ...]) -> Iterator[Edge]:

@@ -17,8 +17,9 @@ from vivavoce_server.live.websocket import MESSAGES
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.support.edge_requests import JSON_WORDS, holds_literal
+from tests.support.edge_requests import JSON_WORDS, is_refused_unread
 from tests.support.edges import (
+    Field,
     Literal,
     Schema,
     as_json,
@@ -26,6 +27,7 @@ from tests.support.edges import (
     fields,
     numbers,
     numbers_in_texts,
+    some_values,
     texts,
     values,
     with_value,
@@ -38,7 +40,13 @@ OWN = "/v1/audio/speech/stream"
 STREAM_INPUT = "/v1/text-to-speech/heart/stream-input"
 MULTI_STREAM_INPUT = "/v1/text-to-speech/heart/multi-stream-input"
 REALTIME = "/v1/realtime"
-MAX_HEARD_BYTES = 4 * 2**20
+MAX_BYTES_A_CHARACTER = 10 * 3840
+"""Of audio, for each character that a client sent: ten frames. The fake engine says a character in one."""
+LEAST_CHARACTERS = 100
+SHORT_CHARS = 500
+"""Of a text with numbers: a longer one is minutes of good speech."""
+SHORT_CHARS = 500
+"""Of a text with numbers: a longer one is minutes of good speech."""
 GOOD_CODES = frozenset({1000, 1002, 1005, 1008, 1009})
 """Close codes of a protocol, of a refusal, and of this client."""
 LAST = "edge-last"
@@ -106,23 +114,36 @@ def _realtime(kind: str, model: type[BaseModel]) -> Protocol:
     return Protocol(REALTIME, kind, schema, {"type": kind, **good}, after=end)
 
 
-def talks_of(protocol: Protocol) -> Iterator[Talk]:
-    """All conversations with one odd value in this message."""
+def talks_of(protocol: Protocol, thorough: bool = True) -> Iterator[Talk]:
+    """Conversations with one odd value in this message: all, or some."""
     schema, path = protocol.schema, protocol.path
     for odd_field in fields(schema, schema):
-        for edge in values(odd_field, schema):
+        for edge in values(odd_field, schema) if thorough else some_values(odd_field, schema):
             odd = with_value(protocol.good, odd_field, edge.value, schema, schema)
-            keys = tuple(str(part) for part in odd_field.path if isinstance(part, str))
-            names = keys + (JSON_WORDS if holds_literal(edge.value) else ())
-            yield _talk(protocol, f"{odd_field.label} = {edge.label}", odd, names)
+            names = _words(odd_field) + (JSON_WORDS if is_refused_unread(edge.value) else ())
+            yield talk_with(protocol, f"{odd_field.label} = {edge.label}", odd, names)
     for name, edge in numbers_in_texts():
-        if name == "input" and "text" in protocol.good:
-            yield _talk(protocol, f"text = {edge.label}", {**protocol.good, "text": edge.value}, ("text", "pause"))
+        if name == "input" and protocol.name == "input.text" and len(str(edge.value)) < SHORT_CHARS:
+            odd = {**protocol.good, "text": edge.value}
+            yield talk_with(protocol, f"text = {edge.label}", odd, ("text", "input", "pause"))
         elif name == "voice" and path == OWN and protocol.good is CONFIG:
-            yield _talk(protocol, f"voice = {edge.label}", {**CONFIG, "voice": edge.value}, ("voice",))
+            yield talk_with(protocol, f"voice = {edge.label}", {**CONFIG, "voice": edge.value}, ("voice",))
 
 
-def _talk(protocol: Protocol, odd: str, message: object, names: tuple[str, ...]) -> Talk:
+def _words(odd_field: Field) -> tuple[str, ...]:
+    """Words by which an error may name a field: its keys, and those that stand for it."""
+    keys = tuple(str(part) for part in odd_field.path if isinstance(part, str))
+    others = {
+        "text": "input",
+        "content_index": "item",
+        "audio_end_ms": "item",
+        "ref_audio": "voice",
+        "response_id": "response",
+    }
+    return keys + tuple(others[key] for key in keys if key in others) + ("voice",) * (keys[0] == "speaker_embedding")
+
+
+def talk_with(protocol: Protocol, odd: str, message: object, names: tuple[str, ...]) -> Talk:
     sent = (*map(as_json, protocol.before), as_json(message), *map(as_json, protocol.after))
     return Talk(protocol.path, f"{protocol.name}: {odd}", sent, names)
 
@@ -148,7 +169,12 @@ def talks_by_address() -> Iterator[Talk]:
                 text = edge.value.text if isinstance(edge.value, Literal) else str(edge.value)
                 if len(text) < 10_000 and "\\ud" not in text:
                     sent = tuple(map(as_json, texts_of[path]))
-                    yield Talk(f"{path}?{urlencode({name: text})}", f"{name} = {edge.label}", sent, (name,))
+                    yield Talk(
+                        f"{path}?{urlencode({name: text})}",
+                        f"{name} = {edge.label}",
+                        sent,
+                        (name, name.removeprefix("output_")),
+                    )
 
 
 async def hold(url: str, talk: Talk) -> str | None:
@@ -208,11 +234,13 @@ def _fault(talk: Talk, code: int | None, audio_bytes: int, errors: list[str]) ->
     where = f"{talk.path[:80]}, {talk.odd}: "
     if code not in GOOD_CODES:
         return f"{where}closed with {code} {errors[:1]}"[:600]
-    if audio_bytes > MAX_HEARD_BYTES:
+    characters = max(LEAST_CHARACTERS, sum(map(len, talk.messages)))
+    if audio_bytes > MAX_BYTES_A_CHARACTER * characters:
         return f"{where}{audio_bytes} bytes of audio"
     for error in errors:
         if "server_error" in error or '"bug"' in error:
             return f"{where}{error[:300]}"
-        if not any(name in error for name in talk.names):
-            return f"{where}names none of {talk.names}: {error[:300]}"
+    # Later messages build on the one at fault, so their errors name other things.
+    if errors and not any(name in errors[0] for name in talk.names):
+        return f"{where}names none of {talk.names}: {errors[0][:300]}"
     return None

@@ -35,14 +35,16 @@ class SurrogateHalves:
         if not isinstance(fields, dict):
             return message
         context = str(fields.get("context_id") or fields.get("contextId"))
-        before = self._held.pop(context, "")
-        if isinstance(text := fields.get("text"), str):
+        text = fields.get("text")
+        # An empty text completes nothing, and to some protocols it is an end.
+        before = "" if text == "" else self._held.pop(context, "")
+        if isinstance(text, str) and text:
             text = before + text
             if "\ud800" <= text[-1:] <= "\udbff":
                 if text[:-1] or fields.keys() <= NO_MORE_THAN_TEXT:
                     self._hold(context, text[-1])
                     text = text[:-1]
-                if not text:  # to some protocols, an empty text is an end
+                if not text:
                     return None
             fields["text"] = text
         return _whole(json.dumps(fields, ensure_ascii=False))
