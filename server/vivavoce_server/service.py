@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -20,6 +20,8 @@ MODEL_ALIAS = re.compile(r"(?:tts-1|tts-1-hd|gpt-4o-mini-tts)(?:-[0-9]{4}(?:-[0-
 """OpenAI's model names, with a date or without. They mean the first model here, so that clients need no change."""
 SHOWN_CHARS = 64
 """Most characters of a name that a message repeats."""
+MAX_SESSIONS_WITHOUT_KEY = 64
+"""Most live connections that may wait for the message with their key."""
 
 
 @dataclass
@@ -40,8 +42,8 @@ class Service:
     """Number of open live connections whose key is known, if there are keys."""
     no_sessions: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while there is no open live connection."""
-    sessions_without_key: int = 0
-    """Number of open live connections that have not sent a key yet. They take no place from those that have."""
+    _without_key: dict[object, Callable[[], None]] = field(default_factory=dict)
+    """The live connections that have not sent a key yet, oldest first, each with what makes it give way."""
 
     metrics: Metrics = field(init=False)
     references: References = field(init=False)
@@ -115,7 +117,10 @@ class Service:
             NotServing: the server is about to stop.
             Overloaded: the maximum number of connections is open.
         """
-        self._check_sessions(self.live_sessions)
+        if self.draining:
+            raise stopping()
+        if self.live_sessions >= self.config.live_max_sessions:
+            raise Overloaded(f"{self.live_sessions} live connections are open already", SESSION_RETRY_S)
         self.live_sessions += 1
         self.no_sessions.clear()
         try:
@@ -127,20 +132,29 @@ class Service:
                 self.no_sessions.set()
 
     @contextmanager
-    def count_session_without_key(self) -> Iterator[None]:
-        """Counts a live connection until its key comes. Raises as `count_session`."""
-        self._check_sessions(self.sessions_without_key)
-        self.sessions_without_key += 1
+    def count_session_without_key(self, give_way: Callable[[], None]) -> Iterator[None]:
+        """Counts a live connection until its key comes. Too many make the oldest give way, by calling its `give_way`.
+
+        A client that has a key sends it at once, so that those that wait for long are the ones that have none.
+
+        Raises:
+            NotServing: the server is about to stop.
+        """
+        if self.draining:
+            raise stopping()
+        if len(self._without_key) >= MAX_SESSIONS_WITHOUT_KEY:
+            self._without_key.pop(next(iter(self._without_key)))()
+        place = object()
+        self._without_key[place] = give_way
         try:
             yield
         finally:
-            self.sessions_without_key -= 1
+            self._without_key.pop(place, None)
 
-    def _check_sessions(self, number: int) -> None:
-        if self.draining:
-            raise stopping()
-        if number >= self.config.live_max_sessions:
-            raise Overloaded(f"{number} live connections are open already", SESSION_RETRY_S)
+    @property
+    def sessions_without_key(self) -> int:
+        """Number of open live connections that have not sent a key yet. They take no place from those that have."""
+        return len(self._without_key)
 
 
 def stopping() -> NotServing:

@@ -15,7 +15,7 @@ from vivavoce_server import ServerConfig
 from vivavoce_server.uvicorn_sockets import connection_options
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.typing import Origin
+from websockets.typing import Origin, Subprotocol
 
 from tests.support.live_server import Gate, LiveServer, fake_engine, live_server
 from tests.support.live_socket import dial, pcm_of
@@ -278,13 +278,51 @@ async def test_a_path_without_a_socket_is_a_404_that_names_those_with_one(server
     assert f"There is no WebSocket at {path}; there are /v1/audio/speech/stream," in error["message"]
 
 
-async def test_connections_without_a_key_take_no_place_from_others() -> None:
-    config = ServerConfig(api_keys=(SecretStr(KEY),), live_max_sessions=1)
+async def test_connections_without_a_key_take_no_place_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vivavoce_server.service.MAX_SESSIONS_WITHOUT_KEY", 2)
+    config = ServerConfig(api_keys=(SecretStr(KEY),), live_max_sessions=2)
     with live_server(config=config) as server:
-        async with dial(server), dial(server) as too_many, dial(server, f"?api_key={KEY}") as socket:
-            assert await too_many.close_code() == 1013
+
+        def two_wait() -> bool:
+            return server.service.sessions_without_key == 2
+
+        async with dial(server) as oldest, dial(server) as second, dial(server, f"?api_key={KEY}") as socket:
             await socket.configure()
-            assert server.service.sessions_without_key == server.service.live_sessions == 1
+            await asyncio.to_thread(wait_until, two_wait)
+            async with dial(server) as newest:
+                # The oldest that has sent no key gives way; one that sends its key is let in.
+                assert (await oldest.error())["code"] == "too_many_without_key"
+                assert await oldest.close_code() == 1013
+                await newest.configure(api_key=KEY)
+                assert server.service.live_sessions == 2
+                await second.send("session.config", voice="heart", api_key=KEY)
+                assert (await second.error())["type"] == "rate_limit_error"
+                assert await second.close_code() == 1013
+
+
+@pytest.mark.parametrize(
+    ("path", "offered", "chosen"),
+    [
+        ("/v1/realtime", ["realtime", f"openai-insecure-api-key.{KEY}", "openai-beta.realtime-v1"], "realtime"),
+        ("/v1/realtime", [f"openai-insecure-api-key.{KEY}"], None),
+        ("/v1/audio/speech/stream", ["realtime"], None),
+        ("/v1/text-to-speech/heart/stream-input", ["graphql-ws", "x"], None),
+        ("/v1/text-to-speech/heart/multi-stream-input", ["x"], None),
+    ],
+)
+async def test_offered_subprotocols_are_answered(
+    keyed_server: LiveServer, path: str, offered: list[str], chosen: str | None
+) -> None:
+    url = keyed_server.url + path
+    subprotocols = [Subprotocol(name) for name in offered]
+    if chosen is None:
+        status, error = await refusal_of(url, subprotocols=subprotocols)
+        assert (status, error["code"]) == (400, "unknown_subprotocol")
+        assert KEY not in error["message"]
+        return
+    async with connect(url.replace("http", "ws"), proxy=None, subprotocols=subprotocols) as connection:
+        assert connection.subprotocol == chosen
+        assert json.loads(await connection.recv())["type"] == "session.created"
 
 
 async def test_a_keys_limit_counts_utterances_not_connections(keyed_server: LiveServer) -> None:

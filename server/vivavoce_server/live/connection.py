@@ -20,7 +20,7 @@ from vivavoce_server.context import address_of, client_address
 from vivavoce_server.deadlines import max_wait_of
 from vivavoce_server.errors import ApiError, ErrorDetail, engine_error_detail
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
-from vivavoce_server.live.handshake import refuse
+from vivavoce_server.live.handshake import check_subprotocols, refuse
 from vivavoce_server.live.outbox import Lane, Outbox
 from vivavoce_server.live.session import LiveSession
 from vivavoce_server.live.surrogates import SurrogateHalves
@@ -235,6 +235,7 @@ class Connection(Socket):
     async def _accept(self) -> None:
         with self._service.metrics.admission():
             self._caller_so_far()
+            check_subprotocols(self._websocket)
         await self._websocket.accept()
 
     async def _until_silent(self) -> None:
@@ -273,7 +274,7 @@ class Connection(Socket):
         """The caller whose key is in the first message, and that message."""
         with ExitStack() as waiting:
             with self._service.metrics.admission():
-                waiting.enter_context(self._service.count_session_without_key())
+                waiting.enter_context(self._service.count_session_without_key(self._give_way))
             try:
                 async with asyncio.timeout(FIRST_MESSAGE_S):
                     message = await self._receive()
@@ -284,6 +285,11 @@ class Connection(Socket):
             caller = self._keyring.find(self._protocol.first_key(message))
             self._held.enter_context(self._service.count_session())
         return caller, message
+
+    def _give_way(self) -> None:
+        """Closes the connection, which has not sent its key, for the sake of newer ones."""
+        text = "Too many connections wait for their key; send it in the handshake, or at once"
+        self._end(Closing(Code.TRY_AGAIN_LATER, fault(text, "too_many_without_key")))
 
     def _open_session(self, caller: Caller, max_wait_s: float) -> LiveSession:
         lane = Lane(self._outbox)

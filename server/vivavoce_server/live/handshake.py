@@ -22,6 +22,23 @@ async def refuse(websocket: WebSocket, error: ApiError) -> int:
     return error.status
 
 
+def check_subprotocols(websocket: WebSocket, known: str | None = None) -> str | None:
+    """The subprotocol to answer with: `known` if the client offers it, or None for a client that offers none.
+
+    A browser fails without a reason if it offered subprotocols and none was chosen. An answer says the reason.
+
+    Raises:
+        ApiError: 400, the client offers others alone.
+    """
+    offered: list[str] = websocket.scope.get("subprotocols", [])
+    if known in offered:
+        return known
+    if not offered:
+        return None
+    right = "offer none" if known is None else f"offer {known!r} among them"
+    raise ApiError(400, f"None of the subprotocols offered is spoken here: {right}", None, "unknown_subprotocol")
+
+
 def refuse_unknown_paths(app: FastAPI, sockets: Iterable[APIRouter]) -> None:
     """Makes the app answer 404 to a WebSocket at a path of none of the routers. Starlette would answer 403."""
     routes = (route for router in sockets for route in router.routes)

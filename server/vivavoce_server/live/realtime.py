@@ -33,6 +33,7 @@ from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid
 from vivavoce_server.jobs import SpeechJob, prepare
 from vivavoce_server.live.connection import Socket
 from vivavoce_server.live.conversation import Conversation, Item, item_of
+from vivavoce_server.live.handshake import check_subprotocols
 from vivavoce_server.live.outbox import Lane
 from vivavoce_server.live.realtime_events import (
     NOT_AVAILABLE,
@@ -164,7 +165,9 @@ class RealtimeConnection(Socket):
     # ---- as a Socket ------------------------------------------------------------------------------------------
 
     async def _accept(self) -> None:
-        await self._websocket.accept(SUBPROTOCOL if SUBPROTOCOL in self._offered() else None)
+        with self._service.metrics.admission():
+            chosen = check_subprotocols(self._websocket, SUBPROTOCOL)
+        await self._websocket.accept(chosen)
 
     async def _until_silent(self) -> None:
         await self._silent.wait()

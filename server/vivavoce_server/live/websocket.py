@@ -51,8 +51,8 @@ when the listener interrupted, also of an utterance that had been sent to its en
 A connection may be silent for as long as it answers pings, before its first message too. Only a client that has not
 sent its key must do so within 10 s.
 
-The handshake is answered 401 if it has a wrong key, 403 if it may not come in by its Host or Origin, and 404 at a path
-without a WebSocket.
+The handshake is answered 401 if it has a wrong key, 403 if it may not come in by its Host or Origin, 404 at a path
+without a WebSocket, and 400 if it offers subprotocols: there are none here.
 Close codes: 1000 after session.close; 1002 another protocol; 1008 key, no key within 10 s, or a client that
 does not read; 1009 message too large; 1011 fault of the server; 1013 stopping or full, try later.
 A server that stops says so with the error not_serving and 1013: at once to a connection without an open utterance, and
