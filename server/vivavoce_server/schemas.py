@@ -132,7 +132,7 @@ class NormalizationOptions(Fields):
 # The pattern is for readers of the OpenAPI page. Blank text is refused elsewhere, with a better message.
 InputText = Annotated[str, Field(max_length=MAX_TEXT_CHARS, json_schema_extra={"minLength": 1, "pattern": r"\S"})]
 Transcript = Annotated[str, Field(json_schema_extra={"maxLength": MAX_TRANSCRIPT_CHARS})]
-"""What is said in a recording. The engine refuses a longer one, with a better message."""
+"""Transcript of a recording. The engine refuses a longer one, with a better message."""
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 Language = Annotated[str, Field(max_length=MAX_NAME_CHARS), AfterValidator(language_of_code)]
 """A model's language, by its name or by an ISO 639-1 code such as en or en-US."""

@@ -190,6 +190,8 @@ def parse_embedding(text: str) -> NDArray[np.float32]:
         return mean_embedding(
             EMBEDDINGS.validate_python(parse_json(text.encode(errors="replace"), "speaker_embedding"))
         )
+    except ApiError as error:
+        raise invalid("speaker_embedding", str(error)) from None
     except ValidationError as error:
         raise invalid("speaker_embedding", f"speaker_embedding: {error.errors()[0]['msg']}") from error
     except Rejected as error:

@@ -49,7 +49,7 @@ def refusal(response: httpx.Response) -> tuple[int, str, str | None]:
     [
         (b"[" * DEEP, "invalid_body"),
         (b'{"input": ' * DEEP + b"1" + b"}" * DEEP, "invalid_body"),
-        (b'{"input": "a", "voice": ' + b"[" * 900 + b"]" * 900 + b"}", "invalid_value"),
+        (b'{"input": "a", "voice": ' + b"[" * 900 + b"]" * 900 + b"}", "invalid_body"),
         (b'{"input": "a", "voice": "heart", "seed": ' + b"9" * 10_000 + b"}", "invalid_body"),
         (b'{"input": "a", "voice": "heart", "speed": 1e999}', "invalid_value"),
         (b'{"input": "a", "voice": "heart", "\\ud800": 1}', "invalid_value"),
