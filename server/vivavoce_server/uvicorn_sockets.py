@@ -3,10 +3,12 @@
 import asyncio
 import fcntl
 import logging
+import math
 import socket
 import struct
 import termios
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -17,6 +19,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 
 from vivavoce_server.config import ServerConfig
+from vivavoce_server.errors import NOT_SERVING_RETRY_S
 from vivavoce_server.limits import MAX_MESSAGE_BYTES
 
 log = logging.getLogger(__name__)
@@ -164,6 +167,18 @@ class TimedWebSocket(WebSocketsSansIOProtocol):
         if not self.handshake_initiated:
             self.transport.write(NO_HANDSHAKE)
             self.transport.close()
+
+    def shutdown(self) -> None:
+        # The server stops. uvicorn answers 500 to a handshake that it catches here, as if it had a fault.
+        if not (self.handshake_complete or self.initial_response or self.close_sent):
+            refusal = self.conn.reject(HTTPStatus.SERVICE_UNAVAILABLE, "The server is stopping\n")
+            refusal.headers["Retry-After"] = str(math.ceil(NOT_SERVING_RETRY_S))
+            self.conn.send_response(refusal)
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.stop_keepalive()
+            self.transport.close()
+            return
+        super().shutdown()
 
     def keepalive_timeout(self) -> None:
         if self.read_paused:
