@@ -7,6 +7,7 @@ import math
 import socket
 import struct
 import termios
+from asyncio.transports import BaseTransport
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -159,6 +160,11 @@ def _reset_when_read(peer: socket.socket, loop: asyncio.AbstractEventLoop) -> No
 
 class TimedWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket protocol, with a time-out for a peer that reads nothing."""
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        # A server that drains closes its HTTP connections by a header, which says `upgrade` here.
+        self.default_headers = [header for header in self.default_headers if header[0] != b"connection"]
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
