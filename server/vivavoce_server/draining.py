@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 CLOSE_CONNECTIONS_S = 1
 """Seconds for the remaining responses once all speech has ended, and for telling the clients that are cut off."""
 
+CLOSE = (b"connection", b"close")
+"""Header by which a client of a server that drains opens its next connection elsewhere."""
+
 
 class DrainingServer(AcceptingServer):
     """The server process's reaction to signals.
@@ -102,6 +105,9 @@ class DrainingServer(AcceptingServer):
 
     def _start_draining(self) -> None:
         if self._draining is None:
+            # The headers of all responses: those of this second, and those that uvicorn makes each second.
+            for headers in (self.server_state.default_headers, self.config.encoded_headers):
+                headers.append(CLOSE)
             self._draining = asyncio.create_task(self._drain())
 
     async def _drain(self) -> None:

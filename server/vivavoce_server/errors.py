@@ -235,6 +235,10 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error.__cause__, OSError):
         # An upload is written to disk while it arrives. A failure to write is not the client's fault.
         log.error("a body could not be received: %s", error.__cause__)
+        if error.__cause__.errno in (errno.EMFILE, errno.ENFILE):
+            return await _on_engine_error(
+                request, NotServing("The body could not be received: too many files are open")
+            )
         reason = error.__cause__.strerror or "the disk does not take it"
         message = f"The body could not be received: {reason}"
         detail = ErrorDetail(message=message, type="server_error", param=None, code="store_failed")

@@ -3,11 +3,13 @@
 import asyncio
 import fcntl
 import logging
+import math
 import socket
 import struct
 import sys
 import termios
 import uuid
+from asyncio.transports import BaseTransport
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -23,7 +25,7 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.errors import BAD_REQUEST, ApiError, api_error_response
+from vivavoce_server.errors import BAD_REQUEST, NOT_SERVING_RETRY_S, ApiError, api_error_response
 from vivavoce_server.limits import MAX_MESSAGE_BYTES
 from vivavoce_server.logs import Throttle, for_log
 
@@ -266,6 +268,11 @@ class TimedWebSocket(WebSocketsSansIOProtocol):
         super().__init__(config, server_state, app_state)
         self.conn = Handshakes(max_size=config.ws_max_size, logger=self.logger)
 
+    def connection_made(self, transport: BaseTransport) -> None:
+        # A server that drains closes its HTTP connections by a header, which says `upgrade` here.
+        self.default_headers = [header for header in self.default_headers if header[0] != b"connection"]
+        super().connection_made(transport)
+
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         # The head of the request comes whole. uvicorn does not answer one that the package websockets refuses: with a
@@ -273,6 +280,18 @@ class TimedWebSocket(WebSocketsSansIOProtocol):
         if not self.handshake_initiated:
             self.transport.write(malformed(BAD_REQUEST, NO_HANDSHAKE))
             self.transport.close()
+
+    def shutdown(self) -> None:
+        # The server stops. uvicorn answers 500 to a handshake that it catches here, as if it had a fault.
+        if not (self.handshake_complete or self.initial_response or self.close_sent):
+            refusal = self.conn.reject(HTTPStatus.SERVICE_UNAVAILABLE, "The server is stopping\n")
+            refusal.headers["Retry-After"] = str(math.ceil(NOT_SERVING_RETRY_S))
+            self.conn.send_response(refusal)
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.stop_keepalive()
+            self.transport.close()
+            return
+        super().shutdown()
 
     def keepalive_timeout(self) -> None:
         if self.read_paused:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
-from fastapi import APIRouter, Form, UploadFile
+from fastapi import APIRouter, Form, Request, UploadFile
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from vivavoce_engine import (
@@ -162,7 +162,17 @@ def _listed(voice: StoredVoice, service: Service) -> VoiceObject:
     )
 
 
-@router.post("/voices", responses=STORING_RESPONSES)
+async def reject_repeated_fields(request: Request) -> None:
+    """Raises a 400 for a form that has a field twice, of which only one would count. A FastAPI dependency."""
+    if request.headers.get("content-type", "").startswith("multipart/form-data"):
+        seen: set[str] = set()
+        for name, _ in (await request.form()).multi_items():  # parsed once; the route gets the same form
+            if name in seen:
+                raise invalid(name, f"{name} is in the form twice; send it once")
+            seen.add(name)
+
+
+@router.post("/voices", responses=STORING_RESPONSES, dependencies=[Depends(reject_repeated_fields)])
 async def add_voice(
     form: Annotated[VoiceForm, Form(media_type="multipart/form-data")], service: ServiceDep, caller: CallerDep
 ) -> StoredVoiceObject:

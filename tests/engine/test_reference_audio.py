@@ -88,6 +88,43 @@ def test_a_wav_whose_header_promises_more_is_read_to_its_end() -> None:
     assert np.array_equal(read_reference(file), read_reference(wav(VOICE)))
 
 
+@pytest.mark.parametrize("size", [0, 0x7FFF0000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
+def test_a_wav_from_a_pipe_states_no_length(size: int) -> None:
+    file = patched(patched(wav(VOICE), 4, "<I", size), 40, "<I", size)
+    assert np.array_equal(read_reference(file), read_reference(wav(VOICE)))
+
+
+def whole(container: str) -> bytes:
+    codecs = {"wav": "pcm_s16le", "flac": "flac", "aiff": "pcm_s16be", "mp3": "libmp3lame", "webm": "libopus"}
+    file = encode(voice_like(1, 6.0, 48000), container, codecs.get(container, "aac"), 48000)
+    return with_index_first(file) if container == "mp4" else file
+
+
+def with_index_first(file: bytes) -> bytes:
+    """An mp4 whose index comes before its samples, as on the web. FFmpeg writes it last."""
+    index, media = file.index(b"moov") - 4, file.index(b"mdat") - 4
+    moov = bytearray(file[index:])
+    offsets = moov.index(b"stco") + 8
+    (count,) = struct.unpack_from(">I", moov, offsets)
+    for at in range(offsets + 4, offsets + 4 + 4 * count, 4):
+        struct.pack_into(">I", moov, at, struct.unpack_from(">I", moov, at)[0] + len(moov))
+    return file[:media] + bytes(moov) + file[media:index]
+
+
+@pytest.mark.parametrize("container", ["wav", "flac", "aiff", "mp3", "webm", "mp4"])
+def test_half_a_file_is_no_recording(container: str) -> None:
+    file = whole(container)
+    assert abs(len(read_reference(file)) - 6 * RATE) < RATE * ENCODER_DELAY_S
+    with pytest.raises(Rejected, match=r"the reference audio ends after [23]\.\d s, but its header says 6\.0 s"):
+        read_reference(file[: len(file) // 2])
+
+
+@pytest.mark.parametrize(("container", "codec"), [("adts", "aac"), ("ogg", "libopus")])
+def test_where_no_header_states_a_length_the_part_is_taken(container: str, codec: str) -> None:
+    file = encode(voice_like(1, 6.0, 48000), container, codec, 48000)
+    assert len(read_reference(file[: len(file) // 2])) > RATE
+
+
 def test_tags_behind_an_mp3_are_no_damage() -> None:
     file = encode(VOICE, "mp3", "libmp3lame")
     tagged = file + b"APETAGEX" + np.random.default_rng(1).bytes(3000)

@@ -126,6 +126,19 @@ def test_a_full_disk_where_uploads_arrive_is_a_507(tmp_path: Path, monkeypatch: 
         assert_alive(server)
 
 
+def test_too_many_open_files_where_uploads_arrive_is_a_503(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with storing_server(tmp_path / "voices") as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(tempfile.SpooledTemporaryFile, "rollover", none_left)
+            response = upload(server, wav(voice_like(0, 29.0)))
+        assert refusal(response) == (503, "not_serving", None)
+        assert int(response.headers["retry-after"]) >= 1
+        assert_alive(server)
+
+
 def test_a_folder_that_is_gone_is_a_507(tmp_path: Path) -> None:
     folder = tmp_path / "voices"
     with storing_server(folder) as server:

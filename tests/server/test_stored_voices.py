@@ -183,6 +183,25 @@ def test_bad_uploads(server: LiveServer, audio: bytes | None, fields: dict[str, 
     assert stored_names(server) == []
 
 
+@pytest.mark.parametrize("twice", ["audio_sample", "consent", "name", "sex"])
+def test_a_field_that_comes_twice_is_refused(server: LiveServer, twice: str) -> None:
+    parts: list[tuple[str, Any]] = [("name", (None, "ada")), ("consent", (None, CONSENT))]
+    parts.append(("audio_sample", ("a.wav", recording(0))))
+    one_more = ("b.wav", recording(1)) if twice == "audio_sample" else (None, "bob")
+    parts += [(twice, one_more)] * (2 if twice == "sex" else 1)
+    status, param, message = refusal(httpx.post(server.url + VOICES, files=parts, timeout=HUNG_S))
+    assert (status, param) == (400, twice)
+    assert "twice" in message
+    assert stored_names(server) == []
+
+
+def test_half_a_recording_is_refused(server: LiveServer) -> None:
+    whole = wav(voice_like(0, 6.0))
+    status, param, message = refusal(add(server, whole[: len(whole) // 2]))
+    assert (status, param) == (400, "audio_sample")
+    assert "ends after 3.0 s, but its header says 6.0 s" in message
+
+
 def test_a_model_that_is_not_there(server: LiveServer) -> None:
     assert refusal(add(server, recording(0), model="x"))[:2] == (404, "model")
 

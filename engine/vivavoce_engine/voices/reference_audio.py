@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from vivavoce_engine.checkpoint.files import REFERENCE_SAMPLE_RATE
 from vivavoce_engine.errors import Rejected
+from vivavoce_engine.voices.reference_length import is_cut, stated_length_s
 
 Samples = NDArray[np.float32]
 
@@ -93,6 +94,8 @@ def decode(data: bytes) -> tuple[Samples, int]:
                     raise rejected_audio(f"has a sample rate of {rate} Hz")
                 if count > (MAX_S + 1) * rate:
                     break
+            else:
+                check_whole(container, data, count / rate if rate else 0.0)
     except av.FFmpegError as error:
         raise rejected_audio("is no audio file that can be read") from error
     except ValueError as error:  # from AudioResampler
@@ -104,6 +107,13 @@ def decode(data: bytes) -> tuple[Samples, int]:
     if not np.abs(samples).max() <= PEAK_MAX:  # false for NaN too
         raise rejected_audio("holds values far outside -1..1")
     return samples, rate
+
+
+def check_whole(container: av.container.InputContainer, data: bytes, heard_s: float) -> None:
+    """Raises Rejected if the file ends before its header says."""
+    stated_s = stated_length_s(container, data, heard_s)
+    if heard_s and stated_s is not None and is_cut(stated_s, heard_s):
+        raise rejected_audio(f"ends after {heard_s:.1f} s, but its header says {stated_s:.1f} s: it is not whole")
 
 
 def decode_frames(container: av.container.InputContainer) -> Iterator[av.AudioFrame]:
