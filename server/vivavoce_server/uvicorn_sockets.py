@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 * 2**10
 """Maximum size of the request line and headers together."""
+READ_BYTES = 8 * 2**10
+"""Bytes of a connection that are handled before others have their turn: a thousand of the shortest frames or chunks."""
 HEAD_S = 10.0
 """Seconds for a request's line and headers, counted from connecting or from the request's first byte."""
 BODY_S = 120.0
@@ -69,6 +71,8 @@ class TimedHttp(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # asyncio's transport reads as many bytes at once, and a WebSocket inherits it.
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         transport.set_write_buffer_limits(0)  # any byte that the peer has no room for starts the clock
         self._await_request(h11.IDLE)
 

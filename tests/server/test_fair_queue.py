@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import httpx
 import pytest
@@ -45,15 +46,15 @@ async def crowded(config: ServerConfig, headers: Headers) -> AsyncIterator[Crowd
             crowd = []
             for number in range(1 + QUEUE):
                 crowd.append(asyncio.create_task(client.post("/v1/audio/speech", json=BODY, headers=headers)))
-                await asyncio.to_thread(wait_until, lambda number=number: _accepted(server) == number + 1)
+                await asyncio.to_thread(wait_until, partial(_has_accepted, server, number + 1))
             yield server, client, crowd
             gate.open()
             assert [(await task).status_code for task in crowd] == [200] * len(crowd)
 
 
-def _accepted(server: LiveServer) -> int:
+def _has_accepted(server: LiveServer, requests: int) -> bool:
     stats = server.engine.stats()
-    return stats.queued + stats.running
+    return stats.queued + stats.running == requests
 
 
 @pytest.mark.parametrize(
@@ -76,7 +77,7 @@ async def test_a_crowd_of_one_client_keeps_no_other_out(
         more = asyncio.create_task(client.post("/v1/audio/speech", json=BODY, headers=other))
         if is_taken:
             served.append(more)
-            await asyncio.to_thread(wait_until, lambda: _accepted(server) == 2 + QUEUE)
+            await asyncio.to_thread(wait_until, partial(_has_accepted, server, 2 + QUEUE))
             beyond = await client.post("/v1/audio/speech", json=BODY, headers=other)
             assert beyond.status_code == 429, "its share is one of two places"
             assert 1 <= int(beyond.headers["Retry-After"]) <= 60

@@ -14,6 +14,11 @@ from vivavoce_server.errors import ApiError, invalid
 from vivavoce_server.schemas import VoiceId
 
 NOT_AVAILABLE = "not_available"
+MAX_PARTS = 64
+"""Most parts of an item."""
+MAX_INPUT = 500
+"""Most items that a response.create names."""
+MAX_INSTRUCTIONS_CHARS = 2**17
 Id = Annotated[str, Field(min_length=1, max_length=128)]
 FormatType = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 RATES: dict[FormatType, int] = {"audio/pcm": 24000, "audio/pcmu": 8000, "audio/pcma": 8000}
@@ -61,7 +66,7 @@ class Settings(_Fields):
 class SessionSettings(Settings):
     type: Literal["realtime"] | None = None
     model: str | None = None
-    instructions: str | None = None
+    instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] | None = None
     tool_choice: str | None = None
 
 
@@ -77,13 +82,13 @@ class Message(_Fields):
     type: str
     id: Id | None = None
     role: Literal["user", "assistant", "system"] = "user"
-    content: list[ContentPart] = []
+    content: Annotated[list[ContentPart], Field(max_length=MAX_PARTS)] = []
 
 
 class ResponseSettings(Settings):
     conversation: Literal["auto", "none"] | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
-    input: list[Message] | None = None
+    input: Annotated[list[Message], Field(max_length=MAX_INPUT)] | None = None
 
 
 class SessionUpdate(_Fields):
