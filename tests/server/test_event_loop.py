@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -14,7 +15,7 @@ from vivavoce_server.live.closing import Closing
 from vivavoce_server.live.messages import EMPTY_PER_S, MAX_EMPTY, MAX_SIGNS, EmptyMessages, check_structure
 from vivavoce_server.live.realtime_events import MAX_INPUT, MAX_INSTRUCTIONS_CHARS, MAX_PARTS, parse
 from vivavoce_server.loop_watch import BEAT_S, LATE_S, LOG_EVERY_S, LoopWatch, activity, activity_of
-from vivavoce_server.uvicorn_sockets import READ_BYTES, TimedWebSocket
+from vivavoce_server.uvicorn_sockets import BODY_READ_BYTES, READ_BYTES, TimedHttp, TimedWebSocket
 from websockets.exceptions import ConnectionClosed
 
 from tests.support.live_server import live_server
@@ -219,3 +220,28 @@ def test_events_of_the_realtime_protocol_have_bounded_lists() -> None:
         with pytest.raises(ApiError) as refused:
             parse(fields)
         assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_in_chunks_is_read_in_small_pieces(chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shortest chunks take as long as the shortest frames. A body of a known length is not parsed."""
+    received: list[int] = []
+    data_received = TimedHttp.data_received
+
+    def recorded(protocol: TimedHttp, data: bytes) -> None:
+        received.append(len(data))
+        data_received(protocol, data)
+
+    monkeypatch.setattr(TimedHttp, "data_received", recorded)
+    body = b'{"input": "Hi!", "voice": "heart"' + b" " * 200_000 + b"}"
+
+    async def in_one_chunk() -> AsyncIterator[bytes]:
+        yield body
+
+    with live_server() as server:
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            headers = {"Content-Type": "application/json"}
+            content = in_one_chunk() if chunked else body
+            assert (await client.post("/v1/audio/speech", content=content, headers=headers)).status_code == 200
+    assert sum(received) > len(body)
+    assert max(received) <= (READ_BYTES if chunked else BODY_READ_BYTES)
