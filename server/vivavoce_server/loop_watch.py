@@ -105,12 +105,12 @@ class LoopWatch:
                 return
             culprit = find_culprit(frame)
             self._logged_s = now_s
-        if culprit.context is None:  # the loop could go on: another thread or process has the processor
-            _log_late(late_s, "no request", culprit.place)
-        else:
-            # In a copy of its context, so that the line has its request id.
-            context = culprit.context.copy()
-            context.run(_log_late, late_s, context.get(activity, "") or "no request", culprit.place)
+        if culprit.context is None:
+            log.debug("the event loop is late by %.3f s; another thread or process has the processor", late_s)
+            return
+        # In a copy of its context, so that the line has its request id.
+        context = culprit.context.copy()
+        context.run(_log_late, late_s, context.get(activity, "") or "no request", culprit.place)
 
 
 def _log_late(late_s: float, activity: str, place: str) -> None:

@@ -33,6 +33,11 @@ log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 * 2**10
 """Maximum size of the request line and headers together."""
+READ_BYTES = 2**10
+"""Bytes of a connection that are handled before others have their turn. The shortest frames and chunks have six bytes,
+and each takes 0.1 ms."""
+BODY_READ_BYTES = 64 * 2**10
+"""The same for a body of a known length, which is not parsed."""
 HEAD_S = 10.0
 """Seconds for a request's line and headers, counted from connecting or from the request's first byte."""
 BODY_S = 120.0
@@ -46,8 +51,6 @@ RESET_POLL_S = 0.05
 """Seconds between two looks at the bytes that a peer has not acknowledged, before its connection is reset."""
 UNREAD_S = 10.0
 """Seconds for the rest of a body whose request was answered without it. Nothing of it is kept."""
-READ_BYTES = 32 * 2**10
-"""Most bytes that are read at once. More would be parsed in one go, while all others wait."""
 NO_HANDSHAKE = "A WebSocket handshake has no body, 128 headers at most, and lines up to 8192 bytes"
 UNREAD = object()
 """State of a client that still sends a body whose request has been answered."""
@@ -88,8 +91,8 @@ class TimedHttp(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._set_read_bytes()
         transport.set_write_buffer_limits(0)  # any byte that the peer has no room for starts the clock
-        transport.max_size = READ_BYTES  # type: ignore[attr-defined]
         self._await_request(h11.IDLE)
 
     def data_received(self, data: bytes) -> None:
@@ -98,6 +101,13 @@ class TimedHttp(H11Protocol):
         super().data_received(data)
         if not self._is_deaf:
             self._await_request(self.conn.their_state)
+            self._set_read_bytes()
+
+    def _set_read_bytes(self) -> None:
+        """Sets how many bytes asyncio's transport reads at once. A WebSocket inherits it."""
+        names = {name for name, _ in self.headers or ()} if self.conn.their_state is h11.SEND_BODY else set()
+        known = b"content-length" in names and b"transfer-encoding" not in names and not self._is_upgraded
+        self.transport.max_size = BODY_READ_BYTES if known else READ_BYTES  # type: ignore[attr-defined]
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self.transport.set_write_buffer_limits()

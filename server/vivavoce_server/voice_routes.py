@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
-from fastapi import APIRouter, Form, Request, UploadFile
+from fastapi import APIRouter, Depends, Form, Request, UploadFile
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from vivavoce_engine import (

@@ -43,7 +43,7 @@ from vivavoce_server.context import address_of, client_address
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid, validation_detail
 from vivavoce_server.listeners import make_reusable
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
-from vivavoce_server.live.connection import FLUSH_S
+from vivavoce_server.live.connection import CONTROL_BYTES, FLUSH_S
 from vivavoce_server.live.outbox import Lane, Outbox
 from vivavoce_server.live.plan import plan_live
 from vivavoce_server.live.session import LiveSession, State
@@ -230,6 +230,7 @@ class WyomingConnection:
                     held.enter_context(self._service.count_session())
                 while (event := await self._next()) is not None:
                     await self._handle(event)
+                    self._check_reader()
             self._close(Closing(Code.NORMAL))
         except Closing as closing:
             self._close(closing)
@@ -238,6 +239,10 @@ class WyomingConnection:
         except Exception:
             log.exception("a bug")
             self._close(BUG)
+
+    def _check_reader(self) -> None:
+        if self._outbox.waiting_bytes > self._service.config.live_max_unsent_bytes + CONTROL_BYTES:
+            raise Closing(Code.POLICY, fault("The client sends without reading", "slow_reader"))
 
     async def _next(self) -> Event | None:
         """The next event; None if the client has hung up, or was silent for too long."""
@@ -265,6 +270,7 @@ class WyomingConnection:
                 case "describe":
                     self._put(written("info", info_of(await voices_of(self._service))))
                 case "ping":
+                    self._session.count_empty()
                     self._put(written("pong", {"text": event.data.get("text")}))
                 case "synthesize" if not self._writer.in_pieces:
                     synthesize = Synthesize.model_validate(event.data)
@@ -278,6 +284,8 @@ class WyomingConnection:
                     self._session.append(Chunk.model_validate(event.data).text)
                 case "synthesize-stop" if self._writer.in_pieces:
                     self._stop()
+                case _:
+                    self._session.count_empty()
         except ValidationError as error:
             first = error.errors()[0]
             self._session.report(validation_detail(first["loc"], first["type"], first["msg"]))

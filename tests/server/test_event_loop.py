@@ -1,15 +1,25 @@
 """The event loop is shared by all clients: its delay is measured, and no client keeps it from the others."""
 
 import asyncio
+import contextlib
 import logging
 import threading
+from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Histogram
+from vivavoce_server.errors import ApiError
+from vivavoce_server.live.closing import Closing
+from vivavoce_server.live.messages import EMPTY_PER_S, MAX_EMPTY, MAX_SIGNS, EmptyMessages, check_structure
+from vivavoce_server.live.realtime_events import MAX_INPUT, MAX_INSTRUCTIONS_CHARS, MAX_PARTS, parse
 from vivavoce_server.logs import RequestIdFilter, for_log, request_id
 from vivavoce_server.loop_watch import BEAT_S, LATE_S, LOG_EVERY_S, LoopWatch, activity
+from vivavoce_server.uvicorn_sockets import BODY_READ_BYTES, READ_BYTES, TimedHttp, TimedWebSocket
+from websockets.exceptions import ConnectionClosed
 
 from tests.support.live_server import live_server
+from tests.support.live_socket import dial
 from tests.support.waiting import HUNG_S, wait_until
 
 
@@ -104,3 +114,134 @@ def test_a_server_measures_its_loop_from_its_start_to_its_end() -> None:
         names = [thread.name for thread in threading.enumerate()]
         assert "vivavoce-loop-watch" in names
     assert "vivavoce-loop-watch" not in [thread.name for thread in threading.enumerate()]
+
+
+# ---- messages
+
+
+@pytest.mark.parametrize(
+    ("message", "is_taken"),
+    [
+        ('{"type": "input.text", "text": "Hello, there: [you] {all}"}', True),
+        ("[" * MAX_SIGNS, True),
+        ("[" * (MAX_SIGNS + 1), False),
+        ('{"x":[' + "[]," * 100_000 + "]}", False),
+        ('{"x":[' + "1," * 100_000 + "1]}", False),
+        ('{"text":"' + ",:[{" * 30_000 + '"}', True),  # of a text, signs are text
+        ('{"text":"' + '\\",' * 30_000 + '"}', True),
+        ('{"text":"' + ",:[{" * 30_000, True),
+        ('{"text":"' + ",:[{" * 30_000 + '","x":[' + "[]," * 100_000 + "]}", False),
+        ('"' * 60_000 + "," * 60_000, False),
+        ('{"ref_audio":"' + "A" * (4 * 2**20) + '"}', True),
+        ('{"ref_audio":"' + "A," * (2 * 2**20) + '"}', False),  # no audio, and no text that is taken
+        ("\\" * 200_000, True),
+    ],
+    ids=range(13),
+)
+def test_a_message_has_only_so_many_fields_and_elements(message: str, is_taken: bool) -> None:
+    if is_taken:
+        check_structure(message)
+    else:
+        with pytest.raises(Closing) as closing:
+            check_structure(message)
+        assert closing.value.code == 1009
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/audio/speech/stream", "/v1/text-to-speech/heart/stream-input", "/v1/realtime?model=fake"]
+)
+async def test_every_socket_counts_fields_before_it_parses(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.support.live_socket.PATH", path)
+    with live_server() as server:
+        async with dial(server) as socket:
+            await socket.connection.send('{"type":"session.config","x":[' + "{}," * 100_000 + "{}]}")
+            assert await socket.close_code() == 1009
+
+
+def test_messages_without_text_are_counted() -> None:
+    clock = Clock()
+    empty = EmptyMessages(clock)
+    for _ in range(MAX_EMPTY):
+        assert empty.add() is None
+    closing = empty.add()
+    assert closing is not None
+    assert closing.detail is not None
+    assert (closing.code, closing.detail.code) == (1008, "too_many_empty_messages")
+    clock.now_s = 1.0
+    for _ in range(int(EMPTY_PER_S)):
+        assert empty.add() is None
+    assert empty.add() is not None
+
+
+async def test_a_flood_of_empty_messages_is_refused_and_stops_nobody() -> None:
+    with live_server() as server:
+        async with dial(server) as socket:
+            await socket.configure()
+            await socket.say("e" + "\u0301" * 20_000)
+            with contextlib.suppress(ConnectionClosed):
+                for _ in range(2 * MAX_EMPTY):
+                    await socket.send("input.text", text="")
+            assert await socket.close_code() == 1008
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            speech = await client.post("/v1/audio/speech", json={"input": "Hi!", "voice": "heart"})
+        assert speech.status_code == 200
+
+
+async def test_a_connection_is_read_in_pieces_between_which_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A read of 256 KiB would be 40,000 of the shortest frames, which take a second."""
+    received: list[int] = []
+    data_received = TimedWebSocket.data_received
+
+    def recorded(protocol: TimedWebSocket, data: bytes) -> None:
+        received.append(len(data))
+        data_received(protocol, data)
+
+    monkeypatch.setattr(TimedWebSocket, "data_received", recorded)
+    with live_server() as server:
+        async with dial(server) as socket:
+            await socket.configure()
+            await socket.connection.send('{"type":"input.text","text":"' + "word " * 20_000 + '"}')
+            await socket.send("input.cancel")
+            await socket.send("session.close")
+            assert await socket.close_code() == 1000
+    assert sum(received) > 100_000
+    assert max(received) <= READ_BYTES
+
+
+def test_events_of_the_realtime_protocol_have_bounded_lists() -> None:
+    parts = [{"type": "input_text", "text": "a"}] * (MAX_PARTS + 1)
+    for fields in (
+        {"type": "conversation.item.create", "item": {"type": "message", "content": parts}},
+        {"type": "response.create", "response": {"input": [{"type": "message"}] * (MAX_INPUT + 1)}},
+        {"type": "session.update", "session": {"instructions": "a" * (MAX_INSTRUCTIONS_CHARS + 1)}},
+    ):
+        with pytest.raises(ApiError) as refused:
+            parse(fields)
+        assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_in_chunks_is_read_in_small_pieces(chunked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shortest chunks take as long as the shortest frames. A body of a known length is not parsed."""
+    received: list[int] = []
+    data_received = TimedHttp.data_received
+
+    def recorded(protocol: TimedHttp, data: bytes) -> None:
+        received.append(len(data))
+        data_received(protocol, data)
+
+    monkeypatch.setattr(TimedHttp, "data_received", recorded)
+    body = b'{"input": "Hi!", "voice": "heart"' + b" " * 200_000 + b"}"
+
+    async def in_one_chunk() -> AsyncIterator[bytes]:
+        yield body
+
+    with live_server() as server:
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            headers = {"Content-Type": "application/json"}
+            content = in_one_chunk() if chunked else body
+            assert (await client.post("/v1/audio/speech", content=content, headers=headers)).status_code == 200
+    assert sum(received) > len(body)
+    assert max(received) <= (READ_BYTES if chunked else BODY_READ_BYTES)

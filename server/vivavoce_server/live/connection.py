@@ -21,6 +21,7 @@ from vivavoce_server.deadlines import max_wait_of
 from vivavoce_server.errors import ApiError, ErrorDetail, engine_error_detail
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.handshake import check_subprotocols, refuse
+from vivavoce_server.live.messages import check_structure
 from vivavoce_server.live.outbox import Lane, Outbox
 from vivavoce_server.live.session import LiveSession
 from vivavoce_server.live.surrogates import SurrogateHalves
@@ -210,7 +211,9 @@ class Socket(ABC):
         while True:
             # Messages that have arrived are received without a wait. Others must have their turn meanwhile.
             await asyncio.sleep(0)
-            if (message := self._halves.mend(await self._receive_text())) is not None:
+            text = await self._receive_text()
+            check_structure(text)
+            if (message := self._halves.mend(text)) is not None:
                 return message
 
     async def _receive_text(self) -> str:

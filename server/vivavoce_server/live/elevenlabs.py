@@ -108,6 +108,7 @@ class TextFeed:
 
     def add(self, text: str) -> None:
         if not self.has_unflushed and not text.strip():
+            self._session.count_empty()
             return
         if self._spaced and self.has_unflushed and not self._ends_blank and not text[:1].isspace():
             text = " " + text

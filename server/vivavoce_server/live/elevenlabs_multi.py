@@ -202,6 +202,7 @@ class MultiStreamInput:
             if context is not None:
                 context.interrupt_or_end()
         elif parsed.text == "" and not parsed.flush:
+            session.count_empty()
             self._keep_alive(parsed)
         elif context is not None:
             context.take(parsed)

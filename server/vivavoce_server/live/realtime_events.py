@@ -19,6 +19,11 @@ from vivavoce_server.schemas import Name, Speed, VoiceId
 NOT_AVAILABLE = "not_available"
 SHOWN_CHARS = 64
 """Most characters of an unknown event's name that a message repeats."""
+MAX_PARTS = 64
+"""Most parts of an item."""
+MAX_INPUT = 500
+"""Most items that a response.create names."""
+MAX_INSTRUCTIONS_CHARS = 2**17
 Id = Annotated[str, Field(min_length=1, max_length=128)]
 FormatType = Literal["audio/pcm", "audio/pcmu", "audio/pcma"]
 RATES: dict[FormatType, int] = {"audio/pcm": 24000, "audio/pcmu": 8000, "audio/pcma": 8000}
@@ -79,7 +84,7 @@ class Settings(_Fields):
 class SessionSettings(Settings):
     type: Literal["realtime"] | None = None
     model: Name | None = None
-    instructions: Text | None = None
+    instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] | None = None
     tool_choice: Name | None = None
 
 
@@ -95,13 +100,13 @@ class Message(_Fields):
     type: Name
     id: Id | None = None
     role: Literal["user", "assistant", "system"] = "user"
-    content: Annotated[list[ContentPart], Field(fail_fast=True, max_length=MAX_LISTED)] = []
+    content: Annotated[list[ContentPart], Field(fail_fast=True, max_length=MAX_PARTS)] = []
 
 
 class ResponseSettings(Settings):
     conversation: Literal["auto", "none"] | None = None
     metadata: Annotated[dict[Name, Text], BeforeValidator(_few), Field(max_length=MAX_METADATA)] | None = None
-    input: Annotated[list[Message], Field(fail_fast=True, max_length=MAX_LISTED)] | None = None
+    input: Annotated[list[Message], Field(fail_fast=True, max_length=MAX_INPUT)] | None = None
 
 
 class SessionUpdate(_Fields):

@@ -30,6 +30,7 @@ from vivavoce_server.errors import ApiError, ErrorDetail, error_detail
 from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.deferred import DeferredCommands
+from vivavoce_server.live.messages import EmptyMessages
 from vivavoce_server.live.outbox import Lane, SlowReader
 from vivavoce_server.live.plan import LivePlan
 from vivavoce_server.live.text import LiveText
@@ -81,6 +82,7 @@ class LiveSession:
     max_wait_s: float
     """Seconds that an utterance may wait for its turn."""
     open_utterances: OpenUtterances = field(default_factory=OpenUtterances)
+    empty_messages: EmptyMessages = field(default_factory=EmptyMessages)
 
     def __post_init__(self) -> None:
         self.state = State.UNCONFIGURED
@@ -109,6 +111,8 @@ class LiveSession:
 
     def append(self, text: str) -> None:
         """Adds text. The first text opens an utterance."""
+        if not text:
+            self.count_empty()
         match self.state:
             case State.UNCONFIGURED:
                 self.report(fault("The session has not been configured", "invalid_state"))
@@ -121,6 +125,11 @@ class LiveSession:
                 self._defer(partial(self.append, text), len(text))
             case State.REFUSED:
                 pass
+
+    def count_empty(self) -> None:
+        """Counts a message without text. Too many close the connection."""
+        if (closing := self.empty_messages.add()) is not None:
+            self.close(closing)
 
     def end(self) -> None:
         """Ends the text of the open utterance."""

@@ -9,6 +9,8 @@ import re
 
 SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 REPLACEMENT = "\ufffd"
+MAX_CHARS = 128 * 2**10
+"""Longest message that has a fragment of text."""
 MAX_CONTEXTS = 64
 """Contexts of a connection whose last fragment ended within a character."""
 NO_MORE_THAN_TEXT = frozenset({"type", "text", "context_id", "contextId", "try_trigger_generation"})
@@ -24,9 +26,10 @@ class SurrogateHalves:
     def mend(self, message: str) -> str | None:
         """The message with whole characters. None if it is part of a character alone, which the next one completes.
 
-        A half without its other half becomes U+FFFD. What is no JSON object stays as it is.
+        A half without its other half becomes U+FFFD. What is no JSON object, or is longer
+        than any fragment, stays as it is.
         """
-        if not self._held and SURROGATE_ESCAPE.search(message) is None:
+        if len(message) > MAX_CHARS or (not self._held and SURROGATE_ESCAPE.search(message) is None):
             return message
         try:
             fields = json.loads(message)
