@@ -154,7 +154,12 @@ QUERIES: dict[str, tuple[str, ...]] = {
     REALTIME: ("model", "call_id", "intent"),
 }
 """Fields in the addresses of sockets, which no model describes."""
-ADDRESS_WORDS = {"output_format": ("format",), "language_code": ("language",), "model_id": ("model",)}
+ADDRESS_WORDS = {
+    "output_format": ("format",),
+    "language_code": ("language",),
+    "model_id": ("model",),
+    "apply_text_normalization": ("auto, on, off",),
+}
 """Words that stand for a field of an address in the messages of ElevenLabs' protocols, which name no field."""
 
 
