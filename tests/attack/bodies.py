@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import cache
 
 from tests.attack.target import BATCH, SPEECH, VOICES, Target, encoded
 from tests.support.recordings import encode, voice_like, wav
@@ -12,6 +13,7 @@ PAUSES = "Hi." + "[pause:10s]" * 370
 BOUNDARY = "attack"
 
 
+@cache
 def endless_mp4() -> bytes:
     """An mp4 file of a second whose tables claim hours of samples of one byte each."""
     file = bytearray(encode(voice_like(1, 1.0, 16000), "mp4", "aac", 16000))
@@ -23,13 +25,13 @@ def endless_mp4() -> bytes:
 
 def form(**parts: bytes) -> bytes:
     """A multipart body. A part named audio_sample is a file."""
-    body = b""
+    body = bytearray()
     for name, value in parts.items():
         file = '; filename="a.wav"' if name == "audio_sample" else ""
         body += (
             f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'.encode() + value + b"\r\n"
         )
-    return body + f"--{BOUNDARY}--\r\n".encode()
+    return bytes(body) + f"--{BOUNDARY}--\r\n".encode()
 
 
 FORM = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -79,8 +81,13 @@ async def large_json(target: Target) -> None:
     await target.ask(SPEECH, json.dumps({"voice": "heart", "input": "a " * (7 * MIB)}).encode())
 
 
+@cache
+def object_of_many_keys() -> bytes:
+    return json.dumps({f"k{number}": 0 for number in range(500_000)}).encode()
+
+
 async def many_keys(target: Target) -> None:
-    await target.ask(SPEECH, json.dumps({f"k{number}": 0 for number in range(500_000)}).encode())
+    await target.ask(SPEECH, object_of_many_keys())
 
 
 async def deep_json(target: Target) -> None:
@@ -103,8 +110,13 @@ async def forms_without_a_key(target: Target) -> None:
     await target.ask(VOICES, form(**VOICE, audio_sample=b"\0" * (9 * MIB)), False, FORM)
 
 
+@cache
+def form_of_many_parts() -> bytes:
+    return form(**{f"part{number}": b"" for number in range(20_000)})
+
+
 async def forms_of_many_parts(target: Target) -> None:
-    await target.ask(VOICES, form(**{f"part{number}": b"" for number in range(50_000)}), headers=FORM)
+    await target.ask(VOICES, form_of_many_parts(), headers=FORM)
 
 
 async def forms_of_other_sites(target: Target) -> None:

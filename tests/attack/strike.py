@@ -16,9 +16,9 @@ from typing import Literal
 from tests.attack import bodies, connections, messages
 from tests.attack.target import Target
 
-NICENESS = 10
+NICENESS = 5
 """The attacker's machine is another one: here, it must not take the processor from the server."""
-LAST_S = 30.0
+LAST_S = 60.0
 """Seconds for an input that is under way when the time is over."""
 Setting = Literal["open", "keys", "few descriptors"]
 

@@ -154,6 +154,13 @@ QUERIES: dict[str, tuple[str, ...]] = {
     REALTIME: ("model", "call_id", "intent"),
 }
 """Fields in the addresses of sockets, which no model describes."""
+ADDRESS_WORDS = {
+    "output_format": ("format",),
+    "language_code": ("language",),
+    "model_id": ("model",),
+    "apply_text_normalization": ("auto, on, off",),
+}
+"""Words that stand for a field of an address in the messages of ElevenLabs' protocols, which name no field."""
 
 
 def talks_by_address() -> Iterator[Talk]:
@@ -173,7 +180,7 @@ def talks_by_address() -> Iterator[Talk]:
                         f"{path}?{urlencode({name: text})}",
                         f"{name} = {edge.label}",
                         sent,
-                        (name, name.removeprefix("output_")),
+                        (name, *ADDRESS_WORDS.get(name, ())),
                     )
 
 

@@ -122,11 +122,15 @@ class Output:
             speed=self.speed if output.speed is None else output.speed,
         )
 
+    @property
+    def served_model(self) -> str | None:
+        """The model that is asked for here; None for the first one, which OpenAI's own names mean."""
+        return None if self.model is not None and self.model.startswith(OWN_MODELS) else self.model
+
     def options(self) -> dict[str, object]:
         """The fields of a SpeechOptions."""
-        own = self.model is not None and self.model.startswith(OWN_MODELS)
         return {
-            "model": None if own else self.model,
+            "model": self.served_model,
             "voice": self.voice,
             "speed": self.speed,
         }
@@ -201,7 +205,7 @@ class RealtimeConnection(Socket):
         for name, message in REFUSED_QUERIES.items():
             if name in self._websocket.query_params:
                 raise invalid(name, message, NOT_AVAILABLE)
-        self._service.find_model(self._options(self._output).model)
+        self._service.find_model(self._output.served_model)
 
     # ---- events -----------------------------------------------------------------------------------------------
 
