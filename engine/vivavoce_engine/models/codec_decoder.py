@@ -277,16 +277,18 @@ class WindowAttention(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, exists: Tensor, state: StreamState) -> Tensor:
         """x [items, frames of each, hidden] → the same shape. exists [B * T, 1, 1, window]: the frames that there are
         in each frame's window."""
-        batch, steps = cos.shape[:2]
+        (batch, steps), head_dim = cos.shape[:2], self.head_dim
         qkv = self.qkv_proj(x).view(batch, steps, 3 * self.heads, self.head_dim)
         q, k = rotate(qkv[:, :, : 2 * self.heads], cos, sin).chunk(2, dim=2)
         v = qkv[:, :, 2 * self.heads :]
         # A frame attends to its own window alone, so that its sums have one length and one order in any piece.
         keys, values = (
-            item_windows(state.join(slot, new.flatten(2)), batch * steps, 1).unflatten(2, (self.heads, -1))
+            item_windows(state.join(slot, new.flatten(2)), batch * steps, 1).view(
+                batch * steps, -1, self.heads, head_dim
+            )
             for slot, new in ((self.key_slot, k), (self.value_slot, v))
         )
-        q = q.reshape(batch * steps, self.heads, 1, self.head_dim)
+        q = q.reshape(batch * steps, self.heads, 1, head_dim)
         out = attend_each(q, keys.transpose(1, 2), values.transpose(1, 2), exists)
         result: Tensor = self.o_proj(out.reshape(state.items, -1, self.heads * self.head_dim))
         return result

@@ -175,14 +175,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 def attend_each(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """Scaled dot-product attention, in which no batch element depends on the others.
 
-    q [B, heads, T, D]; k, v [B, heads, L, D]; mask [B or 1, 1, T, L] → [B, heads, T, D]. A CPU's threads have buffers of
-    different alignment, and the last bits follow from it. A call of one element shares out its heads in one way only.
+    q [B, heads, T, D]; k, v [B, heads, L, D]; mask [B or 1, 1, T, L] → [B, heads, T, D]. The buffers of a CPU's threads
+    differ in alignment, and the last bits follow from it. A call of one element shares out its heads in one way only.
     """
     if not q.is_cpu or len(q) == 1 or torch.get_num_threads() == 1:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    masks = [None] * len(q) if mask is None else mask.expand(len(q), -1, -1, -1).split(1)
-    elements = zip(q.split(1), k.split(1), v.split(1), masks, strict=True)
-    return torch.cat([F.scaled_dot_product_attention(*parts, attn_mask=seen) for *parts, seen in elements])
+    masks = [mask if mask is None or len(mask) == 1 else mask[n : n + 1] for n in range(len(q))]
+    return torch.cat(
+        [
+            F.scaled_dot_product_attention(q[n : n + 1], k[n : n + 1], v[n : n + 1], attn_mask=seen)
+            for n, seen in enumerate(masks)
+        ]
+    )
 
 
 class Attention(nn.Module):
