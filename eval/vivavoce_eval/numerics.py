@@ -26,7 +26,7 @@ from vivavoce_engine.errors import CheckpointError
 from vivavoce_engine.front.stream import collect
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.layers import KVCache, RowView
-from vivavoce_engine.models.prompts import embed_prompts
+from vivavoce_engine.models.prompts import embed_prompt
 from vivavoce_engine.models.talker import CONTROL_CODES, Talker
 from vivavoce_engine.text.prompt import Prompt
 from vivavoce_voice import CHECKPOINT
@@ -262,11 +262,11 @@ class Study:
         text = [*prompt.trailing_ids, *[self._checkpoint.tts_pad_token_id] * frames][:frames]
         later = predictor.embed_frame(codes, talker.codec_embedding(codes[:, 0]))
         later = later + talker.text_embedding(torch.tensor(text))
-        x = torch.cat([embed_prompts([prompt], talker, predictor), later[None, :-1]], dim=1)
+        x = torch.cat([embed_prompt(prompt, talker, predictor), later[None, :-1]], dim=1)
         length = x.shape[1]
         like = talker.codec_head.weight
         cache = KVCache(self._checkpoint.talker.transformer, 1, length, like)
-        view = RowView(cache, slice(0, 1), torch.arange(length)[None], length)
+        view = RowView(cache, [0], [0], length)
         hidden = talker(x, view)[0, -frames:]
         of_talker, of_predictor = talker.logits(hidden), []
 

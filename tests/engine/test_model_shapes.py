@@ -22,10 +22,12 @@ def refused(call: Callable[..., Any], *arguments: Any) -> None:
 
 def test_positions_have_a_place_in_the_cache() -> None:
     cache = KVCache(SHAPE, ROWS, LENGTH, torch.empty(0))
-    positions = torch.zeros(2, 1, dtype=torch.int64)
-    RowView(cache, slice(0, 2), positions, LENGTH)
-    refused(RowView, cache, slice(0, 2), positions, LENGTH + 1)
-    refused(RowView, cache, slice(0, 1), positions, LENGTH)
+    RowView(cache, [0, 2], [0, LENGTH - 2], 2)
+    refused(RowView, cache, [0, 2], [0, LENGTH - 1], 2)
+    refused(RowView, cache, [0, 2], [0, -1], 1)
+    refused(RowView, cache, [0, ROWS], [0, 0], 1)
+    refused(RowView, cache, [0], [0, 0], 1)
+    refused(RowView, cache, [0], [0], 0)
     FrameView(cache, ROWS, 0, LENGTH)
     refused(FrameView, cache, ROWS + 1, 0, LENGTH)
     refused(FrameView, cache, ROWS, 0, LENGTH + 1)

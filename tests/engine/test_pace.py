@@ -63,11 +63,6 @@ def test_largest_piece_by_rows(capacity: Capacity, rows: int, max_chunk_frames: 
     assert capacity.largest_piece(rows, max_chunk_frames) == expected
 
 
-@pytest.mark.parametrize(("capacity", "expected"), [(HOST, 3 * 70), (DEVICE, 100)])
-def test_prompts_are_padded_on_a_host_and_packed_on_a_device(capacity: Capacity, expected: int) -> None:
-    assert capacity.prompt_tokens([10, 70, 20]) == expected
-
-
 def spoken(sent: int, waiting: int, heard_at_s: float = 10.0) -> Sequence:
     """An utterance of which `sent` frames have been heard since `heard_at_s`, and `waiting` more are made."""
     sequence = Sequence(pending(1), row=0)

@@ -26,6 +26,7 @@ from vivavoce_engine.gpu.card import Card  # noqa: E402
 from vivavoce_engine.gpu.codec import layers as codec_layers  # noqa: E402
 from vivavoce_engine.gpu.codec.decoder import GpuCodec  # noqa: E402
 from vivavoce_engine.gpu.codec.kernels import _snake  # noqa: E402
+from vivavoce_engine.gpu.codec.step_kernels import window_attention_kernel  # noqa: E402
 from vivavoce_engine.gpu.codec.tiles import Tiles  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 
@@ -109,6 +110,61 @@ def test_pieces_of_any_size_are_the_module_s_audio(
     expected = whole(decoder, codes)
     assert 0.05 < expected.square().mean().sqrt() < 0.7
     assert difference(audio, expected) < TOLERANCE
+
+
+def attended(qkv: Tensor, sizes: tuple[int, ...], rows: list[int]) -> Tensor:
+    """The window attention of qkv [B, T, 3, heads, head_dim] in calls of `sizes` frames → [B, T, heads, head_dim]."""
+    batch, _, _, heads, head_dim = qkv.shape
+    length = WINDOW - 1 + MAX_FRAMES
+    ring = torch.zeros(max(rows) + 1, length, 2, heads, head_dim, device=DEVICE)
+    position = torch.zeros(len(ring), dtype=torch.int64, device=DEVICE)
+    frequency = torch.rand(head_dim // 2, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    out = []
+    for piece in torch.split(qkv, list(sizes), dim=1):
+        out.append(torch.empty(batch, piece.shape[1], heads, head_dim, device=DEVICE))
+        LAUNCH(
+            window_attention_kernel,
+            (batch, heads),
+            piece.contiguous(),
+            ring,
+            index(*rows),
+            position,
+            frequency,
+            out[-1],
+            piece.shape[1],
+            HEADS=heads,
+            HEAD_DIM=head_dim,
+            WINDOW=WINDOW,
+            RING=length,
+            KEYS=triton.next_power_of_2(length),
+            num_warps=4,
+        )
+        position[rows] += piece.shape[1]
+    return torch.cat(out, dim=1)
+
+
+def test_a_frame_attends_bit_for_bit_alike_in_any_call() -> None:
+    """Past the window and around the ring, in pieces of any size, in any row, alone and beside others."""
+    qkv = torch.randn(3, 11, 3, 2, 16, generator=torch.Generator().manual_seed(4)).to(DEVICE)
+    frame_by_frame = attended(qkv, (1,) * 11, [0, 1, 2])
+    assert frame_by_frame.abs().max() > 0.5
+    for sizes in ((3, 3, 3, 2), (2, 1, 3, 3, 1, 1), (1, 2, 3, 3, 2)):
+        assert torch.equal(attended(qkv, sizes, [2, 0, 3]), frame_by_frame)
+        assert torch.equal(attended(qkv[1:2], sizes, [2]), frame_by_frame[1:2])
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="the interpreter knows no bfloat16")
+def test_a_frame_has_the_same_samples_in_any_call(decoder: CodecDecoder) -> None:
+    """Bit for bit, in bfloat16: what a card speaks in by default."""
+    codes = codes_of(5, 8, 12)
+    codec = GpuCodec(decoder, 8, MAX_FRAMES, torch.bfloat16, launch=LAUNCH)
+    frame_by_frame = [in_pieces(codec, index(row), codes[row : row + 1], (1,) * 12)[0] for row in range(8)]
+    for batch in (1, 2, 3, 8):
+        for sizes in ((3, 3, 3, 3), (1, 2, 3, 3, 2, 1)):
+            for row in range(8):
+                codec.reset(row)
+            audio = in_pieces(codec, torch.arange(batch, device=DEVICE), codes[:batch], sizes)
+            assert torch.equal(audio, torch.stack(frame_by_frame[:batch]))
 
 
 def test_rows_keep_their_own_state(decoder: CodecDecoder) -> None:

@@ -77,8 +77,7 @@ class Plain:
 
     def step(self, row: int, x: Tensor, position: int) -> None:
         """x [T, hidden] from `position` on; draws the row's next code 0."""
-        positions = torch.arange(position, position + len(x), device=DEVICE)[None]
-        view = RowView(self.cache, slice(row, row + 1), positions, position + len(x))
+        view = RowView(self.cache, [row], [position], len(x))
         self.hidden[row] = self.talker(x[None], view)[0, -1]
         logits = self.talker.logits(self.hidden[row][None])[0, :CODES]
         seen = torch.tensor(self.codes_0.setdefault(row, []), dtype=torch.int64, device=DEVICE)

@@ -122,9 +122,11 @@ def test_a_seeded_request_says_the_same_alone_and_in_any_batch() -> None:
     for number in (0, 7, 33):
         (alone,) = said(runner("bfloat16", deterministic=True), requests(ROWS)[number])
         assert (alone.codes == together[number].codes).all()
+        assert alone.pcm.tobytes() == together[number].pcm.tobytes()
     few = said(runner("bfloat16", deterministic=True), *requests(ROWS)[20:25])
     for ours, theirs in zip(few, together[20:25], strict=True):
         assert (ours.codes == theirs.codes).all()
+        assert ours.pcm.tobytes() == theirs.pcm.tobytes()
 
 
 def test_half_an_hour_of_speech_over_all_rows_with_joins_and_cancels() -> None:

@@ -15,8 +15,6 @@ class Capacity:
     prefill_tokens: int
     """Most prompt tokens that start in one step, unless a single prompt has more. Longer prefills would stall running
     streams."""
-    packs_prompts: bool
-    """True if prompts that start together lie one behind the other. False if each is padded to the longest."""
     piece_frames: int | None = None
     """Largest piece of audio of each row, in frames; None leaves the limit to the configuration."""
     few_rows: int = 0
@@ -28,11 +26,6 @@ class Capacity:
         assert self.few_rows >= 0
         assert self.piece_frames is None or self.piece_frames > 0
 
-    def prompt_tokens(self, lengths: list[int]) -> int:
-        """Tokens that a prefill of prompts of these lengths computes."""
-        assert lengths
-        return sum(lengths) if self.packs_prompts else len(lengths) * max(lengths)
-
     def largest_piece(self, rows: int, max_chunk_frames: int) -> int:
         """Frames of the largest piece of audio where `rows` run, at most the configuration's `max_chunk_frames`."""
         if self.piece_frames is None:
@@ -40,9 +33,9 @@ class Capacity:
         return min(max_chunk_frames, self.piece_frames if rows <= self.few_rows else 1)
 
 
-HOST = Capacity(steps_ahead=0, shares_pages=False, prefill_tokens=512, packs_prompts=False, piece_frames=4, few_rows=2)
+HOST = Capacity(steps_ahead=0, shares_pages=False, prefill_tokens=512, piece_frames=4, few_rows=2)
 """A CPU. The next frame of every row waits for Code2Wav, so it decodes little at a time. A call of four frames, or of
 one frame each of three rows, keeps a CPU busy; longer calls cost as much a frame (measured in LOG.md). Memory is taken
 when it is first written, so a whole context for each row costs nothing before it is used."""
-DEVICE = Capacity(steps_ahead=1, shares_pages=True, prefill_tokens=1024, packs_prompts=True)
+DEVICE = Capacity(steps_ahead=1, shares_pages=True, prefill_tokens=1024)
 """A GPU. Code2Wav runs beside the next frame, so the length of a piece delays nobody else."""

@@ -169,12 +169,12 @@ class Scheduler:
 
     def _admit(self) -> list[Sequence]:
         started: list[Sequence] = []
-        lengths: list[int] = []
+        tokens = 0
         self.short_of_pages = False
         while self._queue and self._rows.free and len(started) < self._config.max_prefills_per_step:
             pending = self._queue[self._next_in_turn()]
-            lengths.append(pending.prompt.prefill_tokens)
-            if started and self._capacity.prompt_tokens(lengths) > self._capacity.prefill_tokens:
+            tokens += pending.prompt.prefill_tokens
+            if started and tokens > self._capacity.prefill_tokens:
                 break
             if not self._fits(pending):
                 self.short_of_pages = True

@@ -29,7 +29,7 @@ from vivavoce_engine.model import model_info
 from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.models.layers import KVCache, RowView
 from vivavoce_engine.models.loader import load_models
-from vivavoce_engine.models.prompts import embed_prompts
+from vivavoce_engine.models.prompts import embed_prompt
 from vivavoce_engine.models.talker import CONTROL_CODES
 from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 
@@ -80,17 +80,15 @@ class TorchRunner(ImmediateRunner):
         """Does prefill, one frame a row, and audio. Rows outside the plan keep their state bit for bit."""
         use_device(self.device)  # whichever thread this is
         outcome = Outcome(plan, {}, {}, {})
-        calls: defaultdict[tuple[int, int], list[Sequence]] = defaultdict(list)
+        calls: defaultdict[int, list[Sequence]] = defaultdict(list)
         for sequence, frames in plan.vocode:
-            # The last bits of a sum depend on the size of a call, and with live text the size of a piece depends on
-            # when text arrives. So live speech is decoded frame by frame, and is the same bit for bit at any timing.
-            calls[frames, 1 if sequence.pending.request.end_after_text else frames].append(sequence)
+            calls[frames].append(sequence)
         with torch.inference_mode():
             isolated(self._start, plan.start, outcome)
             isolated(self._step, plan.step, outcome)
             started_s = time.monotonic()
-            for (frames, at_once), sequences in calls.items():
-                isolated(partial(self._vocode, frames, at_once), sequences, outcome)
+            for frames, sequences in calls.items():
+                isolated(partial(self._vocode, frames), sequences, outcome)
             outcome.decoding_s = time.monotonic() - started_s
         return outcome
 
@@ -117,21 +115,17 @@ class TorchRunner(ImmediateRunner):
     # ---- a step -----------------------------------------------------------------------------------------------
 
     def _start(self, sequences: SequenceOf[Sequence], _: Outcome) -> None:
-        """Sets the rows up and runs their prompts, padded at the right.
-
-        Padding writes keys and values beyond a row's length; later frames overwrite them before anything reads them.
-        """
+        """Sets the rows up and runs their prompts, one after the other, so that none depends on the others."""
         for sequence in sequences:
             self._set_row(sequence)
         prompts = [sequence.pending.prompt for sequence in sequences]
-        lengths = [prompt.prefill_tokens for prompt in prompts]
         rows = [sequence.row for sequence in sequences]
         index = torch.tensor(rows, device=self.device)
-        positions = torch.arange(max(lengths), device=self.device).expand(len(rows), -1)
-        view = RowView(self._cache, _span(rows, index), positions, max(lengths))
-        hidden = self._talker(embed_prompts(prompts, self._talker, self._predictor), view)
-        last = torch.tensor(lengths, device=self.device) - 1
-        self._draw_code_0(rows, index, hidden[torch.arange(len(rows), device=self.device), last], self._ints(len(rows)))
+        hidden = []
+        for row, prompt in zip(rows, prompts, strict=True):
+            x = embed_prompt(prompt, self._talker, self._predictor)
+            hidden.append(self._talker(x, RowView(self._cache, [row], [0], x.shape[1]))[:, -1])
+        self._draw_code_0(rows, index, torch.cat(hidden), self._ints(len(rows)))
         self._codec_rows.reset(index)
         for row, prompt in zip(rows, prompts, strict=True):
             if prompt.conditioning is not None and prompt.conditioning.codes is not None:
@@ -181,8 +175,7 @@ class TorchRunner(ImmediateRunner):
         x = self._predictor.embed_frame(codes, self._talker.codec_embedding(codes[:, 0]))
         x = x + self._talker.text_embedding(self._next_text(index, frame))
         positions = [sequence.position for sequence in sequences]
-        at = torch.tensor(positions, device=self.device)[:, None]
-        hidden = self._talker(x[:, None], RowView(self._cache, _span(rows, index), at, max(positions) + 1))[:, 0]
+        hidden = self._talker(x[:, None], RowView(self._cache, rows, positions, steps=1))[:, 0]
         code_0 = self._draw_code_0(rows, index, hidden, frame + 1)
         ended = (code_0 == self._checkpoint.talker.codec_eos_token_id).tolist()
         outcome.ended.update({sequence.utterance_id: end for sequence, end in zip(sequences, ended, strict=True)})
@@ -205,13 +198,13 @@ class TorchRunner(ImmediateRunner):
         self._seen[index, code_0] = True
         return code_0
 
-    def _vocode(self, frames: int, at_once: int, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
-        """Decodes the next `frames` waiting frames of each row, `at_once` in a call."""
+    def _vocode(self, frames: int, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
+        """Decodes the next `frames` waiting frames of each row."""
         index = torch.tensor([sequence.row for sequence in sequences], device=self.device)
         first = torch.tensor([sequence.frames_vocoded for sequence in sequences], device=self.device)
         ring = (first[:, None] + torch.arange(frames, device=self.device)) % self._codes.shape[1]
         codes = self._codes[index[:, None], ring]
-        pcm = self._codec_rows.decode(index, codes, at_once).float().cpu().numpy()
+        pcm = self._codec_rows.decode(index, codes).float().cpu().numpy()
         codes_host = codes.cpu().numpy().astype(np.int16)
         for number, sequence in enumerate(sequences):
             outcome.audio[sequence.utterance_id] = AudioChunk(pcm[number], codes_host[number])
@@ -225,8 +218,3 @@ def use_cpu_threads(hidden_size: int) -> None:
     """
     if hidden_size < SMALL_HIDDEN_SIZE and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
-
-
-def _span(rows: list[int], index: Tensor) -> Tensor | slice:
-    """A slice if the rows are consecutive and ascending, which spares a gather; `index` otherwise."""
-    return slice(rows[0], rows[-1] + 1) if rows == list(range(rows[0], rows[-1] + 1)) else index

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vivavoce_engine.checkpoint.files import TalkerConfig
-from vivavoce_engine.models.layers import FrameView, KVCache, Transformer
+from vivavoce_engine.models.layers import FrameView, KVCache, RowLinear, Transformer
 
 Draw = Callable[[int, Tensor], Tensor]
 """(codebook, float32 logits [B, vocab]) → codes [B]."""
@@ -24,7 +24,7 @@ class CodePredictor(nn.Module):
         hidden, groups, vocab = config.predictor.hidden_size, config.num_code_groups, config.predictor_vocab_size
         self.groups = groups
         self.transformer = Transformer(config.predictor)
-        self.projection = nn.Linear(config.transformer.hidden_size, hidden) if config.has_projection else nn.Identity()
+        self.projection = RowLinear(config.transformer.hidden_size, hidden) if config.has_projection else nn.Identity()
         self.codec_embedding = nn.ModuleList(
             nn.Embedding(vocab, config.transformer.hidden_size) for _ in range(groups - 1)
         )
@@ -33,7 +33,7 @@ class CodePredictor(nn.Module):
             nn.Embedding(config.vocab_size if group == 0 else vocab, hidden) for group in range(groups - 1)
         )
         """projection(E0), projection(E1), …: this model's inputs, computed once when it is loaded."""
-        self.lm_head = nn.ModuleList(nn.Linear(hidden, vocab, bias=False) for _ in range(groups - 1))
+        self.lm_head = nn.ModuleList(RowLinear(hidden, vocab, bias=False) for _ in range(groups - 1))
 
     def frame_cache(self, config: TalkerConfig, rows: int) -> KVCache:
         """Makes a cache of `rows` rows for the positions of one frame. Every frame overwrites it."""
@@ -44,11 +44,11 @@ class CodePredictor(nn.Module):
         batch = code_0.shape[0]
         assert len(hidden) == batch
         codes = [code_0]
-        x = torch.stack([self.projection(hidden), self.input_embedding[0](code_0)], dim=1)
+        x = torch.cat([self.projection(hidden[:, None]), self.input_embedding[0](code_0)[:, None]], dim=1)
         for group in range(1, self.groups):
             view = FrameView(cache, batch, group + 1 - x.shape[1], group + 1)
-            out = self.transformer(x, view)[:, -1]
-            codes.append(draw(group, self.lm_head[group - 1](out).float()))
+            out = self.transformer(x, view)[:, -1:]
+            codes.append(draw(group, self.lm_head[group - 1](out)[:, 0].float()))
             if group < self.groups - 1:
                 x = self.input_embedding[group](codes[group])[:, None]
         return torch.stack(codes, dim=1)

@@ -1,19 +1,22 @@
 """Code2Wav: codec frames → 24 kHz audio, frame by frame, exactly as if the whole sequence were decoded at once.
 
 Every convolution and the windowed attention are causal, so a row's state is the last inputs of each of them. Rows are
-decoded in any batch, and in pieces of any length. Reference: qwen-tts 0.1.1, core/tokenizer_12hz/
+decoded in any batch, and in pieces of any length. On a CPU the samples are the same bit for bit, because every sum has
+the shape that it has for one frame of one row. Reference: qwen-tts 0.1.1, core/tokenizer_12hz/
 modeling_qwen3_tts_tokenizer_v2.py. Its `chunked_decode` recomputes 25 frames of context instead.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vivavoce_engine.checkpoint.files import CodecDecoderConfig
-from vivavoce_engine.models.layers import GatedMLP, RMSNorm, Rope, rotate
+from vivavoce_engine.models.layers import GatedMLP, RMSNorm, Rope, RowLinear, attend_each, rotate
 
 UNIT_DILATIONS = (1, 3, 9)
 KERNEL_HISTORY = 6
@@ -61,12 +64,15 @@ class StreamState:
     """The state of a batch of rows during one call: gathered before it, scattered after it.
 
     flat [B, layout.size]; `position` [B] int64 counts the frames that each row has decoded before. `moved` is the state
-    after the call, complete once every module has joined.
+    after the call, complete once every module has joined. The call's steps are computed as `items` products of one
+    shape: one for each frame of each row, or fewer.
     """
 
-    def __init__(self, flat: Tensor, position: Tensor) -> None:
+    def __init__(self, flat: Tensor, position: Tensor, items: int) -> None:
         assert position.shape == flat.shape[:1]
+        assert items % len(flat) == 0
         self.position = position
+        self.items = items
         self.moved = torch.empty_like(flat)
         self._flat = flat
 
@@ -110,16 +116,19 @@ class CausalConv(nn.Module):
         self, x: Tensor, state: StreamState, snake: SnakeBeta | None = None, onto: Tensor | None = None
     ) -> Tensor:
         """x [B, T, inputs] → [B, T, outputs], added to `onto`; `snake` is applied to x first."""
-        joined = state.join(self.slot, x, snake)
-        weights = self.weight.unsqueeze(1).expand(-1, len(x), -1, -1).unbind()
-        windows = [joined.narrow(1, tap * self.dilation, x.shape[1]) for tap in range(self.kernel_size)]
+        joined, (batch, steps, inputs) = state.join(self.slot, x, snake), x.shape
+        weights = self.weight.unsqueeze(1).expand(-1, state.items, -1, -1).unbind()
+        windows = [
+            joined.narrow(1, tap * self.dilation, steps).reshape(state.items, -1, inputs)
+            for tap in range(self.kernel_size)
+        ]
         if onto is None:
             out = torch.baddbmm(self.bias, windows[0], weights[0])
         else:
-            out = torch.add(onto, self.bias).baddbmm_(windows[0], weights[0])
+            out = torch.add(onto, self.bias).view(state.items, -1, len(self.bias)).baddbmm_(windows[0], weights[0])
         for window, weight in zip(windows[1:], weights[1:], strict=True):
             out.baddbmm_(window, weight)
-        return out
+        return out.view(batch, steps, -1)
 
 
 class CausalTransposedConv(nn.Module):
@@ -172,9 +181,23 @@ class MonoConv(nn.Module):
 
     def forward(self, x: Tensor, state: StreamState, snake: SnakeBeta) -> Tensor:
         """x [B, T, channels] → [B, T]."""
-        products = F.linear(state.join(self.slot, x, snake), self.weight)
-        columns = [products[:, tap : tap + x.shape[1], tap] for tap in range(self.kernel_size)]
-        return torch.stack(columns).sum(0) + self.bias
+        steps = x.numel() // x.shape[-1] // state.items
+        windows = item_windows(state.join(self.slot, x, snake), state.items, steps)
+        products = torch.bmm(windows, self.weight.t().expand(state.items, -1, -1))
+        columns = [products[:, tap : tap + steps, tap] for tap in range(self.kernel_size)]
+        return (in_turn(columns) + self.bias).view(len(x), -1)
+
+
+def in_turn(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of equal shapes, in their order. PyTorch's own sum over them has an order that depends on the shape."""
+    return reduce(torch.add, parts)
+
+
+def item_windows(joined: Tensor, items: int, steps: int) -> Tensor:
+    """joined [B, keep + T, channels], of which each of `items` has `steps` of the T and what stands before them →
+    [items, keep + steps, channels]."""
+    keep = joined.shape[1] - items // len(joined) * steps
+    return joined.unfold(1, keep + steps, steps).transpose(2, 3).reshape(items, keep + steps, -1)
 
 
 class ResidualUnit(nn.Module):
@@ -215,13 +238,14 @@ class ConvNeXtBlock(nn.Module):
         super().__init__()
         self.dwconv = DepthwiseConv(layout, channels, 7)
         self.norm = nn.LayerNorm(channels, eps=1e-6)
-        self.pwconv1 = nn.Linear(channels, 4 * channels)
-        self.pwconv2 = nn.Linear(4 * channels, channels)
+        self.pwconv1 = RowLinear(channels, 4 * channels)
+        self.pwconv2 = RowLinear(4 * channels, channels)
         self.gamma = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: Tensor, state: StreamState) -> Tensor:
-        hidden = self.pwconv2(F.gelu(self.pwconv1(self.norm(self.dwconv(x, state)))))
-        return torch.addcmul(x, self.gamma, hidden)
+        hidden = self.norm(self.dwconv(x, state)).view(state.items, -1, x.shape[-1])
+        hidden = self.pwconv2(F.gelu(self.pwconv1(hidden)))
+        return torch.addcmul(x, self.gamma, hidden.view_as(x))
 
 
 class LatentUpsampling(nn.Module):
@@ -245,22 +269,28 @@ class WindowAttention(nn.Module):
         size, self.heads = config.transformer.hidden_size, config.transformer.num_attention_heads
         self.head_dim = config.transformer.head_dim
         width = self.heads * self.head_dim
-        self.qkv_proj = nn.Linear(size, 3 * width, bias=False)
-        self.o_proj = nn.Linear(width, size, bias=False)
+        self.qkv_proj = RowLinear(size, 3 * width, bias=False)
+        self.o_proj = RowLinear(width, size, bias=False)
         self.key_slot = layout.add(width, config.sliding_window - 1)
         self.value_slot = layout.add(width, config.sliding_window - 1)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, visible: Tensor, state: StreamState) -> Tensor:
-        batch, steps, _ = x.shape
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, exists: Tensor, state: StreamState) -> Tensor:
+        """x [items, frames of each, hidden] → the same shape. exists [B * T, 1, 1, window]: the frames that there are
+        in each frame's window."""
+        (batch, steps), head_dim = cos.shape[:2], self.head_dim
         qkv = self.qkv_proj(x).view(batch, steps, 3 * self.heads, self.head_dim)
         q, k = rotate(qkv[:, :, : 2 * self.heads], cos, sin).chunk(2, dim=2)
         v = qkv[:, :, 2 * self.heads :]
+        # A frame attends to its own window alone, so that its sums have one length and one order in any piece.
         keys, values = (
-            state.join(slot, new.flatten(2)).view(batch, -1, self.heads, self.head_dim).transpose(1, 2)
+            item_windows(state.join(slot, new.flatten(2)), batch * steps, 1).view(
+                batch * steps, -1, self.heads, head_dim
+            )
             for slot, new in ((self.key_slot, k), (self.value_slot, v))
         )
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=visible)
-        result: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))
+        q = q.reshape(batch * steps, self.heads, 1, head_dim)
+        out = attend_each(q, keys.transpose(1, 2), values.transpose(1, 2), exists)
+        result: Tensor = self.o_proj(out.reshape(state.items, -1, self.heads * self.head_dim))
         return result
 
 
@@ -277,8 +307,8 @@ class WindowBlock(nn.Module):
         self.mlp = GatedMLP(shape.hidden_size, shape.intermediate_size)
         self.mlp_layer_scale = nn.Parameter(torch.ones(shape.hidden_size))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, visible: Tensor, state: StreamState) -> Tensor:
-        x = x + self.self_attn_layer_scale * self.self_attn(self.input_layernorm(x), cos, sin, visible, state)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, exists: Tensor, state: StreamState) -> Tensor:
+        x = x + self.self_attn_layer_scale * self.self_attn(self.input_layernorm(x), cos, sin, exists, state)
         out: Tensor = x + self.mlp_layer_scale * self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -290,27 +320,25 @@ class WindowTransformer(nn.Module):
         super().__init__()
         shape = config.transformer
         self.history = config.sliding_window - 1
-        self.input_proj = nn.Linear(config.latent_dim, shape.hidden_size)
+        self.input_proj = RowLinear(config.latent_dim, shape.hidden_size)
         self.rope = Rope(shape.rope)
         self.layers = nn.ModuleList(WindowBlock(layout, config) for _ in range(shape.num_hidden_layers))
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
-        self.output_proj = nn.Linear(shape.hidden_size, config.latent_dim)
+        self.output_proj = RowLinear(shape.hidden_size, config.latent_dim)
 
     def forward(self, x: Tensor, state: StreamState) -> Tensor:
         """x [B, T, latent_dim] → [B, T, latent_dim]."""
-        steps = torch.arange(x.shape[1], device=x.device)
-        cos, sin = self.rope(state.position[:, None] + steps)
-        # Key j of the joined sequence is frame position - history + j. A query sees it inside its window and from frame
-        # 0 on.
-        keys = torch.arange(self.history + x.shape[1], device=x.device)
-        in_window = (keys >= steps[:, None]) & (keys <= steps[:, None] + self.history)
-        exists = keys >= self.history - state.position[:, None]
-        visible = (in_window & exists[:, None])[:, None]
-        x = self.input_proj(x)
+        shape = x.shape
+        positions = state.position[:, None] + torch.arange(shape[1], device=x.device)
+        cos, sin = self.rope(positions)
+        # Key j of a frame's window is that of frame position - history + j. Frames exist from 0 on.
+        keys = torch.arange(-self.history, 1, device=x.device)
+        exists = (keys + positions.view(-1, 1, 1, 1)) >= 0
+        x = self.input_proj(x.view(state.items, -1, shape[2]))
         for layer in self.layers:
-            x = layer(x, cos, sin, visible, state)
+            x = layer(x, cos, sin, exists, state)
         out: Tensor = self.output_proj(self.norm(x))
-        return out
+        return out.view(shape)
 
 
 class Dequantizer(nn.Module):
@@ -327,8 +355,8 @@ class Dequantizer(nn.Module):
         self.codebooks = nn.ParameterList(
             nn.Parameter(torch.zeros(config.codebook_size, width)) for _ in range(config.num_quantizers)
         )
-        self.semantic_proj = nn.Linear(width, config.codebook_dim, bias=False)
-        self.acoustic_proj = nn.Linear(width, config.codebook_dim, bias=False)
+        self.semantic_proj = RowLinear(width, config.codebook_dim, bias=False)
+        self.acoustic_proj = RowLinear(width, config.codebook_dim, bias=False)
 
     def forward(self, codes: Tensor) -> Tensor:
         """codes [B, T, groups], at most num_quantizers of them → [B, T, codebook_dim].
@@ -339,8 +367,7 @@ class Dequantizer(nn.Module):
         assert self.semantic < codes.shape[-1] <= len(self.codebooks)
         codes = codes.clamp(0, self.codebooks[0].shape[0] - 1)
         vectors = [F.embedding(codes[..., group], self.codebooks[group]) for group in range(codes.shape[-1])]
-        semantic = torch.stack(vectors[: self.semantic]).sum(0)
-        acoustic = torch.stack(vectors[self.semantic :]).sum(0)
+        semantic, acoustic = in_turn(vectors[: self.semantic]), in_turn(vectors[self.semantic :])
         out: Tensor = self.semantic_proj(semantic) + self.acoustic_proj(acoustic)
         return out
 
@@ -377,7 +404,8 @@ class CodecDecoder(nn.Module):
 
     def _latents(self, codes: Tensor, state: StreamState) -> Tensor:
         """codes [B, T, groups] → [B, T, latent_dim]."""
-        out: Tensor = self.pre_transformer(self.pre_conv(self.quantizer(codes), state), state)
+        x = self.quantizer(codes.reshape(state.items, -1, codes.shape[2]))
+        out: Tensor = self.pre_transformer(self.pre_conv(x.view(*codes.shape[:2], -1), state), state)
         return out
 
     def _waveform(self, x: Tensor, state: StreamState) -> Tensor:
@@ -424,24 +452,21 @@ class CodecRows:
         assert 0 <= row < len(self._flat)
         assert codes.ndim == 2
         rows = slice(row, row + 1)
-        state = StreamState(self._flat[rows], self._position[rows])
+        state = StreamState(self._flat[rows], self._position[rows], items=1)
         self._decoder.prime(codes[None], state)
         self._flat[rows] = state.moved
         self._position[rows] = len(codes)
 
-    def decode(self, rows: Tensor, codes: Tensor, at_once: int | None = None) -> Tensor:
+    def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
         """codes [B, T, groups] of `rows` [B] int64 → audio [B, T * samples_per_frame]. Other rows are untouched.
 
-        A call of the decoder takes `at_once` frames, by default all of them. Sums depend on the size of a call, so the
-        last bits of the audio do too.
+        On a CPU the samples depend neither on T nor on the other rows. Calls of one row, or of one frame, are fastest:
+        others copy what each product reads.
         """
         assert rows.shape == codes.shape[:1]
-        flat, position = self._flat[rows], self._position[rows]
-        audio: list[Tensor] = []
-        for piece in torch.split(codes, at_once or codes.shape[1], dim=1):
-            state = StreamState(flat, position)
-            audio.append(self._decoder(piece, state))
-            flat, position = state.moved, position + piece.shape[1]
-        self._flat[rows] = flat
-        self._position[rows] = position
-        return torch.cat(audio, dim=1)
+        items = codes.shape[0] * codes.shape[1] if codes.is_cpu else codes.shape[0]
+        state = StreamState(self._flat[rows], self._position[rows], items)
+        audio: Tensor = self._decoder(codes, state)
+        self._flat[rows] = state.moved
+        self._position[rows] += codes.shape[1]
+        return audio

@@ -2,8 +2,12 @@
 
 RMSNorm computes its variance in float32, and casts before it multiplies by the weight. cos and sin are float32. Fusing
 or reordering these casts is audible after a few predictor steps. Packed projections compute the same sums.
+
+A row's result is the same bit for bit in any batch. A sum's last bits depend on the shape of its product, and on a CPU
+the libraries choose another kernel for another number of rows. So each row is a product, and an attention, of its own.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
 
@@ -20,6 +24,21 @@ def scalar(value: float, device: torch.device) -> Tensor:
     call, and on a CPU that takes longer than the arithmetic."""
     with torch.inference_mode(False):
         return torch.tensor(value, dtype=torch.float32, device=device)
+
+
+class RowLinear(nn.Linear):
+    """A linear layer whose result for one batch element does not depend on the others."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, T, in_features] → [B, T, out_features].
+
+        On a CPU each batch element is a product of its own, of one shape in any batch. Small weights stay in the cache
+        from one element to the next, so this costs what one product of all rows does (LOG.md).
+        """
+        if not x.is_cpu:
+            return super().forward(x)
+        weight = self.weight.t().expand(len(x), -1, -1)
+        return torch.bmm(x, weight) if self.bias is None else torch.baddbmm(self.bias, x, weight)
 
 
 class RMSNorm(nn.Module):
@@ -79,40 +98,38 @@ class CacheView(Protocol):
 
     positions: Tensor
     """[B, T] int64"""
-    mask: Tensor | None
-    """[B or 1, 1, group * T, length] bool for grouped queries (see `attend`). None if queries see all of `length`."""
 
-    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes k and v [B, T, kv_heads, head_dim]; returns all keys and values [B, length, kv_heads, head_dim]."""
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Writes k and v [B, T, kv_heads, head_dim]; attends with q [B, T, heads, head_dim] → [B, T, heads *
+        head_dim]."""
         ...
 
 
 class RowView:
-    """The talker's view: batch element b is row `rows[b]` of the cache, at positions of its own [B, T].
+    """The talker's view: batch element b is row `rows[b]` of the cache, and has the `steps` positions from `starts[b]`
+    on. Each row attends by itself to as many keys as it has."""
 
-    `length` is one more than the largest position. Pass consecutive rows as a slice: reading them is then a view
-    instead of a copy.
-    """
+    def __init__(self, cache: KVCache, rows: Sequence[int], starts: Sequence[int], steps: int) -> None:
+        assert len(rows) == len(starts) > 0
+        assert steps > 0
+        assert all(0 <= row < cache.k.shape[1] for row in rows)
+        assert 0 <= min(starts) <= max(starts) + steps <= cache.k.shape[2], "a position has a place in the cache"
+        self._cache, self._steps = cache, steps
+        self._spans = [(row, start, start + steps) for row, start in zip(rows, starts, strict=True)]
+        device = cache.k.device
+        self.positions = torch.tensor(starts, device=device)[:, None] + torch.arange(steps, device=device)
+        self._masks = [causal_mask(start, stop, cache) for _, start, stop in self._spans]
 
-    def __init__(self, cache: KVCache, rows: Tensor | slice, positions: Tensor, length: int) -> None:
-        self._cache = cache
-        self._rows = rows
-        device = positions.device
-        index = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows
-        assert positions.ndim == 2
-        assert len(index) == len(positions)
-        assert length <= cache.k.shape[2], "a position has a place in the cache"
-        self._write_rows = index[:, None]
-        self.positions = positions
-        self._length = length
-        visible = torch.arange(length, device=device) <= positions[..., None]
-        self.mask: Tensor | None = visible.repeat(1, cache.group, 1)[:, None]
-
-    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self._cache.k[layer], self._cache.v[layer]
-        keys[self._write_rows, self.positions] = k
-        values[self._write_rows, self.positions] = v
-        return keys[self._rows, : self._length], values[self._rows, : self._length]
+        out = []
+        for number, (row, start, stop) in enumerate(self._spans):
+            keys[row, start:stop] = k[number]
+            values[row, start:stop] = v[number]
+            one = slice(number, number + 1)
+            of_row = slice(row, row + 1)
+            out.append(attend(q[one], keys[of_row, :stop], values[of_row, :stop], self._masks[number]))
+        return torch.cat(out) if len(out) > 1 else out[0]
 
 
 class FrameView:
@@ -123,18 +140,23 @@ class FrameView:
         assert 0 <= start < stop <= cache.k.shape[2]
         self._k, self._v = cache.k[:, :batch, :stop], cache.v[:, :batch, :stop]
         self._start = start
-        steps = torch.arange(start, stop, device=cache.k.device)
-        self.positions = steps.expand(batch, -1)
-        self.mask: Tensor | None = None
-        if stop - start > 1:
-            visible = torch.arange(stop, device=cache.k.device) <= steps[:, None]
-            self.mask = visible.repeat(cache.group, 1)[None, None]
+        self.positions = torch.arange(start, stop, device=cache.k.device).expand(batch, -1)
+        self._mask = causal_mask(start, stop, cache)
 
-    def update(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self._k[layer], self._v[layer]
         keys[:, self._start :] = k
         values[:, self._start :] = v
-        return keys, values
+        return attend(q, keys, values, self._mask)
+
+
+def causal_mask(start: int, stop: int, cache: KVCache) -> Tensor | None:
+    """The keys that the positions [start, stop) see, for grouped queries: [1, 1, group * T, stop] bool. None for one
+    position, which sees all."""
+    if stop - start == 1:
+        return None
+    steps = torch.arange(stop, device=cache.k.device)
+    return (steps <= steps[start:, None]).repeat(cache.group, 1)[None, None]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -146,8 +168,25 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     kv_heads = k.shape[2]
     group = heads // kv_heads
     q = q.view(batch, steps, kv_heads, group, head_dim).permute(0, 2, 3, 1, 4).reshape(batch, kv_heads, -1, head_dim)
-    out = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
+    out = attend_each(q, k.transpose(1, 2), v.transpose(1, 2), mask)
     return out.view(batch, kv_heads, group, steps, head_dim).permute(0, 3, 1, 2, 4).reshape(batch, steps, -1)
+
+
+def attend_each(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Scaled dot-product attention, in which no batch element depends on the others.
+
+    q [B, heads, T, D]; k, v [B, heads, L, D]; mask [B or 1, 1, T, L] → [B, heads, T, D]. The buffers of a CPU's threads
+    differ in alignment, and the last bits follow from it. A call of one element shares out its heads in one way only.
+    """
+    if not q.is_cpu or len(q) == 1 or torch.get_num_threads() == 1:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    masks = [mask if mask is None or len(mask) == 1 else mask[n : n + 1] for n in range(len(q))]
+    return torch.cat(
+        [
+            F.scaled_dot_product_attention(q[n : n + 1], k[n : n + 1], v[n : n + 1], attn_mask=seen)
+            for n, seen in enumerate(masks)
+        ]
+    )
 
 
 class Attention(nn.Module):
@@ -158,8 +197,8 @@ class Attention(nn.Module):
         self.layer = layer
         heads, kv_heads, self.head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self.heads, self.qk_heads = heads, heads + kv_heads
-        self.qkv_proj = nn.Linear(config.hidden_size, (heads + 2 * kv_heads) * self.head_dim, bias=False)
-        self.o_proj = nn.Linear(heads * self.head_dim, config.hidden_size, bias=False)
+        self.qkv_proj = RowLinear(config.hidden_size, (heads + 2 * kv_heads) * self.head_dim, bias=False)
+        self.o_proj = RowLinear(heads * self.head_dim, config.hidden_size, bias=False)
         self.qk_norm = RMSNorm((self.qk_heads, self.head_dim), config.rms_norm_eps)
         """q_norm for the query heads, then k_norm for the key heads, one row a head."""
 
@@ -167,8 +206,9 @@ class Attention(nn.Module):
         batch, steps, _ = x.shape
         qkv = self.qkv_proj(x).view(batch, steps, -1, self.head_dim)
         qk = rotate(self.qk_norm(qkv[:, :, : self.qk_heads]), cos, sin)
-        keys, values = view.update(self.layer, qk[:, :, self.heads :], qkv[:, :, self.qk_heads :])
-        out: Tensor = self.o_proj(attend(qk[:, :, : self.heads], keys, values, view.mask))
+        out: Tensor = self.o_proj(
+            view.attend(self.layer, qk[:, :, : self.heads], qk[:, :, self.heads :], qkv[:, :, self.qk_heads :])
+        )
         return out
 
 
@@ -177,8 +217,8 @@ class GatedMLP(nn.Module):
 
     def __init__(self, hidden_size: int, intermediate_size: int) -> None:
         super().__init__()
-        self.gate_up_proj = nn.Linear(hidden_size, 2 * intermediate_size, bias=False)
-        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
+        self.gate_up_proj = RowLinear(hidden_size, 2 * intermediate_size, bias=False)
+        self.down_proj = RowLinear(intermediate_size, hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)

@@ -1,6 +1,6 @@
 """Embeds prompts for the talker. Reference: qwen-tts 0.1.1, `generate` and `generate_icl_prompt`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -8,24 +8,17 @@ from torch import Tensor
 from vivavoce_engine.device import to_device
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.talker import Talker
-from vivavoce_engine.text.prompt import NO_ID, Prompt
+from vivavoce_engine.text.prompt import Prompt
 
 
-def embed_prompts(prompts: Sequence[Prompt], talker: Talker, predictor: CodePredictor) -> Tensor:
-    """Returns the embeddings of prompts [B, longest, hidden]: text plus codec side. Values behind the end of a shorter
-    prompt have no meaning."""
-    longest = max(prompt.prefill_tokens for prompt in prompts)
-    like = talker.codec_head.weight
-    ids = torch.full((2, len(prompts), longest), NO_ID)
-    for number, prompt in enumerate(prompts):
-        ids[0, number, : prompt.prefill_tokens] = torch.tensor(prompt.text_ids)
-        ids[1, number, : prompt.prefill_tokens] = torch.tensor(prompt.codec_ids)
-    text_ids, codec_ids = to_device(ids, like.device)
+def embed_prompt(prompt: Prompt, talker: Talker, predictor: CodePredictor) -> Tensor:
+    """Returns the embeddings of a prompt [1, prefill_tokens, hidden]: text plus codec side."""
+    ids = torch.tensor([[prompt.text_ids], [prompt.codec_ids]])
+    text_ids, codec_ids = to_device(ids, talker.codec_head.weight.device)
     x = talker.embed(text_ids, codec_ids)
-    for number, prompt in enumerate(prompts):
-        for at, given in embed_conditioning(prompt, talker, predictor):
-            assert at + len(given) <= prompt.prefill_tokens, "what is added belongs to positions of the prompt"
-            x[number, at : at + len(given)] += given
+    for at, given in embed_conditioning(prompt, talker, predictor):
+        assert at + len(given) <= prompt.prefill_tokens, "what is added belongs to positions of the prompt"
+        x[0, at : at + len(given)] += given
     return x
 
 

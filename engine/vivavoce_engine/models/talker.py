@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vivavoce_engine.checkpoint.files import TalkerConfig
-from vivavoce_engine.models.layers import CacheView, Transformer
+from vivavoce_engine.models.layers import CacheView, RowLinear, Transformer
 from vivavoce_engine.text.prompt import NO_ID
 
 CONTROL_CODES = 1024
@@ -43,7 +43,7 @@ class Talker(nn.Module):
         self.text_embedding = nn.Embedding(config.text_vocab_size, hidden)
         """Already projected: text_projection(text_embedding)."""
         self.codec_embedding = nn.Embedding(config.vocab_size, hidden)
-        self.codec_head = nn.Linear(hidden, config.vocab_size, bias=False)
+        self.codec_head = RowLinear(hidden, config.vocab_size, bias=False)
 
     def speaker_embeddings(self, spk_id: Mapping[str, int]) -> dict[str, NDArray[np.float32]]:
         """Returns the embeddings of the preset speakers by name, each [hidden] float32. Blends of voices are made of
@@ -68,5 +68,5 @@ class Talker(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [B, hidden] → float32 scores of code 0 [B, vocab_size]."""
-        out: Tensor = self.codec_head(hidden)
+        out: Tensor = self.codec_head(hidden[:, None])[:, 0]
         return out.float()

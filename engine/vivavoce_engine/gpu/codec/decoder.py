@@ -188,7 +188,7 @@ class GpuCodec:
             HEAD_DIM=head_dim,
             WINDOW=self._window,
             RING=length,
-            KEYS=triton.next_power_of_2(self._window - 1 + shape.frames),
+            KEYS=triton.next_power_of_2(length),
             num_warps=4,
         )
 

@@ -85,14 +85,33 @@ def _window_sums(
 
 
 @triton.jit
-def _inverse_rms(rows, eps, CHANNELS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr):
-    """1 / sqrt(mean square + eps) of the CHANNELS values at `rows` [BM]."""
-    total = tl.zeros((BM,), tl.float32)
-    for start in range(0, CHANNELS, BK):
-        k = start + tl.arange(0, BK)
-        x = tl.load(rows[:, None] + k[None, :], mask=k[None, :] < CHANNELS, other=0.0).to(tl.float32)
-        total += tl.sum(x * x, axis=1)
-    return tl.rsqrt(total / CHANNELS + eps)
+def _inverse_rms(rows, eps, CHANNELS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr):
+    """1 / sqrt(mean square + eps) of the CHANNELS values at `rows` [BM].
+
+    In bfloat16 tensor cores add the squares up in the order of the channels, so the sum does not depend on the tiles.
+    The square of a bfloat16 is the sum of two, so that nothing of it is lost. A float16 has no room for squares: there,
+    and in float32, the last bits depend on the tiles.
+    """
+    dtype: tl.constexpr = rows.dtype.element_ty
+    if dtype == tl.bfloat16:
+        ones = tl.full((BK, 16), 1.0, dtype)
+        total = tl.zeros((BM, 16), tl.float32)
+        rest = tl.zeros((BM, 16), tl.float32)
+        for start in range(0, CHANNELS, BK):
+            k = start + tl.arange(0, BK)
+            x = tl.load(rows[:, None] + k[None, :], mask=k[None, :] < CHANNELS, other=0.0).to(tl.float32)
+            square = x * x
+            high = square.to(dtype)
+            total = _dot(high, ones, total, PRECISION)
+            rest = _dot((square - high.to(tl.float32)).to(dtype), ones, rest, PRECISION)
+        squares = tl.sum(tl.where(tl.arange(0, 16)[None, :] == 0, total + rest, 0.0), axis=1)
+    else:
+        squares = tl.zeros((BM,), tl.float32)
+        for start in range(0, CHANNELS, BK):
+            k = start + tl.arange(0, BK)
+            x = tl.load(rows[:, None] + k[None, :], mask=k[None, :] < CHANNELS, other=0.0).to(tl.float32)
+            squares += tl.sum(x * x, axis=1)
+    return tl.rsqrt(squares / CHANNELS + eps)
 
 
 @triton.jit
@@ -192,7 +211,7 @@ def product_kernel(
     windows = x + (batch * (keep + steps) + step) * CHANNELS
     rms = None
     if NORM:
-        rms = _inverse_rms(windows, eps, CHANNELS, BM, BK)
+        rms = _inverse_rms(windows, eps, CHANNELS, BM, BK, PRECISION)
     if N % (BN_0 + BN_1) == 0:
         sums_0, sums_1 = _window_sums(
             windows, weight, n_0, n_1, dilation, CHANNELS, TAPS, BM, BN_0, BN_1, BK, PRECISION

@@ -92,10 +92,13 @@ def window_attention_kernel(
         tl.store(slot + HALF + i, (high * cos + low * sin).to(dtype))
         tl.store(slot + WIDTH + column, tl.load(key + WIDTH + column))
     tl.debug_barrier()  # the other threads' keys are read below
-    j = tl.arange(0, KEYS)
-    frame = at - (WINDOW - 1) + j
-    exists = (frame >= 0) & (j < WINDOW - 1 + steps)
-    slots = tl.where(exists, frame % RING, 0) * (2 * WIDTH)
+    # A key's place in the sums is its slot of the ring, which follows from its frame. So the sums do not depend on the
+    # call that a frame is decoded in.
+    slot_of_key = tl.arange(0, KEYS)
+    last = at + steps - 1
+    frame = last - (last - slot_of_key + RING) % RING
+    exists = (frame >= 0) & (slot_of_key < RING)
+    slots = tl.where(exists, slot_of_key, 0) * (2 * WIDTH)
     keys = ring + slots[:, None] + i[None, :]
     keys_low = tl.load(keys, mask=exists[:, None], other=0.0).to(tl.float32)
     keys_high = tl.load(keys + HALF, mask=exists[:, None], other=0.0).to(tl.float32)
@@ -108,7 +111,7 @@ def window_attention_kernel(
         query_low = (low * cos - high * sin).to(dtype).to(tl.float32)
         query_high = (high * cos + low * sin).to(dtype).to(tl.float32)
         scores = tl.sum(keys_low * query_low[None, :] + keys_high * query_high[None, :], axis=1) * (HEAD_DIM**-0.5)
-        visible = exists & (j >= step) & (j < step + WINDOW)
+        visible = exists & (frame <= at + step) & (frame > at + step - WINDOW)
         scores = tl.where(visible, scores, float("-inf"))
         shares = tl.exp(scores - tl.max(scores, axis=0))
         mean = tl.sum(shares[:, None] * values, axis=0) / tl.sum(shares, axis=0)
