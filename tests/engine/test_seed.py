@@ -37,7 +37,8 @@ def config_of() -> EngineConfig:
 
 def pcm_of(chunks: list[AudioChunk]) -> bytes:
     joined = np.concatenate([chunk.pcm for chunk in chunks])
-    return np.rint(joined * 32767).astype("<i2").tobytes()
+    samples: bytes = np.rint(joined * 32767).astype("<i2").tobytes()
+    return samples
 
 
 async def chunks_of(stream: AsyncIterable[AudioChunk]) -> list[AudioChunk]:
@@ -84,10 +85,9 @@ async def disturbed(engine: Engine, chance: random.Random, frames: int, seeds: r
         await asyncio.sleep(chance.choice((0, 0.05)))
         options = options_for(engine, seed, frames)
         live = random.Random(chance.random()) if seed % 2 else None
-        said, *_ = await asyncio.gather(
-            say(engine, options, TEXTS[seed % len(TEXTS)], live),
-            *(neighbour(engine, chance) for _ in range(1 + seed % 2)),
-        )
+        neighbours = asyncio.gather(*(neighbour(engine, chance) for _ in range(1 + seed % 2)))
+        said = await say(engine, options, TEXTS[seed % len(TEXTS)], live)
+        await neighbours
         return said
 
     return await asyncio.gather(*(one(seed) for seed in seeds))
