@@ -90,7 +90,9 @@ class UtteranceOptions:
     `instructions` describe its voice.
     `streaming_text` feeds one text token with each frame, instead of the whole text before the first frame (the
     reference's non_streaming_mode=False). Live text needs this mode.
-    `seed` None draws a random one. The same seed gives the same audio in any batch.
+    `seed` None draws a random one. The same seed gives the same samples, bit for bit, in any batch, row and pieces and
+    at any load, on one machine with one version of PyTorch: in float32 on a CPU, and in bfloat16 on a card while
+    `EngineConfig.deterministic` is set.
     `max_frames` None allows the checkpoint's own maximum. A frame is 80 ms.
     `first_chunk_frames` is the size of the first chunk of audio. Later chunks grow from there.
     `end_after_text` forbids the end of speech before the model has read the whole text. Live text always sets it,
