@@ -124,6 +124,8 @@ class Line:
     @property
     def waiting(self) -> list[Waiting]:
         """The requests that find no row free, in the order of their turns."""
+        if len(self.queued) <= self.rows_free:
+            return []
         return [request for _, request in self._turns()[self.rows_free :]]
 
     def wait_s(self, client: str) -> float:
