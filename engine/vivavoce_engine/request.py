@@ -1,5 +1,6 @@
 """Requests to the engine and descriptions of its models. Frozen and torch-free: no tensors, tokens or HTTP here."""
 
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -108,6 +109,8 @@ class UtteranceOptions:
     in one utterance are too long. An utterance whose text arrives later takes no context.
     `follows` says that the listener hears the speech just before this utterance now. The request then gets the next
     row and is never refused, as with a context, but begins an acoustic context of its own.
+    `following` is the length of the texts that will follow this one in its row, as a multiple of its own, and
+    `silence_s` the length of the pauses that the caller puts between them. Admission counts both.
     """
 
     speaker: str = ""
@@ -125,6 +128,8 @@ class UtteranceOptions:
     reference: VoiceReference | None = None
     context: SpokenContext | None = None
     follows: bool = False
+    following: float = 0.0
+    silence_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
@@ -135,6 +140,9 @@ class UtteranceOptions:
                 raise ValueError(f"{name} must be at least 1, not {value}")
         if self.max_wait_s is not None and not self.max_wait_s >= 0:
             raise ValueError(f"max_wait_s must be at least 0, not {self.max_wait_s}")
+        for name in ("following", "silence_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be at least 0 and finite, not {getattr(self, name)}")
 
     @property
     def is_next(self) -> bool:

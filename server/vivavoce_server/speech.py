@@ -78,7 +78,9 @@ class Speech:
 
     def __enter__(self) -> Self:
         if self._texts:
-            self._submit(replace(self._options, max_wait_s=self._job.max_wait_s), self._texts[0])
+            silence_s = sum(part.seconds for part in self._job.parts if isinstance(part, Silence))
+            options = replace(self._options, max_wait_s=self._job.max_wait_s, silence_s=silence_s)
+            self._submit(options, self._texts[0])
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -86,7 +88,9 @@ class Speech:
 
     def _submit(self, options: UtteranceOptions, text: str) -> AudioStream:
         endless_frames = max(1, min(frame_ceiling(text), self._frames_left))
-        stream = self._job.engine.submit(replace(options, endless_frames=endless_frames).with_text(text))
+        later_chars = sum(map(len, self._texts[len(self._streams) + 1 :]))
+        options = replace(options, endless_frames=endless_frames, following=later_chars / len(text))
+        stream = self._job.engine.submit(options.with_text(text))
         self._cancels.callback(stream.cancel)
         self._streams.append(stream)
         return stream

@@ -49,6 +49,17 @@ def test_the_queue_is_bounded_by_requests_and_by_seconds_of_speech() -> None:
         gate.check(line_of(25.0, 25.0), Waiting("", 51.0))
 
 
+def test_silence_counts_as_audio_and_nobody_waits_for_it() -> None:
+    gate = admission()
+    gate.check(line_of(25.0, 25.0), Waiting("", 10.0, silent_frames=40.0))
+    with pytest.raises(Overloaded, match="too long"):
+        gate.check(line_of(25.0, 25.0), Waiting("", 10.0, silent_frames=41.0))
+    quiet = Line((Waiting("", 25.0, silent_frames=50.0),), (("", 0.0),), 0, 1, RATES)
+    with pytest.raises(Overloaded, match="too long"):
+        gate.check(quiet, Waiting("", 26.0))
+    assert quiet.wait_s("") == line_of(25.0).wait_s("")
+
+
 def test_an_empty_queue_takes_a_text_of_any_length() -> None:
     gate = admission()
     gate.check(line_of(), Waiting("", 1e6))

@@ -136,3 +136,21 @@ def test_the_limit_of_a_key_tells_when_its_speech_will_have_ended() -> None:
         assert told_s() == pytest.approx(5.0, abs=0.1)
         now_s += 15.0
         assert told_s() == 1.0
+
+
+async def test_later_texts_and_pauses_of_a_request_count_while_it_waits() -> None:
+    """A row is held for all texts of a request, one after the other."""
+    gate = Gate()
+    engine = fake_engine(EngineConfig(max_streams=1), before_step=gate)
+    with live_server(engine) as server:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            bodies = [BODY, {**BODY, "input": "Hello.[pause:2s]Hello, hello.[pause:6s]Hello."}, BODY]
+            requests = []
+            for number, body in enumerate(bodies):
+                requests.append(asyncio.create_task(client.post("/v1/audio/speech", json=body)))
+                await asyncio.to_thread(wait_until, partial(_has_accepted, server, number + 1))
+            long, short = engine.line.queued[-2:]
+            gate.open()
+            assert [(await request).status_code for request in requests] == [200] * 3
+    assert (long.silent_frames, short.silent_frames) == (8 / engine.info.frame_s, 0)
+    assert long.frames == pytest.approx(short.frames * len("Hello.Hello, hello.Hello.") / len("Hello."))

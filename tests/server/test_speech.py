@@ -235,7 +235,7 @@ def test_a_full_queue_is_429_with_retry_after() -> None:
         first, second, third = asyncio.run(crowd())
     assert (first.status_code, second.status_code) == (200, 200)
     assert third.status_code == 429
-    assert third.headers["retry-after"] == "1"
+    assert third.headers["retry-after"] in {"1", "2"}, "a row of a second, whose account may not have come yet"
     error = {
         "message": "1 requests are waiting already",
         "type": "rate_limit_error",

@@ -51,8 +51,8 @@ class _Queue:
 
     def _count(self, request: Waiting, sign: int) -> None:
         self.requests[request.client] += sign
-        self.frames[request.client] += sign * request.frames
-        self.total_frames += sign * request.frames
+        self.frames[request.client] += sign * request.audio_frames
+        self.total_frames += sign * request.audio_frames
 
 
 class Admission:
@@ -99,8 +99,8 @@ class Admission:
         if requests >= self._max_requests and (held + 1) * callers > self._max_requests:
             others = f", {held} of them this caller's, whose share is used up" if callers > 1 else ""
             return f"{requests} requests are waiting already{others}"
-        too_long = queue.total_frames + request.frames > self._max_frames
-        if held and too_long and (held_frames + request.frames) * callers > self._max_frames:
+        too_long = queue.total_frames + request.audio_frames > self._max_frames
+        if held and too_long and (held_frames + request.audio_frames) * callers > self._max_frames:
             return "the texts that are waiting are too long already"
         return None
 

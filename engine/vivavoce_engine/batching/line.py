@@ -20,10 +20,18 @@ SOON_FRAMES = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A request that waits: its client, and the estimated frames of its speech."""
+    """A request that waits: its client, the estimated frames of its speech, and those of the silence between.
+
+    Silence holds no row, so nobody waits for it. It counts where the audio that is promised has a limit.
+    """
 
     client: str
     frames: float
+    silent_frames: float = 0.0
+
+    @property
+    def audio_frames(self) -> float:
+        return self.frames + self.silent_frames
 
 
 @dataclass(frozen=True, slots=True)

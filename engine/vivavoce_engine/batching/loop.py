@@ -146,13 +146,13 @@ class EngineLoop:
         running = self._scheduler.running_sequences()
         frame_s = len(running) / self._admission.rates.frames_per_s
         for sequence in running:
-            left = max(SOON_FRAMES, sequence.pending.frames - sequence.frames_made)
+            left = max(SOON_FRAMES, sequence.pending.row_frames - sequence.frames_made)
             is_slow = not sequence.trailing.complete or self._scheduler.rests(sequence)
             yield sequence.pending.request.client, left * max(frame_s, self._frame_s if is_slow else 0.0)
 
     def _too_late(self, late: Pending) -> Overloaded:
         """The refusal of a request that has waited in vain, with the time until another one has its turn."""
-        queued = tuple(Waiting(pending.request.client, pending.frames) for pending in self._scheduler.queued())
+        queued = tuple(Waiting(pending.request.client, pending.row_frames) for pending in self._scheduler.queued())
         line = Line(queued, tuple(self._busy()), 0, self._scheduler.running, self._admission.rates)
         return self._admission.overloaded("the request's time to wait has passed", line.start_s(late.request.client))
 

@@ -52,3 +52,8 @@ class Pending:
     frames: float = 0.0
     deadline_s: float = math.inf
     queued_s: float = math.inf
+
+    @property
+    def row_frames(self) -> float:
+        """Estimated frames of this text and of those that follow it in its row."""
+        return self.frames * (1.0 + self.request.following)

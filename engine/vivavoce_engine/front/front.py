@@ -100,8 +100,6 @@ class EngineFront(SpeechEngine):
         """Queues an utterance; more text may follow by `append_text` unless it is `complete`. Raises as `submit`."""
         max_frames = self._frame_limit(options, prompt)
         frames = self._admission.estimate_frames(prompt.text_tokens, max_frames)
-        if not options.is_next:
-            self._check(Waiting(options.client, frames), options.max_wait_s)
         queued_s = time.monotonic()
         deadline_s = math.inf if options.max_wait_s is None else queued_s + options.max_wait_s
         pending = Pending(
@@ -116,15 +114,21 @@ class EngineFront(SpeechEngine):
             deadline_s=deadline_s,
             queued_s=queued_s,
         )
+        if not options.is_next:
+            self._check(self._waiting(pending), options.max_wait_s)
         with self._gate:
             self._accept(pending)
         return stream
+
+    def _waiting(self, pending: Pending) -> Waiting:
+        options = pending.request
+        return Waiting(options.client, pending.row_frames, options.silence_s / self.info.frame_s)
 
     def _accept(self, pending: Pending) -> None:
         """Sends an utterance to the loop. Call it with the gate held."""
         if not self._accepting:
             raise NotServing("the engine has stopped")
-        self._accepted.add(pending.utterance_id, Waiting(pending.request.client, pending.frames))
+        self._accepted.add(pending.utterance_id, self._waiting(pending))
         self._send(Submit(pending))
 
     @property
