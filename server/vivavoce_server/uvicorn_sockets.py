@@ -326,6 +326,8 @@ class TimedWebSocket(WebSocketsSansIOProtocol):
 def connection_options(config: ServerConfig) -> dict[str, Any]:
     """Arguments of uvicorn.Config. Messages are not compressed: that takes time and does not make audio smaller."""
     return {
+        # uvicorn would take uvloop where it is installed, whose transports have no limit on what is read at once.
+        "loop": "asyncio",
         "http": partial(TimedHttp, stall_s=config.stall_s, told=Throttle(log, logging.WARNING)),
         "h11_max_incomplete_event_size": MAX_HEAD_BYTES,
         "ws": TimedWebSocket,
