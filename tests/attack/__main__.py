@@ -32,6 +32,8 @@ FILES = 64
 UTTERANCES = 4
 """The least of each listener under each input."""
 REST_S = 0.5
+START_S = 60.0
+"""Seconds in which an attacker's process begins and ends, on a busy machine."""
 GONE_S = 30.0
 """Seconds in which a server must answer again after an attack."""
 SETTINGS: dict[Setting, tuple[str, ...]] = {
@@ -88,7 +90,7 @@ class Run:
         command = [sys.executable, "-m", "tests.attack.strike", *arguments]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         try:
-            async with asyncio.timeout(seconds + 2 * LAST_S):
+            async with asyncio.timeout(seconds + LAST_S + START_S):
                 told, _ = await process.communicate()
             answers.update(json.loads(told) if told else {"the attacker failed": 1})
         except TimeoutError:
