@@ -2,7 +2,9 @@
 
 First audio is judged by the median over several utterances of one kind of listener, against the median of the same
 kind in an undisturbed run, or LEAST_BASELINE_S if that is longer: one slow moment of a busy machine breaks no bound.
-The event loop's largest delay is judged by the upper edge of its bucket in the server's metric.
+The event loop's delays are judged by the upper edges of their buckets in the server's metric. What a client sends again
+and again delays the loop again and again. A machine that has other work delays it too: FORGIVEN times for any length
+below the second bound.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +15,8 @@ MOST_RATIO = 3.0
 LEAST_BASELINE_S = 0.1
 MORE_MIB = 384.0
 """Most MiB that a process may hold above the most of the undisturbed run; all of a process that is new."""
-MOST_LAG_S = 0.5
+FORGIVEN = 2
+MOST_LAG_S, MOST_FORGIVEN_LAG_S = 0.5, 2.5
 """Of the event loop. The product's own bound is 0.05 s; a machine that has other work delays any process by more."""
 TRY_LATER = frozenset({"503", "507"})
 FAULTS = frozenset({"ws 1011", "never answered", "the attacker failed"})
@@ -36,7 +39,8 @@ class Attack:
     first_audio_s: Mapping[str, Sequence[float]]
     most_mib: Mapping[int, float]
     answers: Mapping[str, int]
-    largest_lag_s: float | None = None
+    lags_s: Sequence[float] = ()
+    """The largest delays of the event loop, the largest first. Empty if they are not known."""
     slowest_health_s: float = 0.0
     restarts: float = 0.0
     faults: Sequence[str] = field(default_factory=tuple)
@@ -65,8 +69,9 @@ def broken(attack: Attack, undisturbed: Undisturbed) -> list[str]:
     ]
     if (grown := more_mib(attack, undisturbed)) > MORE_MIB:
         found.append(f"a process held {grown:.0f} MiB more")
-    if attack.largest_lag_s is not None and attack.largest_lag_s > MOST_LAG_S:
-        found.append(f"the event loop was late by more than {MOST_LAG_S:g} s")
+    late = [lag_s for lag_s in attack.lags_s if lag_s > MOST_LAG_S]
+    if len(late) > FORGIVEN or any(lag_s > MOST_FORGIVEN_LAG_S for lag_s in late):
+        found.append(f"the event loop was late by up to {', '.join(f'{lag_s:g}' for lag_s in late)} s")
     if attack.restarts:
         found.append(f"the engine was restarted {attack.restarts:.0f} times")
     found += faults_of_answers(attack.answers)
@@ -87,7 +92,7 @@ HEADINGS = ("hostile input", "first audio", "loop lag", "/health", "memory", "re
 
 def row(attack: Attack, undisturbed: Undisturbed) -> str:
     """The line of an attack in the table, in Markdown."""
-    lag = "?" if attack.largest_lag_s is None else f"≤ {attack.largest_lag_s:g} s"
+    lag = f"≤ {attack.lags_s[0]:g} s" if attack.lags_s else "?"
     answers = ", ".join(f"{count} of {answer}" for answer, count in sorted(attack.answers.items()))
     cells = (
         attack.name,

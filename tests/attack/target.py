@@ -24,6 +24,10 @@ NO_ANSWER = "no answer"
 ANSWER_S = 60.0
 
 
+class Refused(Exception):
+    """The server let no live socket open. Its answer has been counted."""
+
+
 @dataclass
 class Target:
     """A server and its key, None on a server without keys. `answers` counts statuses, close codes and silence."""
@@ -96,7 +100,11 @@ class Target:
     async def live(
         self, path: str = OWN, with_key: bool = True, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[ClientConnection]:
-        """An open live socket; its close code is counted, whoever closes it."""
+        """An open live socket; its close code is counted, whoever closes it.
+
+        Raises:
+            Refused: the handshake was refused, or got no answer.
+        """
         own = {**(headers or {}), **(self.authorization if with_key else {})}
         try:
             async with connect(
@@ -114,11 +122,13 @@ class Target:
                 finally:
                     await connection.close()
                     self.answers[f"ws {connection.close_code}"] += 1
-        except InvalidHandshake as refused:
-            response = getattr(refused, "response", None)
+        except InvalidHandshake as refusal:
+            response = getattr(refusal, "response", None)
             self.answers[NO_ANSWER if response is None else str(response.status_code)] += 1
-        except (OSError, EOFError):
+            raise Refused from refusal
+        except (OSError, EOFError) as error:
             self.answers[NO_ANSWER] += 1
+            raise Refused from error
 
 
 async def drain(connection: ClientConnection, seconds: float = 30.0) -> None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from tests.attack.__main__ import MOST_LINES, faults_of_log
-from tests.attack.judge import MORE_MIB, MOST_LAG_S, MOST_RATIO, Attack, Undisturbed, broken, ratios, row
+from tests.attack.judge import MORE_MIB, MOST_RATIO, Attack, Undisturbed, broken, ratios, row
 from tests.attack.listeners import Listeners
 from tests.attack.strike import BY_NAME, INPUTS
-from tests.attack.watch import Memory, Scrape, largest_lag_s, parse_metrics
+from tests.attack.watch import Memory, Scrape, largest_lags_s, parse_metrics
 from tests.support.live_server import fake_engine, live_server
 
 UNDISTURBED = Undisturbed({"HTTP stream": 0.2, "events": 0.01}, {1: 100.0, 2: 50.0})
@@ -44,7 +44,8 @@ def test_first_audio_is_judged_by_the_median_and_a_least_baseline() -> None:
         ({"first_audio_s": {"events": []}}, "first audio of the events took inf"),
         ({"most_mib": {2: 51.0 + MORE_MIB}}, "a process held 385 MiB more"),
         ({"most_mib": {3: 1.0 + MORE_MIB}}, "a process held 385 MiB more"),
-        ({"largest_lag_s": MOST_LAG_S * 2}, "the event loop was late"),
+        ({"lags_s": [1.0, 1.0, 1.0]}, "the event loop was late by up to 1, 1, 1 s"),
+        ({"lags_s": [5.0, 0.1, 0.1]}, "the event loop was late by up to 5 s"),
         ({"restarts": 1.0}, "the engine was restarted 1 times"),
         ({"answers": {"400": 1, "500": 2, "503": 1, "507": 1}}, "2 times the answer 500"),
         ({"answers": {"ws 1006": 1, "ws 1008": 1, "ws 1011": 1}}, "1 times the answer ws 1011"),
@@ -62,9 +63,13 @@ def test_a_broken_bound_is_told(fault: dict[str, object], told: str) -> None:
 def test_the_metrics_of_a_server() -> None:
     now = parse_metrics(METRICS)
     assert now.restarts == 3.0
-    assert largest_lag_s(Scrape(0.0, {0.05: 80.0, 1.0: 80.0, float("inf"): 80.0}), now) == 1.0
-    assert largest_lag_s(Scrape(0.0, {0.05: 80.0, 1.0: 81.0, float("inf"): 81.0}), now) == 0.05
-    assert largest_lag_s(Scrape(0.0, {}), Scrape(0.0, {})) is None
+    assert largest_lags_s(Scrape(0.0, {0.05: 80.0, 1.0: 80.0, float("inf"): 80.0}), now, 3) == [1.0, 0.05, 0.05]
+    assert largest_lags_s(Scrape(0.0, {0.05: 89.0, 1.0: 90.0, float("inf"): 90.0}), now, 3) == [0.05]
+    assert largest_lags_s(Scrape(0.0, {}), Scrape(0.0, {}), 3) == []
+
+
+def test_a_busy_machine_delays_the_loop_twice() -> None:
+    assert broken(replace(KEPT, lags_s=[2.5, 1.0, 0.5]), UNDISTURBED) == []
 
 
 def test_the_log_of_a_server() -> None:

@@ -83,10 +83,13 @@ def scrape(http: httpx.Client) -> Scrape:
     return parse_metrics(http.get("/metrics").text)
 
 
-def largest_lag_s(before: Scrape, after: Scrape) -> float | None:
-    """The edge of the highest bucket that got a heartbeat between two scrapes; None without such a metric."""
-    if not after.lags:
-        return None
+def largest_lags_s(before: Scrape, after: Scrape, count: int) -> list[float]:
+    """Upper edges of the buckets of the `count` largest lags between two scrapes, the largest first."""
     edges = sorted(after.lags)
-    total = after.lags[edges[-1]] - before.lags.get(edges[-1], 0.0)
-    return next(edge for edge in edges if after.lags[edge] - before.lags.get(edge, 0.0) >= total)
+    grown = [int(after.lags[edge] - before.lags.get(edge, 0.0)) for edge in edges]
+    lags_s = [
+        edge
+        for edge, below, upto in zip(edges, [0, *grown], grown, strict=False)
+        for _ in range(min(count, upto - below))
+    ]
+    return lags_s[::-1][:count]
