@@ -36,8 +36,9 @@ PUBLIC = frozenset({"/", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.j
 PUBLIC_FOLDER = "/playground/"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
-OTHER_SITES = frozenset({"cross-site", "same-site"})
-"""Values of Sec-Fetch-Site for a request by a page of another origin."""
+OWN_SITES = frozenset({"same-origin", "none"})
+"""Values of Sec-Fetch-Site for a request by the server's own page, or by a person or an extension of the browser."""
+DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 SPEECH = ("/v1/audio/speech", "/v1/text-to-speech/")
 """Beginnings of paths that speak. What is refused of them is counted as speech requests are."""
 SCHEMES = frozenset({"http", "https", "ws", "wss"})
@@ -100,12 +101,20 @@ class DoorMiddleware:
         origin = headers.get("origin")
         if ANY in self._origins or origin in self._origins:
             return
-        is_own = origin is None or origin.partition("://")[2].lower() == headers.get("host", ANY).lower()
-        if is_own and headers.get("sec-fetch-site") not in OTHER_SITES:
+        # A browser sets Sec-Fetch-Site itself, also where a proxy gives the server another Host than the page's.
+        # It sends none over plain http, but to this machine: Origin is then compared with Host.
+        site = headers.get("sec-fetch-site")
+        if site in OWN_SITES or (site is None and (origin is None or _is_origin_of(origin, headers.get("host")))):
             return
         page = "another site" if origin is None else origin[:200]
         message = f"Pages of {page} may not use this server; its operator lets them in by --cors-origins, or sets keys"
         raise ApiError(403, message, None, "origin_not_allowed")
+
+
+def _is_origin_of(origin: str, host: str | None) -> bool:
+    """True if the origin's host and port are those of a Host header, in which a proxy may write a default port."""
+    scheme, _, authority = origin.lower().partition("://")
+    return host is not None and authority == host.lower().removesuffix(DEFAULT_PORTS.get(scheme, ""))
 
 
 def with_path(scope: Scope) -> Scope:

@@ -12,8 +12,20 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 ANY = "*"
 HOST = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^:/@\[\]\s]+))(?::\d*)?")
-PRIVATE_DOMAINS = (".localhost", ".local", ".internal", ".home.arpa", ".lan")
-"""Domains that the public DNS does not have, so that no web site can own a name in them."""
+PRIVATE_DOMAINS = (
+    ".local",
+    ".internal",
+    ".home.arpa",
+    ".lan",
+    ".home",
+    ".corp",
+    ".intranet",
+    ".private",
+    ".localdomain",
+)
+"""Domains that the public DNS does not have, so that no web site can own a name in them (RFC 6762, appendix G)."""
+CONTAINERS = frozenset({"host.docker.internal", "gateway.docker.internal", "host.containers.internal"})
+"""Names by which containers call their own machine. Docker Desktop and Podman lead them to its 127.0.0.1 too."""
 
 
 def checked_names(entries: tuple[str, ...]) -> tuple[str, ...]:
@@ -28,9 +40,9 @@ def checked_names(entries: tuple[str, ...]) -> tuple[str, ...]:
 class ServerNames:
     """The names that an operator meant.
 
-    localhost and the address that the server listens on are always among them. A server that listens beyond this
-    machine also has every IP address, the machine's name, names without a dot, which are those of containers and
-    services, and names in PRIVATE_DOMAINS.
+    localhost, the address that the server listens on, and the names that containers have for their machine are always
+    among them. A server that listens beyond this machine also has every IP address, the machine's name, names without a
+    dot, which are those of containers and services, and names in PRIVATE_DOMAINS.
     """
 
     def __init__(self, bound: str, allowed: Iterable[str]) -> None:
@@ -48,7 +60,7 @@ class ServerNames:
         if found is None:
             return False
         name = (found["address"] or found["name"]).lower().removesuffix(".")
-        if name in (self._bound, "localhost") or name.endswith(".localhost") or self._is_listed(name):
+        if name in (self._bound, "localhost", *CONTAINERS) or name.endswith(".localhost") or self._is_listed(name):
             return True
         address = _address(name)
         if address is not None:

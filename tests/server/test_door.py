@@ -50,14 +50,17 @@ def keyed() -> Iterator[LiveServer]:
         (
             "127.0.0.1",
             [],
-            ["localhost", "localhost:8000", "LOCALHOST.:80", "a.localhost", "127.0.0.1:1", "127.8.8.8", "[::1]:8000"],
-            [EVIL, "localhost.evil.example", "x", "10.1.2.3", "evil.local", "", "127.0.0.1.evil.net", "a@localhost"],
+            ["localhost", "localhost:8000", "LOCALHOST.:80", "a.localhost", "127.0.0.1:1", "127.8.8.8", "[::1]:8000",
+             "host.docker.internal:8000", "host.containers.internal"],
+            [EVIL, "localhost.evil.example", "x", "10.1.2.3", "evil.local", "", "127.0.0.1.evil.net", "a@localhost",
+             "evil.internal", "host.docker.internal.evil.example"],
         ),
         ("192.168.1.5", [], ["192.168.1.5:80", "localhost", "10.1.2.3", "[fe80::1]"], [EVIL, "[::1", "::1", "a b"]),
         (
             "0.0.0.0",
             [],
-            ["10.1.2.3:8000", "vivavoce:8000", "box.local", "host.docker.internal", socket.gethostname()],
+            ["10.1.2.3:8000", "vivavoce:8000", "box.local", "host.docker.internal", socket.gethostname(), "nas.home",
+             "speech.voice.svc.cluster.local:8000", "raspberrypi", "box.localdomain"],
             [EVIL, "evil.localhost.example", "evil.com.", "localevil.example"],
         ),
         ("::", ["speech.example", "*.inside.example"], ["speech.example:443", "a.b.inside.example", "Speech.Example"],
@@ -119,7 +122,8 @@ FOREIGN = [
     {"Origin": ""},
     {"Sec-Fetch-Site": "cross-site"},
     {"Sec-Fetch-Site": "same-site"},
-    {"Origin": "https://evil.example", "Sec-Fetch-Site": "same-origin"},
+    {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"},
+    {"Origin": "https://localhost:80"},
 ]
 
 
@@ -161,6 +165,21 @@ def test_its_own_page_and_listed_pages_may_speak() -> None:
         ):
             body = {"input": "Hi!", "voice": "heart"}
             assert httpx.post(server.url + SPEECH, json=body, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "headers"),
+    [
+        ("127.0.0.1:8000", {"Origin": "https://speech.example", "Sec-Fetch-Site": "same-origin"}),  # nginx's default
+        ("127.0.0.1:8000", {"Origin": "chrome-extension://abcdefgh", "Sec-Fetch-Site": "none"}),
+        ("10.1.2.3:80", {"Origin": "http://10.1.2.3"}),
+        ("10.1.2.3:443", {"Origin": "https://10.1.2.3"}),
+    ],
+)
+def test_its_own_page_behind_a_proxy_and_an_extension_may_speak(host: str, headers: dict[str, str]) -> None:
+    with live_server(config=ServerConfig(allowed_hosts=("*",))) as server:
+        body = {"input": "Hi!", "voice": "heart"}
+        assert httpx.post(server.url + SPEECH, json=body, headers={"Host": host, **headers}).status_code == 200
 
 
 async def test_a_key_is_deliberate_whatever_the_origin(keyed: LiveServer) -> None:

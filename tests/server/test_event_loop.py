@@ -127,6 +127,7 @@ def test_a_server_measures_its_loop_from_its_start_to_its_end() -> None:
         ("[" * (MAX_SIGNS + 1), False),
         ('{"x":[' + "[]," * 100_000 + "]}", False),
         ('{"x":[' + "1," * 100_000 + "1]}", False),
+        ('{"speaker_embedding":[' + ",".join(['{"embedding":[' + "0.5," * 2047 + '1],"weight":1}'] * 16) + "]}", True),
         ('{"text":"' + ",:[{" * 30_000 + '"}', True),  # of a text, signs are text
         ('{"text":"' + '\\",' * 30_000 + '"}', True),
         ('{"text":"' + ",:[{" * 30_000, True),
@@ -136,7 +137,7 @@ def test_a_server_measures_its_loop_from_its_start_to_its_end() -> None:
         ('{"ref_audio":"' + "A," * (2 * 2**20) + '"}', False),  # no audio, and no text that is taken
         ("\\" * 200_000, True),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_a_message_has_only_so_many_fields_and_elements(message: str, is_taken: bool) -> None:
     if is_taken:
