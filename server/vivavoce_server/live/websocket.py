@@ -53,8 +53,8 @@ sent its key must do so within 10 s.
 
 The handshake is answered 401 if it has a wrong key, 403 if it may not come in by its Host or Origin, 404 at a path
 without a WebSocket, and 400 if it offers subprotocols: there are none here.
-A message has at most 16,384 fields, lists and objects, and 33,000 elements. Of messages with an empty text, a client may
-send 200 a second, and 10,000 at once.
+A message has at most 16,384 fields, lists and objects, and 33,000 elements. Of messages with an empty text, a client
+may send 200 a second, and 10,000 at once.
 Close codes: 1000 after session.close; 1002 another protocol; 1008 key, no key within 10 s, too many empty messages, or
 a client that does not read; 1009 message too large; 1011 fault of the server; 1013 stopping or full, try later.
 A server that stops says so with the error not_serving and 1013: at once to a connection without an open utterance, and
