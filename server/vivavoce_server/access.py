@@ -194,7 +194,7 @@ class Keyring:
 
 
 def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+    return hashlib.sha256(key.encode(errors="surrogatepass")).digest()  # JSON has halves of characters
 
 
 def _unauthorized(message: str) -> ApiError:

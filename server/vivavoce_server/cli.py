@@ -103,6 +103,7 @@ def serve(app: FastAPI, config: ServerConfig, listeners: Sequence[socket.socket]
 
     `listeners` are the socket for HTTP, and the one for the Wyoming protocol if there is one.
     """
+    app.openapi()  # takes 0.3 s, once; the first reader of the documentation would stop the event loop for as long
     listener, *others = listeners
     announcement = Announcement(others[0]) if config.wyoming_zeroconf else None
     wyoming = WyomingServer(app.state.service, others[0], announcement) if others else None

@@ -70,17 +70,19 @@ FIELD_OF_PARAM = {
 """Maps a SynthesisRequest's field to the request's field, where the names differ."""
 SHOWN_CHARS = 64
 """Most characters of a field's name that a message repeats."""
+MAX_MESSAGE_CHARS = 4096
+"""Longest message. A path or a method that a message repeats may have 64 KiB."""
 OBJECTS = frozenset({"normalization_options"})
 """Fields that contain fields of their own, and are no unions."""
 
 
 def _printable(text: object) -> object:
-    return text.encode(errors="backslashreplace").decode() if isinstance(text, str) else text
+    return text[:MAX_MESSAGE_CHARS].encode(errors="backslashreplace").decode() if isinstance(text, str) else text
 
 
 Printable = Annotated[str, BeforeValidator(_printable)]
-"""Text that may repeat a client's input. JSON can contain lone surrogates, which have no bytes in UTF-8: they are
-escaped."""
+"""Text that may repeat a client's input, up to MAX_MESSAGE_CHARS of it. JSON can contain lone surrogates, which have no
+bytes in UTF-8: they are escaped."""
 
 
 class ErrorDetail(BaseModel):

@@ -21,7 +21,9 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from vivavoce_server.config import ServerConfig
@@ -38,6 +40,8 @@ READ_BYTES = 2**10
 and each takes 0.1 ms."""
 BODY_READ_BYTES = 64 * 2**10
 """The same for a body of a known length, which is not parsed."""
+MAX_FRAGMENTS = 2**14
+"""Most frames of one WebSocket message."""
 HEAD_S = 10.0
 """Seconds for a request's line and headers, counted from connecting or from the request's first byte."""
 BODY_S = 120.0
@@ -277,6 +281,8 @@ class TimedWebSocket(WebSocketsSansIOProtocol):
     def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
         self.conn = Handshakes(max_size=config.ws_max_size, logger=self.logger)
+        self._held_pong = b""
+        """Answer to the latest ping of a peer that reads nothing."""
 
     def connection_made(self, transport: BaseTransport) -> None:
         # A server that drains closes its HTTP connections by a header, which says `upgrade` here.
@@ -302,6 +308,45 @@ class TimedWebSocket(WebSocketsSansIOProtocol):
             self.transport.close()
             return
         super().shutdown()
+
+    def handle_ping(self) -> None:
+        # A peer that sends pings and reads nothing would otherwise fill the memory with their answers. RFC 6455, 5.5.3,
+        # lets the latest one stand for all.
+        if self.writable.is_set() or self.conn.state is not State.OPEN:
+            super().handle_ping()
+        else:
+            self._held_pong = b"".join(self.conn.data_to_send()) or self._held_pong
+
+    def handle_cont(self, event: Frame) -> None:
+        # An empty fragment adds nothing to a message's size, and a short one costs much more than its bytes.
+        if self.close_sent:
+            return
+        if len(self.frames) >= MAX_FRAGMENTS:
+            self._fail(CloseCode.MESSAGE_TOO_BIG, f"a message has at most {MAX_FRAGMENTS} fragments")
+            return
+        super().handle_cont(event)
+
+    def _fail(self, code: CloseCode, reason: str) -> None:
+        """Closes the connection because of what came on it."""
+        self.frames = []
+        self.conn.send_close(code, reason)
+        self.handle_parser_exception()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        pong, self._held_pong = self._held_pong, b""
+        if pong and not self.transport.is_closing():
+            self.transport.write(pong)
+
+    def send_receive_event_to_app(self) -> None:
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                b"".join(self.frames).decode()
+            except UnicodeDecodeError as error:
+                # uvicorn would log a traceback for it, as if the server had a fault.
+                self._fail(CloseCode.INVALID_DATA, f"{error.reason} at position {error.start}")
+                return
+        super().send_receive_event_to_app()
 
     def keepalive_timeout(self) -> None:
         if self.read_paused:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_server import ServerConfig
-from vivavoce_server.access import Caller, KeyEntry, load_keyring
+from vivavoce_server.access import Caller, KeyEntry, Keyring, load_keyring
 from vivavoce_server.config import load_settings
 from vivavoce_server.errors import ApiError
 
@@ -224,3 +224,10 @@ async def test_recordings_on_a_socket_are_requests_of_their_key() -> None:
             await socket.send("session.config", voice="heart", seed=5)
             await socket.say("Hi!")
             assert (await socket.error())["code"] == "rate_limit_exceeded"
+
+
+def test_a_key_with_half_a_character_is_not_known() -> None:
+    keyring = Keyring([("alice", KeyEntry(key=SecretStr("sk-a")))])
+    with pytest.raises(ApiError) as refused:
+        keyring.find("\ud800")
+    assert refused.value.status == 401

@@ -7,11 +7,17 @@ import socket
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from vivavoce_server import ServerConfig, cli, create_app
 from vivavoce_server.engines import warn_if_not_intelligible
+from vivavoce_server.listeners import bind
+from vivavoce_server.sighup import SighupHandler
 
+from tests.support.live_server import fake_engine
 from tests.support.server_process import SERVE, serving
 from tests.support.texts import plain_text
 from tests.support.waiting import HUNG_S, wait_until
@@ -133,3 +139,24 @@ def test_an_unintelligible_checkpoint_says_so(
         (tmp_path / "MODEL_CARD.md").write_text(card, encoding="utf-8")
     warn_if_not_intelligible(tmp_path)
     assert ("understandable" in capsys.readouterr().err) == warned
+
+
+def test_the_api_document_is_made_before_the_first_client_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[FastAPI] = []
+
+    class Server:
+        def __init__(self, app: FastAPI, *_: object) -> None:
+            self._app = app
+
+        def run(self, sockets: list[socket.socket]) -> None:
+            assert self._app.openapi_schema is not None
+            served.append(self._app)
+
+    monkeypatch.setattr(cli, "DrainingServer", Server)
+    config = ServerConfig()
+    app = create_app(fake_engine(), config)
+    assert app.openapi_schema is None
+    sighup = cast(SighupHandler, None)  # a real one would take the signal from the test's process
+    with bind("127.0.0.1", 0) as listener:
+        cli.serve(app, config, [listener], sighup)
+    assert served == [app]

@@ -129,3 +129,10 @@ def test_every_engine_error_has_a_place(error: EngineError, status: int, param: 
     got_status, detail = errors.engine_error_detail(error)
     assert (got_status, detail.param, detail.code) == (status, param, code)
     assert detail.message == str(error)
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/" + "a" * 60_000), ("A" * 60_000, "/v1/models")])
+def test_a_message_repeats_a_part_of_a_long_request(server: LiveServer, method: str, path: str) -> None:
+    response = httpx.request(method, server.url + path)
+    assert response.status_code in (404, 405)
+    assert len(response.json()["error"]["message"]) == errors.MAX_MESSAGE_CHARS

@@ -11,11 +11,12 @@ import httpx
 import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_server import ServerConfig
+from vivavoce_server.uvicorn_sockets import READ_BYTES, TimedWebSocket
 
 from tests.server.test_cli import read_all
 from tests.server.test_metrics import scrape
 from tests.support.live_server import LiveServer, fake_engine, live_server
-from tests.support.live_socket import pcm_of
+from tests.support.live_socket import dial, pcm_of
 from tests.support.texts import plain_text
 from tests.support.waiting import HUNG_S, wait_until
 
@@ -158,3 +159,29 @@ def test_a_handshake_that_cannot_be_one_is_answered_and_its_connection_closed(
     assert answer.startswith(b"HTTP/1.1 400 ")
     _, _, body = answer.partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in answer
+
+
+async def test_pings_of_a_client_that_reads_nothing_have_one_answer() -> None:
+    """The answer to the latest ping stands for those before it, so they take no memory."""
+    pings = [f"{number:0100}".encode() for number in range(200)]
+    with live_server() as server:
+        async with dial(server) as socket:
+            await socket.configure()
+            [protocol] = [one for one in server.connections() if isinstance(one, TimedWebSocket)]
+            loop = protocol.loop
+            written: list[bytes] = []
+            loop.call_soon_threadsafe(protocol.pause_writing)
+            write = protocol.transport.write
+            protocol.transport.write = written.append  # type: ignore[assignment, method-assign]
+            for ping in pings:
+                await socket.connection.ping(ping)
+            await asyncio.to_thread(wait_until, lambda: pings[-1] in protocol._held_pong)
+            assert written == []
+            assert len(protocol._held_pong) < 2 * READ_BYTES
+            protocol.transport.write = write  # type: ignore[method-assign]
+            latest = await socket.connection.ping(b"the latest")
+            await asyncio.to_thread(wait_until, lambda: protocol._held_pong.endswith(b"the latest"))
+            loop.call_soon_threadsafe(protocol.resume_writing)
+            async with asyncio.timeout(HUNG_S):
+                await latest
+            assert protocol._held_pong == b""

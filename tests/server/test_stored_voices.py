@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from vivavoce_engine import VoiceStore
 from vivavoce_engine.fake_runner import EMBEDDING_SIZE
 from vivavoce_server import ServerConfig
+from vivavoce_server.voice_routes import MAX_PARTS
 
 from tests.support.cloning import (
     REF_TEXT,
@@ -193,6 +194,14 @@ def test_a_field_that_comes_twice_is_refused(server: LiveServer, twice: str) -> 
     assert (status, param) == (400, twice)
     assert "twice" in message
     assert stored_names(server) == []
+
+
+@pytest.mark.parametrize("what", ["field", "file"])
+def test_a_form_of_many_parts_is_refused(server: LiveServer, what: str) -> None:
+    parts: list[tuple[str, Any]] = [("name", (None, "ada")), ("consent", (None, CONSENT))]
+    parts += [(f"part{number}", ("a.wav", b"") if what == "file" else (None, "")) for number in range(MAX_PARTS + 1)]
+    status, _, message = refusal(httpx.post(server.url + VOICES, files=parts, timeout=HUNG_S))
+    assert (status, message) == (400, f"Too many {what}s. Maximum number of {what}s is {MAX_PARTS}.")
 
 
 def test_half_a_recording_is_refused(server: LiveServer) -> None:

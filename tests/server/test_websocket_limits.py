@@ -434,3 +434,27 @@ async def test_a_bug_closes_with_1011(server: LiveServer, monkeypatch: pytest.Mo
         assert error["code"] == "bug"
         assert "secret" not in error["message"]
         assert await socket.close_code() == 1011
+
+
+async def test_a_text_that_is_no_utf_8_closes_with_1007_and_logs_no_traceback(
+    server: LiveServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with dial(server) as socket:
+        await socket.configure()
+        await socket.connection.send([b"\xff", b"\xfe"], text=True)
+        assert await socket.close_code() == 1007
+    assert socket.connection.close_reason == "invalid start byte at position 0"
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+async def test_a_message_in_too_many_fragments_closes_with_1009(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivavoce_server.uvicorn_sockets.MAX_FRAGMENTS", 4)
+    async with dial(server) as socket:
+        # The client sends one more frame, which is empty, as the last one.
+        await socket.connection.send(['{"type": "session.config"', "", ', "voice": "heart"}'])
+        await socket.expect("session.created")
+        await socket.connection.send(['{"type": "session.config"', "", "", ', "voice": "heart"}'])
+        assert await socket.close_code() == 1009
+    assert socket.connection.close_reason == "a message has at most 4 fragments"
