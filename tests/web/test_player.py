@@ -5,6 +5,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from vivavoce_server import ServerConfig
 
 from tests.support.live_server import LiveServer, live_server
 from tests.web.test_playground import EAR_S, FRAME_S, LOUDNESS, assert_speech, drive, needs_browser, run_steps
@@ -14,7 +15,7 @@ WORDS_S = len("word " * 12) * FRAME_S - FRAME_S
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LiveServer]:
-    with live_server() as running:
+    with live_server(config=ServerConfig(allowed_hosts=("another-machine.test",))) as running:
         yield running
 
 

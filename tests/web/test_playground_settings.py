@@ -50,7 +50,8 @@ def store(tmp_path: Path) -> VoiceStore:
 
 @pytest.fixture
 def server(store: VoiceStore) -> Iterator[LiveServer]:
-    with live_server(engine_of(FAKE_INFO, store)) as running:
+    config = ServerConfig(allowed_hosts=("another-machine.test",))
+    with live_server(engine_of(FAKE_INFO, store), config) as running:
         yield running
 
 
