@@ -458,3 +458,11 @@ async def test_a_message_in_too_many_fragments_closes_with_1009(
         await socket.connection.send(['{"type": "session.config"', "", "", ', "voice": "heart"}'])
         assert await socket.close_code() == 1009
     assert socket.connection.close_reason == "a message has at most 4 fragments"
+
+
+async def test_half_a_character_in_an_events_id_is_told_escaped(server: LiveServer) -> None:
+    message = '{"type": "unknown", "event_id": "\\ud800", "pad": "' + "a" * 2**18 + '"}'
+    async with connect(f"{server.url.replace('http', 'ws')}/v1/realtime", proxy=None) as socket:
+        await socket.recv()
+        await socket.send(message)
+        assert json.loads(await socket.recv())["error"]["event_id"] == "\\ud800"

@@ -214,7 +214,8 @@ class RealtimeConnection(Socket):
         try:
             fields = fields_of(message)
             given = fields.get("event_id")
-            event_id = given if isinstance(given, str) else None
+            # Messages longer than a text's keep halves of characters, which cannot be sent back.
+            event_id = given.encode(errors="backslashreplace").decode() if isinstance(given, str) else None
             match parse(fields):
                 case SessionUpdate() as update:
                     await self._update(update)
