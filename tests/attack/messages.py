@@ -12,6 +12,8 @@ from tests.support.recordings import voice_like, wav
 
 HELD_S = 3.0
 FLOOD = 1500
+EMPTY_FLOOD = 11_000
+"""More messages without text than a client may send at once."""
 SILENT = 100
 
 
@@ -19,12 +21,14 @@ async def send(connection: ClientConnection, **fields: object) -> None:
     await connection.send(json.dumps(fields, ensure_ascii=False))
 
 
-async def _flooded(target: Target, path: str, first: list[dict[str, object]], message: dict[str, object]) -> None:
+async def _flooded(
+    target: Target, path: str, first: list[dict[str, object]], message: dict[str, object], times: int = FLOOD
+) -> None:
     """Sends the first messages, then the same one many times; reads nothing before."""
     async with target.live(path) as connection:
         for fields in first:
             await send(connection, **fields)
-        for _ in range(FLOOD):
+        for _ in range(times):
             await send(connection, **message)
 
 
@@ -33,15 +37,17 @@ MARKS: dict[str, object] = {"type": "input.text", "text": "e" + "\u0301" * 40_00
 
 
 async def empty_messages(target: Target) -> None:
-    await _flooded(target, OWN, [CONFIG, MARKS], {"type": "input.text", "text": ""})
+    await _flooded(target, OWN, [CONFIG, MARKS], {"type": "input.text", "text": ""}, EMPTY_FLOOD)
 
 
 async def empty_messages_of_elevenlabs(target: Target) -> None:
-    await _flooded(target, STREAM_INPUT, [{"text": "e" + "\u0301" * 40_000}], {"text": " "})
+    await _flooded(target, STREAM_INPUT, [{"text": "e" + "\u0301" * 40_000}], {"text": " "}, EMPTY_FLOOD)
 
 
 async def empty_messages_of_contexts(target: Target) -> None:
-    await _flooded(target, MULTI_STREAM_INPUT, [{"text": "Hi", "context_id": "a"}], {"text": "", "context_id": "a"})
+    await _flooded(
+        target, MULTI_STREAM_INPUT, [{"text": "Hi", "context_id": "a"}], {"text": "", "context_id": "a"}, EMPTY_FLOOD
+    )
 
 
 async def many_contexts(target: Target) -> None:
