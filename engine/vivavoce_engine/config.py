@@ -31,8 +31,8 @@ class EngineConfig:
     size and fit its free memory, at most 256; on a CPU 8."""
     max_queue: int = 64
     """Accepted requests that may wait for a row. The next one is refused as Overloaded."""
-    max_queue_s: float = 600.0
-    """Seconds of speech that may wait for a row, estimated from the texts."""
+    max_queue_s: float = 3600.0
+    """Seconds of audio that may wait for a row: all texts of the requests that wait, as estimated, and their pauses."""
     max_context: int = 4096
     """Maximum positions of one utterance in the talker's KV cache: prompt tokens plus generated frames."""
     kv_positions: NumberOrAuto = "auto"

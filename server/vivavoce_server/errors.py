@@ -69,7 +69,7 @@ FIELD_OF_PARAM = {
 }
 """Maps a SynthesisRequest's field to the request's field, where the names differ."""
 SHOWN_CHARS = 64
-"""Most characters of a field's name that a message repeats."""
+"""Most characters of a name, header or tag of the client that a message repeats."""
 MAX_MESSAGE_CHARS = 4096
 """Longest message. A path or a method that a message repeats may have 64 KiB."""
 OBJECTS = frozenset({"normalization_options"})

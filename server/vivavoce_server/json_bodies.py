@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from vivavoce_server.errors import HTTP_CODES, ApiError
+from vivavoce_server.errors import HTTP_CODES, SHOWN_CHARS, ApiError
 
 MAX_VALUES = 2**17
 """Most values of a body, counted as commas. A batch of 32 embeddings has half as many."""
@@ -36,8 +36,6 @@ MAX_DIGITS = 400
 SMALL_BODY_BYTES = 16 * 2**10
 """A body up to this size is parsed at once."""
 GZIP = b"\x1f\x8b"
-SHOWN_CHARS = 64
-"""Most characters of a header that a message repeats."""
 
 
 class JsonRequest(Request):

@@ -16,7 +16,7 @@ from vivavoce_engine import ModelInfo
 from vivavoce_text import PAUSE_TAG, Profile, Reading, Spoken, Stage, Traced, script_of, scripts_of, speakable
 
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.errors import ApiError, invalid
+from vivavoce_server.errors import SHOWN_CHARS, ApiError, invalid
 from vivavoce_server.schemas import NormalizationOptions, SpeechOptions
 from vivavoce_server.stage_names import ALL_STAGES, StageName, stages_of
 from vivavoce_server.text_parts import LANGUAGE_CODES, is_speakable
@@ -140,7 +140,7 @@ def normalize_of(apply_text_normalization: str | None) -> bool | None:
     """
     choices: dict[str | None, bool | None] = {None: None, "auto": None, "on": True, "off": False}
     if apply_text_normalization not in choices:
-        message = f"There is no {apply_text_normalization!r}; there are auto, on, off"
+        message = f"There is no {str(apply_text_normalization)[:SHOWN_CHARS]!r}; there are auto, on, off"
         raise invalid("apply_text_normalization", message)
     return choices[apply_text_normalization]
 

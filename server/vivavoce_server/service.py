@@ -11,15 +11,13 @@ from fastapi import Request
 from vivavoce_engine import NotServing, Overloaded, SpeechEngine
 
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.errors import ApiError
+from vivavoce_server.errors import SHOWN_CHARS, ApiError
 from vivavoce_server.metrics import Metrics
 from vivavoce_server.references import References
 
 SESSION_RETRY_S = 5.0
 MODEL_ALIAS = re.compile(r"(?:tts-1|tts-1-hd|gpt-4o-mini-tts)(?:-[0-9]{4}(?:-[0-9]{2}-[0-9]{2})?)?")
 """OpenAI's model names, with a date or without. They mean the first model here, so that clients need no change."""
-SHOWN_CHARS = 64
-"""Most characters of a name that a message repeats."""
 MAX_SESSIONS_WITHOUT_KEY = 64
 """Most live connections that may wait for the message with their key."""
 

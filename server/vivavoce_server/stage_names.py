@@ -8,13 +8,13 @@ from pydantic_core import PydanticCustomError
 from pydantic_settings import NoDecode
 from vivavoce_text import STAGES, Stage
 
+from vivavoce_server.errors import SHOWN_CHARS
+
 OlderName = Literal["markdown", "links"]
 OLDER_NAMES: Final[dict[OlderName, tuple[Stage, ...]]] = {"markdown": ("markup",), "links": ("urls", "emails", "names")}
 """Names besides STAGES, and the stages that they stand for."""
 MAX_NAMES = 32
 """Most names in a choice."""
-SHOWN_CHARS = 64
-"""Most characters of an unknown name that a message repeats."""
 StageName = Stage | OlderName
 ALL_STAGES: Final[frozenset[Stage]] = frozenset(STAGES)
 

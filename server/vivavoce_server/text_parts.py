@@ -7,7 +7,7 @@ from sentencex import segment  # type: ignore[import-untyped]
 from vivavoce_text import PAUSE_TAG, pause_s
 from vivavoce_text.pauses import BREAK_TAG, pause_of_break
 
-from vivavoce_server.errors import invalid
+from vivavoce_server.errors import SHOWN_CHARS, invalid
 
 CLAUSE_END = re.compile(r"[,;:]\s|[\uff0c\uff1b\uff1a\u3001]")
 """The end of a clause. No space follows the full-width signs."""
@@ -18,8 +18,6 @@ MAX_PAUSES_S = 60.0
 """Most seconds of these pauses together."""
 MAX_STRETCH_CHARS = 4096
 """Most characters that are split into sentences at once."""
-SHOWN_CHARS = 64
-"""Most characters of a wrong tag that a message repeats."""
 LANGUAGE_CODES = {
     "chinese": "zh",
     "english": "en",

@@ -45,7 +45,7 @@ def test_every_line_of_a_request_carries_its_id(caplog: pytest.LogCaptureFixture
         engine.submit = lambda request: (_ for _ in ()).throw(KeyError("secret"))  # type: ignore[method-assign]
         response = httpx.post(f"{server.url}/v1/audio/speech", json=BODY, headers={"X-Request-ID": "me"})
         # The last line is written when the response has already gone out.
-        wait_until(lambda: any(record.name == "vivavoce_server.context" for record in caplog.records))
+        wait_until(lambda: sum(record.name == "vivavoce_server.context" for record in caplog.records) == 2)
     assert (response.status_code, response.headers["x-request-id"]) == (500, "me")
     lines = [record for record in caplog.records if record.name == "vivavoce_server.context"]
     assert [record.__dict__["request_id"] for record in lines] == ["me", "me"]

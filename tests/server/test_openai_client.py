@@ -88,7 +88,7 @@ async def test_a_full_queue_is_retried_as_long_as_the_server_asked_for() -> None
             await asyncio.to_thread(wait_until, lambda: stats().queued == 1)
             with pytest.raises(openai.RateLimitError) as refused:
                 await speak(client)
-            assert refused.value.response.headers["retry-after"] == "1"
+            assert refused.value.response.headers["retry-after"] in {"1", "2"}
             patient = asyncio.create_task(speak(client.with_options(max_retries=2)))
             # Let go once the patient one has been refused, too.
             await asyncio.to_thread(wait_until, lambda: scrape(server)["vivavoce_requests_total", "refused"] == 2)

@@ -115,7 +115,10 @@ def test_a_signal_to_the_group_reloads_and_ends_no_process(tmp_path: Path) -> No
 
 
 def test_an_interrupt_of_the_group_while_the_model_loads_is_one_line(tmp_path: Path) -> None:
+    # A shell lets a job in its background ignore SIGINT, and the tests may be one.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with launched(tmp_path, "--model", "fake", start_new_session=True) as (process, _):
+        signal.signal(signal.SIGINT, before)
         read_until(process, "warming up")
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=HUNG_S)

@@ -12,13 +12,11 @@ from pydantic_core import PydanticCustomError
 from vivavoce_engine import MAX_BLEND_CHARS
 
 from vivavoce_server.config import MAX_TEXT_CHARS
-from vivavoce_server.errors import ApiError, invalid
+from vivavoce_server.errors import SHOWN_CHARS, ApiError, invalid
 from vivavoce_server.json_bodies import parse_json
 from vivavoce_server.schemas import Name, Speed, VoiceId
 
 NOT_AVAILABLE = "not_available"
-SHOWN_CHARS = 64
-"""Most characters of an unknown event's name that a message repeats."""
 MAX_PARTS = 64
 """Most parts of an item."""
 MAX_INPUT = 500
