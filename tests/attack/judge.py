@@ -17,7 +17,8 @@ MORE_MIB = 384.0
 """Most MiB that a process may hold above the most of the undisturbed run; all of a process that is new."""
 FORGIVEN = 2
 MOST_LAG_S, MOST_FORGIVEN_LAG_S = 0.5, 2.5
-"""Of the event loop. The product's own bound is 0.05 s; a machine that has other work delays any process by more."""
+"""Longest delay of the event loop. The product's own bound is 0.05 s; a machine that has other work
+delays any process by more."""
 TRY_LATER = frozenset({"503", "507"})
 FAULTS = frozenset({"ws 1011", "never answered", "the attacker failed"})
 """Answers that are faults. A lost connection (1006) is none: the attacker may have cut it."""
@@ -44,7 +45,7 @@ class Attack:
     slowest_health_s: float = 0.0
     restarts: float = 0.0
     faults: Sequence[str] = field(default_factory=tuple)
-    """What the listeners lost, and what the watch saw."""
+    """Losses of the listeners, and findings of the watch."""
 
 
 def ratios(attack: Attack, undisturbed: Undisturbed) -> dict[str, float]:

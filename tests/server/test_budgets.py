@@ -1,4 +1,4 @@
-"""What a request may cost: numbers, lengths, pauses and bodies are bounded, and a refusal names the field."""
+"""Bounds on the cost of a request: numbers, lengths, pauses and bodies are bounded, and a refusal names the field."""
 
 import gzip
 import json

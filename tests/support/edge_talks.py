@@ -41,12 +41,10 @@ STREAM_INPUT = "/v1/text-to-speech/heart/stream-input"
 MULTI_STREAM_INPUT = "/v1/text-to-speech/heart/multi-stream-input"
 REALTIME = "/v1/realtime"
 MAX_BYTES_A_CHARACTER = 10 * 3840
-"""Of audio, for each character that a client sent: ten frames. The fake engine says a character in one."""
+"""Most audio for each character that a client sent: ten frames. The fake engine says a character in one."""
 LEAST_CHARACTERS = 100
 SHORT_CHARS = 500
-"""Of a text with numbers: a longer one is minutes of good speech."""
-SHORT_CHARS = 500
-"""Of a text with numbers: a longer one is minutes of good speech."""
+"""Longest text that is sent with odd numbers: a longer one is minutes of good speech."""
 GOOD_CODES = frozenset({1000, 1002, 1005, 1008, 1009})
 """Close codes of a protocol, of a refusal, and of this client."""
 LAST = "edge-last"

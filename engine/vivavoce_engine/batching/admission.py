@@ -31,7 +31,7 @@ LOADING_RETRY_S = 5.0
 
 
 class _Queue:
-    """What waits, by client."""
+    """Requests and frames that wait, by client."""
 
     def __init__(self, waiting: Iterable[Waiting]) -> None:
         self.requests: Counter[str] = Counter()

@@ -74,7 +74,7 @@ class VoiceStore:
         self._max_voices = max_voices
         self._cache: ByteLimitedCache[tuple[str, Version], StoredVoice] = ByteLimitedCache(cache_bytes)
         self._told: Mapping[str, str] = {}
-        """What the log says of files that cannot be read, by name. Each is told once."""
+        """Faults of files that the log has told, by name. Each is told once."""
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
