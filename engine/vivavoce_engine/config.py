@@ -61,8 +61,9 @@ class EngineConfig:
     """Share of a GPU's free memory that the engine may take. What another engine holds is not free."""
     eager: bool = False
     """Launches kernels one by one instead of recording CUDA graphs: starts sooner, speaks slower. On a GPU only."""
-    deterministic: bool = False
-    """Gives a seeded request the same codes regardless of other streams. Slower with few streams. On a GPU only."""
+    deterministic: bool = True
+    """Gives a seeded request the same samples whatever else is spoken. On a GPU only; a CPU always does. Without it a
+    frame takes about a third less time with one stream, and the same from four streams on."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
