@@ -153,11 +153,12 @@ def test_a_frame_attends_bit_for_bit_alike_in_any_call() -> None:
         assert torch.equal(attended(qkv[1:2], sizes, [2]), frame_by_frame[1:2])
 
 
-@pytest.mark.skipif(DEVICE.type != "cuda", reason="the interpreter knows no bfloat16")
-def test_a_frame_has_the_same_samples_in_any_call(decoder: CodecDecoder) -> None:
-    """Bit for bit, in bfloat16: what a card speaks in by default."""
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="the interpreter knows no bfloat16, and multiplies by NumPy")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_frame_has_the_same_samples_in_any_call(decoder: CodecDecoder, dtype: torch.dtype) -> None:
+    """Bit for bit; in float16 the last bits follow the tiles."""
     codes = codes_of(5, 8, 12)
-    codec = GpuCodec(decoder, 8, MAX_FRAMES, torch.bfloat16, launch=LAUNCH)
+    codec = GpuCodec(decoder, 8, MAX_FRAMES, dtype, launch=LAUNCH)
     frame_by_frame = [in_pieces(codec, index(row), codes[row : row + 1], (1,) * 12)[0] for row in range(8)]
     for batch in (1, 2, 3, 8):
         for sizes in ((3, 3, 3, 3), (1, 2, 3, 3, 2, 1)):
