@@ -259,6 +259,8 @@ def test_sums_are_split_where_the_outputs_are_few() -> None:
     assert [splits(1024, 2048, count) for count in (28, 58, 82, 108, 128, 170)] == [1, 2, 4, 4, 8, 8]
     assert ops.largest_block(3072, 128) == 128
     assert ops.largest_block(48, 128) == 16
+    assert ops.largest_block(128, 128) == 64, "a sum of one step has another order"
+    assert ops.largest_block(16, 128) == 16
 
 
 RELEASED = [  # outputs, summands, mode of the products of both sizes

@@ -146,7 +146,8 @@ def gemm_kernel(
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     mask = inside[:, None] & alive[None, :]
     if MODE == BIAS:
-        acc += tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)[:, None]
+        # As an fma the bias comes last. Triton lets a product of a single step begin with a bias that is added to it.
+        acc = tl.fma(acc, 1.0, tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)[:, None])
     if MODE == GATED:
         acc = silu_product(acc, up, dtype)
     if MODE == PARTS:
@@ -282,8 +283,12 @@ def splits(n: int, k: int, multiprocessors: int) -> int:
 
 
 def largest_block(k: int, limit: int) -> int:
-    """Returns the largest power of two up to `limit` that divides k."""
-    return min(limit, k & -k)
+    """Returns the largest power of two up to `limit` that divides k and is less than it, but at least 16.
+
+    A sum takes two steps or more, because Triton gives the summands of a single step another order.
+    """
+    block = min(limit, k & -k)
+    return block if block < k else max(TOKENS_MIN, block // 2)
 
 
 def gemv(

@@ -23,7 +23,7 @@ def _snake(x, frequency, magnitude):
     """x + magnitude * sin²(frequency * x). The argument is first reduced to [-pi/2, pi/2], because sin² has period
     pi."""
     angle = x * frequency
-    turns = tl.floor(angle * 0.3183098861837907 + 0.5)
+    turns = tl.floor(tl.fma(angle, 0.3183098861837907, 0.5))
     angle = tl.fma(turns, -PI_HIGH, angle)
     angle = tl.fma(turns, -PI_MIDDLE, angle)
     angle = tl.fma(turns, -PI_LOW, angle)
@@ -137,11 +137,16 @@ def _finish(
 
     n [BN] are columns; those from N on are masked. `residual_rows` and `out_rows` [BM] are the offsets of rows.
     """
-    if rms is not None:
-        sums = sums * rms[:, None]
     inside = n < N
+    # A product and the sum behind it are written as one fma. The compiler might join them with some tiles alone, and
+    # might let a dot begin with the bias. Each of these rounds in its own way.
+    factor = 1.0
+    if rms is not None:
+        factor = rms[:, None]
     if bias is not None:
-        sums += tl.load(bias + n, mask=inside, other=0.0)[None, :]
+        sums = tl.fma(sums, factor, tl.load(bias + n, mask=inside, other=0.0)[None, :])
+    else:
+        sums *= factor
     if ACTIVATION == "gelu":
         sums = 0.5 * sums * (1.0 + tl.erf(sums * 0.7071067811865476))
     if ACTIVATION == "swiglu":  # gate and up alternate
@@ -150,11 +155,15 @@ def _finish(
         first, _ = tl.split(tl.reshape(n, (n.shape[0] // 2, 2)))
         n = first // 2
         inside = n < N // 2
+    factor = 1.0
     if scale is not None:
-        sums *= tl.load(scale + n, mask=inside, other=0.0)[None, :]
+        factor = tl.load(scale + n, mask=inside, other=0.0)[None, :]
     mask = (m < row_count)[:, None] & inside[None, :]
     if residual is not None:
-        sums += tl.load(residual + residual_rows[:, None] + n[None, :], mask=mask, other=0.0).to(tl.float32)
+        here = residual + residual_rows[:, None] + n[None, :]
+        sums = tl.fma(sums, factor, tl.load(here, mask=mask, other=0.0).to(tl.float32))
+    else:
+        sums *= factor
     if raw is not None:
         tl.store(raw + (m * N)[:, None] + n[None, :], sums.to(raw.dtype.element_ty), mask=mask)
     if frequency is not None:

@@ -31,6 +31,8 @@ class Tiles:
 BUSY = 0.85
 """Programs for each multiprocessor that keep a card busy. Beyond that, larger tiles are better: they read less."""
 FEW_ROWS = 16
+SHALLOWEST = 16
+"""Least depth that tensor cores take."""
 LONG_SUM = 2048
 """Shortest sum that the largest tiles are used for. A shorter sum ends too soon to gain by them, and their last steps
 need more registers than there are."""
@@ -48,7 +50,7 @@ def choose(rows: int, columns: int, depth: int, dtype: torch.dtype, card: Card) 
     enough = enough_programs(card)
     busy = (tiles for tiles in _candidates(columns, depth) if tiles.count(rows, columns) >= enough)
     tiles = next(busy, None) if rows > FEW_ROWS else None
-    return _fitted(tiles or _streaming(rows, columns, depth), dtype, card)
+    return _fitted(_in_steps(tiles or _streaming(rows, columns, depth), depth), dtype, card)
 
 
 def choose_unit(rows: int, width: int, dtype: torch.dtype, card: Card) -> Tiles | None:
@@ -63,6 +65,13 @@ def choose_unit(rows: int, width: int, dtype: torch.dtype, card: Card) -> Tiles 
     else:
         tiles = Tiles(64, *halves, depth, 4, 4)
     return _fitted(tiles, dtype, card)
+
+
+def _in_steps(tiles: Tiles, depth: int) -> Tiles:
+    """The same tiles, but no deeper than half of a sum: Triton gives the summands of a single step another order."""
+    while tiles.depth >= depth and tiles.depth > SHALLOWEST:
+        tiles = replace(tiles, depth=tiles.depth // 2)
+    return tiles
 
 
 def _fitted(tiles: Tiles, dtype: torch.dtype, card: Card) -> Tiles:
