@@ -63,7 +63,7 @@ class EngineConfig:
     """Launches kernels one by one instead of recording CUDA graphs: starts sooner, speaks slower. On a GPU only."""
     deterministic: bool = True
     """Gives a seeded request the same samples whatever else is spoken. On a GPU only; a CPU always does. Without it a
-    frame takes about a third less time with one stream, and the same from four streams on."""
+    frame of one stream takes about a third less time, and of four or more streams the same."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -279,7 +279,7 @@ def time_frames(size: str, rows: Sequence[int]) -> Json | None:
     from vivavoce_bench.cards.frame import times
 
     try:
-        timed = times(size, list(rows), [CONTEXT], dependent=True, deterministic=False)
+        timed = times(size, list(rows), [CONTEXT], dependent=True, deterministic=True)
     except torch.OutOfMemoryError:
         return None
     return dict(timed[str(CONTEXT)])
