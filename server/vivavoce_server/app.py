@@ -10,7 +10,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from vivavoce_engine import SpeechEngine
 from vivavoce_text import missing_packages
 
-from vivavoce_server import batch, elevenlabs_routes, errors, health, http, playground, voice_routes
+from vivavoce_server import batch, consent_routes, elevenlabs_routes, errors, health, http, playground, voice_routes
 from vivavoce_server.access import BEARER, Keyring, load_keyring
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.context import RequestContextMiddleware
@@ -55,6 +55,8 @@ def create_app(
     app.include_router(http.speech_router, dependencies=documented)
     app.include_router(batch.router, dependencies=documented)
     app.include_router(voice_routes.router, dependencies=documented)
+    app.include_router(consent_routes.router, dependencies=documented)
+    app.include_router(consent_routes.json_router, dependencies=documented)
     app.include_router(elevenlabs_routes.router, dependencies=documented)
     app.include_router(elevenlabs_routes.router_v2, dependencies=documented)
     app.include_router(elevenlabs_routes.speech_router, dependencies=documented)
