@@ -69,6 +69,7 @@ class ModelObject(BaseModel):
     object: str = "model"
     created: int
     owned_by: str = "vivavoce"
+    shutdown_date: str | None = None
     task: str
     languages: list[str]
     takes_instructions: bool
