@@ -1,6 +1,6 @@
 """OpenAI's routes for speech and models."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
@@ -66,7 +66,7 @@ class ModelObject(BaseModel):
     """OpenAI's fields of a model, then the model's capabilities."""
 
     id: str
-    object: str = "model"
+    object: Literal["model"] = "model"
     created: int
     owned_by: str = "vivavoce"
     shutdown_date: str | None = None
@@ -98,7 +98,7 @@ def model_object(service: Service, name: str) -> ModelObject:
 
 
 class ModelList(BaseModel):
-    object: str = "list"
+    object: Literal["list"] = "list"
     data: list[ModelObject]
 
 
