@@ -10,17 +10,16 @@ from fastapi.middleware.cors import CORSMiddleware
 from vivavoce_engine import SpeechEngine
 from vivavoce_text import missing_packages
 
-from vivavoce_server import batch, elevenlabs_routes, errors, health, http, playground, voice_routes
+from vivavoce_server import batch, consent_routes, elevenlabs_routes, errors, health, http, playground, voice_routes
 from vivavoce_server.access import BEARER, Keyring, load_keyring
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.context import REQUEST_ID_HEADER, RequestContextMiddleware
+from vivavoce_server.context import RequestContextMiddleware
 from vivavoce_server.door import DoorMiddleware
 from vivavoce_server.limits import BodyLimitMiddleware
 from vivavoce_server.live import elevenlabs, elevenlabs_multi, realtime, websocket
 from vivavoce_server.live.handshake import refuse_unknown_paths
 from vivavoce_server.loop_watch import LoopWatch
 from vivavoce_server.methods import MethodsMiddleware
-from vivavoce_server.reading import WARNINGS_HEADER
 from vivavoce_server.service import Service
 
 log = logging.getLogger(__name__)
@@ -56,6 +55,8 @@ def create_app(
     app.include_router(http.speech_router, dependencies=documented)
     app.include_router(batch.router, dependencies=documented)
     app.include_router(voice_routes.router, dependencies=documented)
+    app.include_router(consent_routes.router, dependencies=documented)
+    app.include_router(consent_routes.json_router, dependencies=documented)
     app.include_router(elevenlabs_routes.router, dependencies=documented)
     app.include_router(elevenlabs_routes.router_v2, dependencies=documented)
     app.include_router(elevenlabs_routes.speech_router, dependencies=documented)
@@ -75,7 +76,7 @@ def create_app(
             allow_origins=config.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=[REQUEST_ID_HEADER, WARNINGS_HEADER],
+            expose_headers=["*"],  # of requests without credentials, which are the only ones allowed
         )
     app.add_middleware(RequestContextMiddleware)
     _build_routes(app)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.types import Send
-from vivavoce_engine import EngineError, SpeechEngine
+from vivavoce_engine import EngineError, SpeechEngine, UtteranceOptions
 
 from vivavoce_server.access import Caller, CallerDep
 from vivavoce_server.config import MAX_BATCH_ITEMS
@@ -58,7 +58,8 @@ class UsageObject(BaseModel):
 
 
 class BatchResult(BaseModel):
-    """The result of one item: its file in base64, or the error. `warnings` say what of the text is not spoken.
+    """The result of one item: its file in base64, or the error. `warnings` say what of the text is not spoken,
+    `ignored` which fields the model cannot follow.
 
     `finish_reason` is "length" if the item's max_new_tokens ended its speech.
     """
@@ -70,6 +71,7 @@ class BatchResult(BaseModel):
     usage: UsageObject | None = None
     finish_reason: Literal["stop", "length"] | None = None
     warnings: list[str] = []
+    ignored: list[str] = []
     status_code: int = 200
     error: ErrorDetail | None = None
 
@@ -170,9 +172,9 @@ class BatchResponse(SpokenResponse):
         request = self._requests[index]
         try:
             with self.service.metrics.admission():
-                model, _ = self.service.find_model(request.model)
+                model, _ = self.service.find_model(request.model or None)
             async with self._rows[model]:
-                job, cost = await self._spoken(request, model, file)
+                job, options, cost = await self._spoken(request, model, file)
         except (ApiError, EngineError) as error:
             status, detail = error_detail(error)
             return BatchResult(index=index, status="error", status_code=status, error=detail)
@@ -187,16 +189,20 @@ class BatchResponse(SpokenResponse):
             usage=usage,
             finish_reason="length" if cost.is_cut_short else "stop",
             warnings=list(job.warnings),
+            ignored=list(job.ignored_with(options)),
         )
 
-    async def _spoken(self, request: SpeechRequest, model: str, file: WholeFile) -> tuple[SpeechJob, Usage]:
-        """Speaks an item into the file. Returns its job and its usage."""
+    async def _spoken(
+        self, request: SpeechRequest, model: str, file: WholeFile
+    ) -> tuple[SpeechJob, UtteranceOptions, Usage]:
+        """Speaks an item into the file. Returns its job, its options with the voice, and its usage."""
         meter = SpeechMeter(self.service.metrics, model)
         outcome: RequestOutcome = "disconnected"
         admitted = False
         try:
             job = await prepare(request, self.service, self._max_wait_s).read()
-            with Speech(job, await job.find_voice(), meter, self.caller.client) as speech:
+            voice = await job.find_voice()
+            with Speech(job, voice, meter, self.caller.client) as speech:
                 admitted = True
                 cost = await speech.whole(file)
             outcome = "completed"
@@ -205,7 +211,7 @@ class BatchResponse(SpokenResponse):
             raise
         finally:
             meter.end(outcome)
-        return job, cost
+        return job, voice, cost
 
 
 @router.post(

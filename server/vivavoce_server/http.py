@@ -1,6 +1,6 @@
 """OpenAI's routes for speech and models."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
@@ -13,6 +13,7 @@ from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.elevenlabs_options import ElevenLabsModel, elevenlabs_models
 from vivavoce_server.errors import ErrorBody
 from vivavoce_server.framing import AudioFraming, SseFraming
+from vivavoce_server.ignored import IGNORED_ABOUT, IGNORED_HEADER
 from vivavoce_server.jobs import prepare
 from vivavoce_server.reading import WARNINGS_ABOUT, WARNINGS_HEADER, plan_text
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
@@ -34,10 +35,14 @@ ERROR_RESPONSES: Responses = {
     500: {"description": "The speech failed", "model": ErrorBody},
     503: {"description": "The server is starting or stopping", "model": ErrorBody},
 }
+SPEECH_HEADERS = {
+    name: {"description": about, "schema": {"type": "string"}}
+    for name, about in ((WARNINGS_HEADER, WARNINGS_ABOUT), (IGNORED_HEADER, IGNORED_ABOUT))
+}
 SPEECH_RESPONSES: Responses = {
     200: {
         "description": "The audio, or the text that would be said",
-        "headers": {WARNINGS_HEADER: {"description": WARNINGS_ABOUT, "schema": {"type": "string"}}},
+        "headers": SPEECH_HEADERS,
         "content": {media_type: {} for media_type in SPEECH_TYPES},
         "model": SpokenText,
     },
@@ -61,9 +66,10 @@ class ModelObject(BaseModel):
     """OpenAI's fields of a model, then the model's capabilities."""
 
     id: str
-    object: str = "model"
+    object: Literal["model"] = "model"
     created: int
     owned_by: str = "vivavoce"
+    shutdown_date: str | None = None
     task: str
     languages: list[str]
     takes_instructions: bool
@@ -92,7 +98,7 @@ def model_object(service: Service, name: str) -> ModelObject:
 
 
 class ModelList(BaseModel):
-    object: str = "list"
+    object: Literal["list"] = "list"
     data: list[ModelObject]
 
 
