@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from vivavoce_server.containers import FORMATS, LOSSY, AudioFormat, Encoder, FlacEncoder, FormatName, SharedEncoder
+from vivavoce_server.containers import Encoder, FlacEncoder, SharedEncoder
 from vivavoce_server.effects import Effect, Resampler, Samples, TimeStretch
-from vivavoce_server.telephony import TELEPHONY
+from vivavoce_server.formats import LOSSY, FormatName, format_of
 
 HELD_FRAMES = 4
 """Largest number of a codec's frames that an encoder holds back: those it looks ahead, and one that is not full."""
@@ -20,10 +20,6 @@ DIRECT = frozenset({"pcm", "wav", "ulaw", "alaw"})
 """Formats that hold nothing back."""
 MPEG1_RATE = 32000
 """Lowest sample rate in Hz at which a frame of mp3 has 1152 samples. Below it, a frame has 576."""
-
-
-def format_of(name: str) -> AudioFormat:
-    return TELEPHONY[name] if name in TELEPHONY else FORMATS[name]  # type: ignore[index]
 
 
 @dataclass(frozen=True, slots=True)

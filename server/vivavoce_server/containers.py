@@ -1,13 +1,11 @@
-"""Audio formats: the media type and the incremental encoder of each.
+"""Incremental encoders of audio files.
 
 Every encoder writes one header at the beginning, can leave the length open, and holds nothing back after `flush`.
 """
 
 import struct
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Protocol
 
 import av
 import numpy as np
@@ -16,7 +14,6 @@ from vivavoce_engine import SynthesisFailed
 
 from vivavoce_server.effects import Samples, audio_frame
 
-FormatName = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 UNKNOWN_SIZE = 0xFFFFFFFF
 HEAD_BYTES = 64
 """Bytes at a file's beginning among which all fields for its length are."""
@@ -208,31 +205,6 @@ class FlacEncoder(FfmpegEncoder):
         end = 4 + 4 + 18
         field = int.from_bytes(head[end - 5 : end]) | self._samples
         return head[: end - 5] + field.to_bytes(5) + head[end:]
-
-
-@dataclass(frozen=True, slots=True)
-class AudioFormat:
-    """A format of files. `sample_rate` None keeps the model's rate.
-
-    Frames of mp3 and AAC have a fixed number of samples, and an encoder adds one or two frames of silence at the
-    beginning. At 48 kHz these last 24 to 47 ms, at 24 kHz up to 85 ms.
-    """
-
-    media_type: str
-    encoder: Callable[[int], Encoder]
-    sample_rate: int | None = None
-
-
-FORMATS: dict[FormatName, AudioFormat] = {
-    "mp3": AudioFormat("audio/mpeg", Mp3Encoder, 48000),
-    "opus": AudioFormat("audio/ogg", OpusEncoder),
-    "aac": AudioFormat("audio/aac", AacEncoder, 48000),
-    "flac": AudioFormat("audio/flac", FlacEncoder),
-    "wav": AudioFormat("audio/wav", WavEncoder),
-    "pcm": AudioFormat("audio/pcm", PcmEncoder),
-}
-LOSSY: dict[str, type[FfmpegEncoder]] = {"mp3": Mp3Encoder, "opus": OpusEncoder, "aac": AacEncoder}
-"""Formats whose bit rate can be chosen."""
 
 
 class SharedEncoder:

@@ -11,7 +11,6 @@ from starlette.types import Send
 
 from vivavoce_server.access import Caller, CallerDep
 from vivavoce_server.config import MAX_TEXT_CHARS
-from vivavoce_server.containers import FORMATS
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.elevenlabs_options import (
     VoiceSettings,
@@ -22,6 +21,7 @@ from vivavoce_server.elevenlabs_options import (
     validated,
 )
 from vivavoce_server.errors import ApiError, ErrorBody
+from vivavoce_server.formats import FORMATS, TELEPHONY
 from vivavoce_server.framing import AudioFraming, Framing, TimestampsFraming
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
 from vivavoce_server.jobs import SpeechJob, prepare
@@ -29,7 +29,6 @@ from vivavoce_server.reading import WARNINGS_ABOUT, WARNINGS_HEADER
 from vivavoce_server.schemas import MAX_NAME_CHARS, Name, Seed, SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.streaming import SpeechResponse, SpeechRoute
-from vivavoce_server.telephony import TELEPHONY
 from vivavoce_server.text_parts import LANGUAGE_CODES
 from vivavoce_server.voice_routes import VoiceObject, list_voices
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_server.containers import AudioFormat, PcmEncoder, to_int16
+from vivavoce_server.containers import PcmEncoder, to_int16
 from vivavoce_server.effects import Samples
 
 ULAW_BIAS, ULAW_CLIP = 0x84, 32635
@@ -45,10 +45,3 @@ class AlawEncoder(PcmEncoder):
 
     def feed(self, pcm: Samples) -> bytes:
         return to_alaw(to_int16(pcm))
-
-
-TELEPHONY = {
-    "ulaw": AudioFormat("audio/basic", UlawEncoder, 8000),
-    "alaw": AudioFormat("audio/x-alaw-basic", AlawEncoder, 8000),
-}
-"""Formats that have no name in OpenAI's requests."""

@@ -11,8 +11,9 @@ import pytest
 import soundfile
 from vivavoce_engine import SynthesisFailed
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
-from vivavoce_server.containers import FORMATS, FULL_SCALE, HEAD_BYTES, FormatName, to_int16, wav_header
+from vivavoce_server.containers import FULL_SCALE, HEAD_BYTES, to_int16, wav_header
 from vivavoce_server.effects import Samples, tempo_steps
+from vivavoce_server.formats import FORMATS, FormatName
 
 MODEL_RATE, FRAME_SAMPLES = 24000, 1920
 TONE_HZ = 440.0

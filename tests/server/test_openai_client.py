@@ -10,7 +10,7 @@ import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import tone
-from vivavoce_server.containers import FORMATS, FormatName
+from vivavoce_server.formats import FORMATS, FormatName
 
 from tests.server.test_metrics import scrape
 from tests.support.live_server import Gate, LiveServer, fake_engine, live_server

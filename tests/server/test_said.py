@@ -13,7 +13,7 @@ from vivavoce_engine import Engine, EngineConfig
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, fake_voices
 from vivavoce_server import ServerConfig
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
-from vivavoce_server.containers import FORMATS, FormatName
+from vivavoce_server.formats import FORMATS, FormatName
 from vivavoce_server.jobs import SpeechJob, prepare
 from vivavoce_server.said import PartTimes
 from vivavoce_server.schemas import SpeechRequest

@@ -12,8 +12,8 @@ import numpy as np
 import openai
 import pytest
 import soundfile
-from vivavoce_server.containers import FormatName
 from vivavoce_server.effects import Samples
+from vivavoce_server.formats import FormatName
 from vivavoce_server.jobs import INSTRUCTIONS_IGNORED
 
 from tests.support.server_process import serving
