@@ -12,7 +12,7 @@ from vivavoce_server.formats import LOSSY, FormatName, format_of
 
 HELD_FRAMES = 4
 """Largest number of a codec's frames that an encoder holds back: those it looks ahead, and one that is not full."""
-HELD_S, HELD_BY_TEMPO_S = 0.3, 0.16
+HELD_S, HELD_BY_TEMPO_S = 0.35, 0.16
 """Most seconds of a file that encoders and the resampler hold back together; most seconds of the model's audio that
 another tempo does."""
 OPUS_FRAMES_PER_S = 50
@@ -120,9 +120,9 @@ class SpeechEncoder:
         tails = [self._feed(effect.flush(), after) for after, effect in enumerate(self._effects, start=1)]
         return b"".join(tails) + self._encoder.flush()
 
-    def complete(self, head: bytes, file_bytes: int) -> bytes:
-        """The first bytes of the file with its length filled in; see `Encoder`."""
-        return self._encoder.complete(head, file_bytes)
+    def complete(self, file_bytes: int) -> bytes:
+        """The first bytes of the whole file, with its length filled in; see `Encoder`."""
+        return self._encoder.complete(file_bytes)
 
     def _feed(self, pcm: Samples, first_effect: int) -> bytes:
         for effect in self._effects[first_effect:]:

@@ -7,8 +7,8 @@ from typing import Literal
 from vivavoce_server.containers import (
     AacEncoder,
     Encoder,
-    FfmpegEncoder,
     FlacEncoder,
+    LossyEncoder,
     Mp3Encoder,
     OpusEncoder,
     PcmEncoder,
@@ -21,10 +21,10 @@ FormatName = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 
 @dataclass(frozen=True, slots=True)
 class AudioFormat:
-    """A format of files. `sample_rate` None keeps the model's rate.
+    """A format of files. `sample_rate` (Hz) None keeps the model's rate.
 
-    Frames of mp3 and AAC have a fixed number of samples, and an encoder adds one or two frames of silence at the
-    beginning. At 48 kHz these last 24 to 47 ms, at 24 kHz up to 85 ms.
+    Frames of mp3 and AAC have a fixed number of samples, so what their encoders add at the beginning and the end is
+    shortest at 48 kHz. Some players drop none of it.
     """
 
     media_type: str
@@ -40,7 +40,7 @@ FORMATS: dict[FormatName, AudioFormat] = {
     "wav": AudioFormat("audio/wav", WavEncoder),
     "pcm": AudioFormat("audio/pcm", PcmEncoder),
 }
-LOSSY: dict[str, type[FfmpegEncoder]] = {"mp3": Mp3Encoder, "opus": OpusEncoder, "aac": AacEncoder}
+LOSSY: dict[str, type[LossyEncoder]] = {"mp3": Mp3Encoder, "opus": OpusEncoder, "aac": AacEncoder}
 """Formats whose bit rate can be chosen."""
 TELEPHONY = {
     "ulaw": AudioFormat("audio/basic", UlawEncoder, 8000),

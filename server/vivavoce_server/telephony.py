@@ -36,12 +36,12 @@ def to_alaw(samples: NDArray[np.int16]) -> bytes:
 class UlawEncoder(PcmEncoder):
     """Encoder for raw μ-law."""
 
-    def feed(self, pcm: Samples) -> bytes:
+    def _encode(self, pcm: Samples) -> bytes:
         return to_ulaw(to_int16(pcm))
 
 
 class AlawEncoder(PcmEncoder):
     """Encoder for raw A-law."""
 
-    def feed(self, pcm: Samples) -> bytes:
+    def _encode(self, pcm: Samples) -> bytes:
         return to_alaw(to_int16(pcm))
