@@ -92,7 +92,7 @@ def test_every_output_format(server: LiveServer, name: str) -> None:
     if kind == "mp3":
         bits_per_s = len(answer.content) * 8 / (len(samples) / decoded_rate)
         # The file also holds the encoder's delay and the padding, about 50 ms that are not heard.
-        assert bits_per_s == pytest.approx(1000 * int(kbits[0] if kbits else 128), rel=0.1)
+        assert bits_per_s == pytest.approx(1000 * int(kbits[0] if kbits else 128), rel=0.12)
 
 
 def test_the_bit_rate_of_opus_is_the_one_asked_for(server: LiveServer) -> None:
