@@ -42,8 +42,8 @@ def test_every_sample_gets_a_code_as_near_as_that_of_libsndfile(
     wide = ALL_SAMPLES.astype(np.int32)
     file = io.BytesIO()
     soundfile.write(file, ALL_SAMPLES, 8000, format="RAW", subtype=subtype)
-    # libsndfile follows the recommendation too. Of two levels that are equally near, either may be taken; at six ends of
-    # segments libsndfile takes the farther one.
+    # libsndfile follows the recommendation too. Of two levels that are equally near, either may be taken. At six
+    # ends of segments it takes the farther one.
     error, others = (np.abs(by_ffmpeg(codes, name) - wide) for codes in (encode(ALL_SAMPLES), file.getvalue()))
     assert (error <= others).all()
     assert (error < others).sum() == (6 if subtype == "ALAW" else 0)
