@@ -4,40 +4,35 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
-from vivavoce_server.containers import FORMATS, LOSSY, AudioFormat, Encoder, FlacEncoder, FormatName, SharedEncoder
+from vivavoce_server.containers import Encoder, FlacEncoder, SharedEncoder
 from vivavoce_server.effects import Effect, Resampler, Samples, TimeStretch
-from vivavoce_server.telephony import TELEPHONY
+from vivavoce_server.formats import FORMATS, LOSSY, FormatName
 
 HELD_FRAMES = 4
 """Largest number of a codec's frames that an encoder holds back: those it looks ahead, and one that is not full."""
-HELD_S, HELD_BY_TEMPO_S = 0.3, 0.16
+HELD_S, HELD_BY_TEMPO_S = 0.35, 0.16
 """Most seconds of a file that encoders and the resampler hold back together; most seconds of the model's audio that
 another tempo does."""
 OPUS_FRAMES_PER_S = 50
-DIRECT = frozenset({"pcm", "wav", "ulaw", "alaw"})
+DIRECT = frozenset({"pcm", "wav", "g711_ulaw", "g711_alaw"})
 """Formats that hold nothing back."""
 MPEG1_RATE = 32000
 """Lowest sample rate in Hz at which a frame of mp3 has 1152 samples. Below it, a frame has 576."""
-
-
-def format_of(name: str) -> AudioFormat:
-    return TELEPHONY[name] if name in TELEPHONY else FORMATS[name]  # type: ignore[index]
 
 
 @dataclass(frozen=True, slots=True)
 class AudioOptions:
     """The audio that a listener asked for. `sample_rate` (Hz) and `bit_rate` (bits/s) None mean the format's own."""
 
-    format: FormatName | Literal["ulaw", "alaw"] = "mp3"
+    format: FormatName = "mp3"
     speed: float = 1.0
     sample_rate: int | None = None
     bit_rate: int | None = None
 
     @property
     def media_type(self) -> str:
-        return format_of(self.format).media_type
+        return FORMATS[self.format].media_type
 
     def held_s(self, model_rate: int) -> float:
         """Most seconds of the file that wait for the audio behind them."""
@@ -48,14 +43,14 @@ class AudioOptions:
 
     def rate_for(self, model_rate: int) -> int:
         """Sample rate of the file in Hz. `model_rate` is the model's, in Hz."""
-        return self.sample_rate or format_of(self.format).sample_rate or model_rate
+        return self.sample_rate or FORMATS[self.format].sample_rate or model_rate
 
     def new_encoder(self, model_rate: int) -> Encoder:
         """An encoder of a new file."""
         rate = self.rate_for(model_rate)
         if self.bit_rate is not None and self.format in LOSSY:
             return LOSSY[self.format](rate, self.bit_rate)
-        return format_of(self.format).encoder(rate)
+        return FORMATS[self.format].encoder(rate)
 
     def new_shared_encoder(self, model_rate: int) -> SharedEncoder:
         """An encoder of one new file for several utterances."""
@@ -124,9 +119,9 @@ class SpeechEncoder:
         tails = [self._feed(effect.flush(), after) for after, effect in enumerate(self._effects, start=1)]
         return b"".join(tails) + self._encoder.flush()
 
-    def complete(self, head: bytes, file_bytes: int) -> bytes:
-        """The first bytes of the file with its length filled in; see `Encoder`."""
-        return self._encoder.complete(head, file_bytes)
+    def complete(self, file_bytes: int) -> bytes:
+        """The first bytes of the whole file, with its length filled in; see `Encoder`."""
+        return self._encoder.complete(file_bytes)
 
     def _feed(self, pcm: Samples, first_effect: int) -> bytes:
         for effect in self._effects[first_effect:]:

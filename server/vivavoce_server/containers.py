@@ -1,13 +1,12 @@
-"""Audio formats: the media type and the incremental encoder of each.
+"""Incremental encoders of audio files.
 
 Every encoder writes one header at the beginning, can leave the length open, and holds nothing back after `flush`.
 """
 
 import struct
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar, Protocol
 
 import av
 import numpy as np
@@ -15,14 +14,14 @@ from numpy.typing import NDArray
 from vivavoce_engine import SynthesisFailed
 
 from vivavoce_server.effects import Samples, audio_frame
+from vivavoce_server.mp3_info import InfoFrame
 
-FormatName = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 UNKNOWN_SIZE = 0xFFFFFFFF
-HEAD_BYTES = 64
-"""Bytes at a file's beginning among which all fields for its length are."""
 WAV_HEADER_BYTES = 44
 SAMPLE_BYTES = 2
 FULL_SCALE = 32767
+AUDIBLE_LOSS = 10 ** (-55 / 20)
+"""RMS of -55 dBFS, below which nothing is missed at the beginning of a file."""
 
 
 class Encoder(Protocol):
@@ -36,12 +35,50 @@ class Encoder(Protocol):
 
     def flush(self) -> bytes: ...
 
-    def complete(self, head: bytes, file_bytes: int) -> bytes:
-        """The first bytes of the file with its length filled in, where the format has a field for it.
+    def complete(self, file_bytes: int) -> bytes:
+        """The head with the file's length filled in, where the format has a field for it. Its size is the same.
 
-        `head` is what the pieces, joined, begin with: HEAD_BYTES, or all if there are fewer.
+        `file_bytes` is the size of the whole file, which `flush` has ended.
         """
         ...
+
+
+class FileEncoder(ABC):
+    """An Encoder whose format has a head, an encoding of samples, and an end."""
+
+    def __init__(self, sample_rate: int) -> None:
+        self._sample_rate = sample_rate
+        self._samples = 0
+        """Samples that have been fed."""
+        self._head: bytes | None = None
+
+    def head(self) -> bytes:
+        if self._head is not None:
+            return b""
+        self._head = self._open()
+        return self._head
+
+    def feed(self, pcm: Samples) -> bytes:
+        head = self.head()
+        self._samples += len(pcm)
+        return head + self._encode(pcm)
+
+    def flush(self) -> bytes:
+        return self.head() + self._close()
+
+    def complete(self, file_bytes: int) -> bytes:
+        return self._head or b""
+
+    def _open(self) -> bytes:
+        """The head of a file whose length is not known yet."""
+        return b""
+
+    @abstractmethod
+    def _encode(self, pcm: Samples) -> bytes: ...
+
+    def _close(self) -> bytes:
+        """The bytes that the encoder still holds."""
+        return b""
 
 
 def to_int16(pcm: Samples) -> NDArray[np.int16]:
@@ -70,36 +107,21 @@ def wav_header(sample_rate: int, data_bytes: int | None) -> bytes:
     )
 
 
-class PcmEncoder:
+class PcmEncoder(FileEncoder):
     """Encoder for raw 16-bit little-endian mono samples."""
 
-    def __init__(self, sample_rate: int) -> None:
-        self._sample_rate = sample_rate
-        self._head = b""
-
-    def feed(self, pcm: Samples) -> bytes:
-        return self.head() + to_int16(pcm).tobytes()
-
-    def flush(self) -> bytes:
-        return self.head()
-
-    def complete(self, head: bytes, file_bytes: int) -> bytes:
-        return head
-
-    def head(self) -> bytes:
-        head, self._head = self._head, b""
-        return head
+    def _encode(self, pcm: Samples) -> bytes:
+        return to_int16(pcm).tobytes()
 
 
 class WavEncoder(PcmEncoder):
     """Encoder for 16-bit mono samples behind one header that leaves the length open."""
 
-    def __init__(self, sample_rate: int) -> None:
-        super().__init__(sample_rate)
-        self._head = wav_header(sample_rate, None)
+    def _open(self) -> bytes:
+        return wav_header(self._sample_rate, None)
 
-    def complete(self, head: bytes, file_bytes: int) -> bytes:
-        return wav_header(self._sample_rate, file_bytes - WAV_HEADER_BYTES) + head[WAV_HEADER_BYTES:]
+    def complete(self, file_bytes: int) -> bytes:
+        return wav_header(self._sample_rate, file_bytes - WAV_HEADER_BYTES)
 
 
 class _Written:
@@ -118,7 +140,7 @@ class _Written:
         return taken
 
 
-class FfmpegEncoder:
+class FfmpegEncoder(FileEncoder):
     """Encoder with a codec and a container of FFmpeg. Each packet leaves the muxer at once."""
 
     muxer: ClassVar[str]
@@ -126,11 +148,8 @@ class FfmpegEncoder:
     sample_format: ClassVar[str] = "fltp"
     muxer_options: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, sample_rate: int, bit_rate: int | None = None) -> None:
-        """`bit_rate` is in bits per second; None leaves it to the format."""
-        self._sample_rate = sample_rate
-        self._bit_rate = bit_rate
-        self._samples = 0
+    def __init__(self, sample_rate: int) -> None:
+        super().__init__(sample_rate)
         self._written = _Written()
         options = {"flush_packets": "1", **self.muxer_options}
         self._container = av.open(self._written, "w", format=self.muxer, options=options)
@@ -142,55 +161,133 @@ class FfmpegEncoder:
     def codec_options(self) -> dict[str, str]:
         return {}
 
-    def head(self) -> bytes:
+    def _open(self) -> bytes:
         self._container.start_encoding()
         return self._written.take()
 
-    def feed(self, pcm: Samples) -> bytes:
+    def _encode(self, pcm: Samples) -> bytes:
         samples = to_int16(pcm) if self.sample_format == "s16" else _checked(pcm)
-        frame = audio_frame(samples[np.newaxis, :], self.sample_format, self._sample_rate, self._samples)
-        self._samples += len(pcm)
-        self._container.mux(self._stream.encode(frame))
+        first = self._samples - len(pcm)
+        frame = audio_frame(samples[np.newaxis, :], self.sample_format, self._sample_rate, first)
+        self._mux(self._stream.encode(frame))
         return self._written.take()
 
-    def flush(self) -> bytes:
-        self._container.mux(self._stream.encode(None))
+    def _close(self) -> bytes:
+        self._mux(self._stream.encode(None))
         self._container.close()
         return self._written.take()
 
-    def complete(self, head: bytes, file_bytes: int) -> bytes:
-        return head
+    def _mux(self, packets: "list[av.Packet[av.AudioStream]]") -> None:
+        self._container.mux(packets)
 
 
-class Mp3Encoder(FfmpegEncoder):
-    """Encoder for bare MPEG frames, without ID3 tag or Xing frame. A Xing frame would need the file's length."""
+class LossyEncoder(FfmpegEncoder):
+    """Encoder with a bit rate, which is in bits per second."""
+
+    def __init__(self, sample_rate: int, bit_rate: int | None = None) -> None:
+        """`bit_rate` None means the format's usual one."""
+        self._bit_rate = bit_rate or self.usual_bit_rate(sample_rate)
+        super().__init__(sample_rate)
+
+    @staticmethod
+    @abstractmethod
+    def usual_bit_rate(sample_rate: int) -> int: ...
+
+    def codec_options(self) -> dict[str, str]:
+        return {"b": str(self._bit_rate)}
+
+
+class Mp3Encoder(LossyEncoder):
+    """Encoder for an Info frame, and MPEG frames behind it. The Info frame tells the encoder's delay."""
 
     muxer, codec = "mp3", "libmp3lame"
+    # The muxer would have to go back for its own Info frame.
     muxer_options: ClassVar[dict[str, str]] = {"write_xing": "0", "id3v2_version": "0"}
+
+    def __init__(self, sample_rate: int, bit_rate: int | None = None) -> None:
+        super().__init__(sample_rate, bit_rate)
+        self._info = InfoFrame(sample_rate, self._bit_rate)
+        self._frames = 0
+
+    @staticmethod
+    def usual_bit_rate(sample_rate: int) -> int:
+        return 64_000 if sample_rate < 16000 else 128_000
 
     def codec_options(self) -> dict[str, str]:
         # Without a bit reservoir, a frame can leave as soon as it is full.
-        rate = self._bit_rate or (64_000 if self._sample_rate < 16000 else 128_000)
-        return {"b": str(rate), "compression_level": "7", "reservoir": "0"}
+        return {**super().codec_options(), "compression_level": "7", "reservoir": "0"}
+
+    def _open(self) -> bytes:
+        return super()._open() + self._info.open()
+
+    def _mux(self, packets: "list[av.Packet[av.AudioStream]]") -> None:
+        self._frames += len(packets)
+        super()._mux(packets)
+
+    def complete(self, file_bytes: int) -> bytes:
+        return self._info.complete(self._frames, file_bytes, self._samples)
 
 
-class OpusEncoder(FfmpegEncoder):
-    """Encoder for Ogg Opus, with one page per packet of 20 ms."""
+class OpusEncoder(LossyEncoder):
+    """Encoder for Ogg Opus, with one page per packet of 20 ms. The header tells the delay, the last page the end."""
 
     muxer, codec, sample_format = "ogg", "libopus", "flt"
     muxer_options: ClassVar[dict[str, str]] = {"page_duration": "20000"}
 
+    @staticmethod
+    def usual_bit_rate(sample_rate: int) -> int:
+        return 64_000
+
     def codec_options(self) -> dict[str, str]:
-        return {"b": str(self._bit_rate or 64_000), "frame_duration": "20"}
+        return {**super().codec_options(), "frame_duration": "20"}
 
 
-class AacEncoder(FfmpegEncoder):
-    """Encoder for AAC-LC in ADTS frames, which need no file header."""
+class AacEncoder(LossyEncoder):
+    """Encoder for AAC-LC in ADTS frames, which have no place for the encoder's delay of one frame.
+
+    A decoder adds the halves of neighbouring frames. The first frame is therefore silence, and the beginning of the
+    speech faded in. It is left out where the sound is the same without it: where the speech begins in silence. The
+    file then begins with the first sample of the speech.
+    """
 
     muxer, codec = "adts", "aac"
+    frame_samples: ClassVar[int] = 1024
 
-    def codec_options(self) -> dict[str, str]:
-        return {"b": str(self._bit_rate or (48_000 if self._sample_rate < 16000 else 96_000))}
+    def __init__(self, sample_rate: int, bit_rate: int | None = None) -> None:
+        super().__init__(sample_rate, bit_rate)
+        self._beginning: list[Samples] = []
+        """The samples until the first frame leaves."""
+        self._begun = False
+
+    @staticmethod
+    def usual_bit_rate(sample_rate: int) -> int:
+        return 48_000 if sample_rate < 16000 else 96_000
+
+    def _encode(self, pcm: Samples) -> bytes:
+        if not self._begun:
+            self._beginning.append(pcm)
+        return super()._encode(pcm)
+
+    def _mux(self, packets: "list[av.Packet[av.AudioStream]]") -> None:
+        if packets and not self._begun:
+            self._begun = True
+            # The encoder looks a frame ahead, so a file that is no longer than one frame has ended here. FFmpeg does
+            # not open a file of a single frame.
+            first = np.concatenate(self._beginning)[: self.frame_samples]
+            if self._samples > self.frame_samples and lost_without_overlap(first) < AUDIBLE_LOSS:
+                packets = packets[1:]
+            self._beginning.clear()
+        super()._mux(packets)
+
+
+def lost_without_overlap(frame: Samples) -> float:
+    """RMS of the difference that a first frame of AAC makes if the half of it that the frame before holds is missing.
+
+    The transform's window fades the frame in, and a mirror image of its end comes on top.
+    """
+    window = np.sin(np.pi / 2 * (np.arange(len(frame)) + 0.5) / len(frame))
+    faded, mirrored = frame * (1 - window**2), (frame * window)[::-1] * window
+    return float(np.sqrt(np.mean(faded**2 + mirrored**2)))
 
 
 class FlacEncoder(FfmpegEncoder):
@@ -202,37 +299,13 @@ class FlacEncoder(FfmpegEncoder):
     def codec_options(self) -> dict[str, str]:
         return {"frame_size": str(self._sample_rate // self.blocks_per_s)}
 
-    def complete(self, head: bytes, file_bytes: int) -> bytes:
+    def complete(self, file_bytes: int) -> bytes:
         # STREAMINFO follows "fLaC" and a block header. The number of samples is its 36-bit field that ends at byte 18.
         # A streamed header has 0 there, which means unknown.
+        head = super().complete(file_bytes)
         end = 4 + 4 + 18
         field = int.from_bytes(head[end - 5 : end]) | self._samples
         return head[: end - 5] + field.to_bytes(5) + head[end:]
-
-
-@dataclass(frozen=True, slots=True)
-class AudioFormat:
-    """A format of files. `sample_rate` None keeps the model's rate.
-
-    Frames of mp3 and AAC have a fixed number of samples, and an encoder adds one or two frames of silence at the
-    beginning. At 48 kHz these last 24 to 47 ms, at 24 kHz up to 85 ms.
-    """
-
-    media_type: str
-    encoder: Callable[[int], Encoder]
-    sample_rate: int | None = None
-
-
-FORMATS: dict[FormatName, AudioFormat] = {
-    "mp3": AudioFormat("audio/mpeg", Mp3Encoder, 48000),
-    "opus": AudioFormat("audio/ogg", OpusEncoder),
-    "aac": AudioFormat("audio/aac", AacEncoder, 48000),
-    "flac": AudioFormat("audio/flac", FlacEncoder),
-    "wav": AudioFormat("audio/wav", WavEncoder),
-    "pcm": AudioFormat("audio/pcm", PcmEncoder),
-}
-LOSSY: dict[str, type[FfmpegEncoder]] = {"mp3": Mp3Encoder, "opus": OpusEncoder, "aac": AacEncoder}
-"""Formats whose bit rate can be chosen."""
 
 
 class SharedEncoder:
@@ -259,5 +332,5 @@ class SharedEncoder:
     def flush(self) -> bytes:
         return self.feed(np.zeros(self._held_samples, np.float32)) if self._held_samples else b""
 
-    def complete(self, head: bytes, file_bytes: int) -> bytes:
-        return self._encoder.complete(head, file_bytes)
+    def complete(self, file_bytes: int) -> bytes:
+        return self._encoder.complete(file_bytes)

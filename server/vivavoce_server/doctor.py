@@ -41,8 +41,8 @@ from vivavoce_server.config import (
     load_settings,
     setting_help,
 )
-from vivavoce_server.containers import FORMATS, AudioFormat
 from vivavoce_server.engines import FAKE_MODEL, default_voices_dir, split_entry
+from vivavoce_server.formats import FORMATS, AudioFormat
 from vivavoce_server.listeners import bind
 
 Check = Callable[[], list[Finding]]

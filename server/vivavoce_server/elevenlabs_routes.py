@@ -12,7 +12,6 @@ from starlette.types import Send
 
 from vivavoce_server.access import Caller, CallerDep
 from vivavoce_server.config import MAX_TEXT_CHARS
-from vivavoce_server.containers import FORMATS
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.elevenlabs_options import (
     VoiceSettings,
@@ -23,13 +22,13 @@ from vivavoce_server.elevenlabs_options import (
     validated,
 )
 from vivavoce_server.errors import ApiError, ErrorBody
+from vivavoce_server.formats import FORMATS
 from vivavoce_server.framing import AudioFraming, Framing, TimestampsFraming
 from vivavoce_server.http import ERROR_RESPONSES, SPEECH_HEADERS, Responses, ServiceDep
 from vivavoce_server.jobs import SpeechJob, prepare
 from vivavoce_server.schemas import MAX_NAME_CHARS, Name, Seed, SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.streaming import SpeechResponse, SpeechRoute
-from vivavoce_server.telephony import TELEPHONY
 from vivavoce_server.text_parts import LANGUAGE_CODES
 from vivavoce_server.voice_routes import VoiceObject, list_voices
 
@@ -52,7 +51,7 @@ def _responses(*media_types: str) -> Responses:
     return {200: {"description": "The speech", "headers": SPEECH_HEADERS, "content": content}, **ERROR_RESPONSES}
 
 
-AUDIO_RESPONSES = _responses(*dict.fromkeys(audio.media_type for audio in (*FORMATS.values(), *TELEPHONY.values())))
+AUDIO_RESPONSES = _responses(*dict.fromkeys(audio.media_type for audio in FORMATS.values()))
 TIMESTAMPS_RESPONSES = _responses(TimestampsFraming.media_type)
 
 

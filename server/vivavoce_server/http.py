@@ -8,10 +8,10 @@ from pydantic import BaseModel
 from vivavoce_text import STAGES
 
 from vivavoce_server.access import ELEVENLABS_HEADER, CallerDep
-from vivavoce_server.containers import FORMATS
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.elevenlabs_options import ElevenLabsModel, elevenlabs_models
 from vivavoce_server.errors import ErrorBody
+from vivavoce_server.formats import FORMATS
 from vivavoce_server.framing import AudioFraming, SseFraming
 from vivavoce_server.ignored import IGNORED_ABOUT, IGNORED_HEADER
 from vivavoce_server.jobs import prepare

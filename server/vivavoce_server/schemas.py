@@ -26,7 +26,7 @@ from vivavoce_engine import (
 )
 
 from vivavoce_server.config import MAX_TEXT_CHARS, LeadingSilenceChoice
-from vivavoce_server.containers import FormatName
+from vivavoce_server.formats import FormatName
 from vivavoce_server.stage_names import StageChoice, StageName
 from vivavoce_server.text_parts import language_of_code
 

@@ -155,7 +155,7 @@ class Speech:
             await file.clear()
             with self._with_another_seed() as again:
                 return await again.whole(file)
-        await file.complete(self._encoder.complete)
+        await file.complete(self._encoder.complete(file.size))
         return self.usage
 
     def _with_another_seed(self) -> "Speech":

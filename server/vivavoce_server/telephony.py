@@ -3,9 +3,11 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_server.containers import AudioFormat, PcmEncoder, to_int16
+from vivavoce_server.containers import PcmEncoder, to_int16
 from vivavoce_server.effects import Samples
 
+G711_RATE = 8000
+"""Sample rate in Hz."""
 ULAW_BIAS, ULAW_CLIP = 0x84, 32635
 ALAW_TOGGLES = 0x55
 """A-law inverts every other bit, so that silence has edges for a line's clock."""
@@ -36,19 +38,12 @@ def to_alaw(samples: NDArray[np.int16]) -> bytes:
 class UlawEncoder(PcmEncoder):
     """Encoder for raw μ-law."""
 
-    def feed(self, pcm: Samples) -> bytes:
+    def _encode(self, pcm: Samples) -> bytes:
         return to_ulaw(to_int16(pcm))
 
 
 class AlawEncoder(PcmEncoder):
     """Encoder for raw A-law."""
 
-    def feed(self, pcm: Samples) -> bytes:
+    def _encode(self, pcm: Samples) -> bytes:
         return to_alaw(to_int16(pcm))
-
-
-TELEPHONY = {
-    "ulaw": AudioFormat("audio/basic", UlawEncoder, 8000),
-    "alaw": AudioFormat("audio/x-alaw-basic", AlawEncoder, 8000),
-}
-"""Formats that have no name in OpenAI's requests."""

@@ -9,7 +9,6 @@ from typing import Self, TypeVar
 
 from starlette.types import Send
 
-from vivavoce_server.containers import HEAD_BYTES
 from vivavoce_server.errors import STORAGE_FULL, ApiError
 
 MAX_HELD_BYTES = 8 * 2**20
@@ -44,14 +43,12 @@ class WholeFile:
         self._file.seek(0)
         self._file.truncate()
 
-    async def complete(self, head: Callable[[bytes, int], bytes]) -> None:
-        """Replaces the file's first bytes by those that `head` makes of them and of the file's size."""
+    async def complete(self, head: bytes) -> None:
+        """Replaces as many of the file's first bytes by `head`."""
 
         def replace() -> None:
             self._file.seek(0)
-            first = self._file.read(HEAD_BYTES)
-            self._file.seek(0)
-            self._file.write(head(first, self.size))
+            self._file.write(head)
 
         await self._run(replace)
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from vivavoce_engine import EngineConfig, Finding
 from vivavoce_server import ServerConfig, doctor
-from vivavoce_server.containers import FORMATS, AudioFormat, PcmEncoder
+from vivavoce_server.containers import PcmEncoder
 from vivavoce_server.doctor import (
     attempt,
     check_codecs,
@@ -32,6 +32,7 @@ from vivavoce_server.doctor import (
     show,
     without_user,
 )
+from vivavoce_server.formats import FORMATS, AudioFormat
 
 KEY = "sk-very-secret"
 FLAGS = {"model": ["fake"], "port": "0", "max_voices": "0"}

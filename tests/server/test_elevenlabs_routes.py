@@ -86,12 +86,13 @@ def test_every_output_format(server: LiveServer, name: str) -> None:
     how: dict[str, Any] = {"format": "RAW", "subtype": raw, "samplerate": int(rate), "channels": 1} if raw else {}
     samples, decoded_rate = soundfile.read(io.BytesIO(answer.content), dtype="float32", **how)
     assert decoded_rate == int(rate)
-    assert len(samples) / decoded_rate == pytest.approx(SPOKEN_S, abs=0.12)
+    assert len(samples) / decoded_rate == pytest.approx(SPOKEN_S, abs=0.001)
     middle = samples[len(samples) // 4 : -len(samples) // 4]
     assert np.sqrt(np.mean(middle**2)) == pytest.approx(0.3 / np.sqrt(2), rel=0.1)
     if kind == "mp3":
         bits_per_s = len(answer.content) * 8 / (len(samples) / decoded_rate)
-        assert bits_per_s == pytest.approx(1000 * int(kbits[0] if kbits else 128), rel=0.05)
+        # The file also holds the encoder's delay and the padding, about 50 ms that are not heard.
+        assert bits_per_s == pytest.approx(1000 * int(kbits[0] if kbits else 128), rel=0.12)
 
 
 def test_the_bit_rate_of_opus_is_the_one_asked_for(server: LiveServer) -> None:

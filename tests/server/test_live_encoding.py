@@ -10,8 +10,9 @@ import httpx
 import pytest
 from vivavoce_engine.fake_runner import SAMPLE_RATE, SAMPLES_PER_FRAME, tone
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
-from vivavoce_server.containers import FORMATS, LOSSY, Mp3Encoder
+from vivavoce_server.containers import Mp3Encoder
 from vivavoce_server.effects import Samples
+from vivavoce_server.formats import FORMATS, LOSSY
 from websockets.asyncio.client import connect
 
 from tests.support.live_server import LiveServer, live_server

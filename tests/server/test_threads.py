@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
-from vivavoce_server.containers import FORMATS, FormatName
+from vivavoce_server.formats import FORMATS, FormatName
 
 TASKS = Path("/proc/self/task")
 pytestmark = pytest.mark.skipif(not TASKS.exists(), reason="threads are counted by Linux's /proc")

@@ -76,8 +76,8 @@ from pydantic import Field, SecretStr, TypeAdapter, ValidationError
 from vivavoce_server.access import bearer_key
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.containers import FormatName
 from vivavoce_server.errors import ApiError, ErrorDetail, validation_detail
+from vivavoce_server.formats import FormatName
 from vivavoce_server.framing import CUT_SHORT
 from vivavoce_server.json_bodies import parse_json
 from vivavoce_server.limits import MAX_MESSAGE_BYTES
