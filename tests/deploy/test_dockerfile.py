@@ -123,7 +123,8 @@ def test_the_builder_gets_all_that_is_copied_and_nothing_else() -> None:
 
 
 def test_its_settings_are_settings_of_the_server() -> None:
-    from vivavoce_server.config import ENV_PREFIX, Settings
+    from vivavoce_server.config import Settings
+    from vivavoce_server.setting_sources import ENV_PREFIX
 
     names = set(re.findall(rf"{ENV_PREFIX}([A-Z_]+)=", (ROOT / "Dockerfile").read_text()))
     assert names

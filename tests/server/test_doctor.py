@@ -170,16 +170,16 @@ def test_an_unknown_variable_is_named_with_one_that_is_like_it(monkeypatch: pyte
     monkeypatch.setenv("VIVAVOCE_MAX_STREMS", "3")
     found, config, _ = check_settings({})
     assert (found.state, found.mend) == ("error", "unset VIVAVOCE_MAX_STREMS")
-    assert "VIVAVOCE_MAX_STREMS is not a setting of Vivavoce. VIVAVOCE_MAX_STREAMS is one." in found.text
+    assert "VIVAVOCE_MAX_STREMS is not a setting of Vivavoce; did you mean VIVAVOCE_MAX_STREAMS?" in found.text
     assert config == ServerConfig()
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("VIVAVOCE_PORT", KEY, "port: "),
-        ("VIVAVOCE_DEVICE", "rocm", "device must be auto, cpu, cuda or cuda:N"),
-        ("VIVAVOCE_MAX_STREAMS", "0", "max_streams"),
+        ("VIVAVOCE_PORT", KEY, "VIVAVOCE_PORT must be a whole number"),
+        ("VIVAVOCE_DEVICE", "rocm", "VIVAVOCE_DEVICE must be auto, cpu, cuda or cuda:N"),
+        ("VIVAVOCE_MAX_STREAMS", "0", "VIVAVOCE_MAX_STREAMS must be"),
     ],
 )
 def test_wrong_settings_are_named_without_their_values(

@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
 from vivavoce_client import say, text, voices
+from vivavoce_client.arguments import USAGE_ERROR, Parser
 from vivavoce_client.protocol import VivavoceError
 
 COMMAND_GROUP = "vivavoce.commands"
@@ -38,7 +39,7 @@ HELP = {
     "steps": "record step times on this machine, for `bench plan`",
 }
 """Command → its line in the list of commands, which shows it without importing the command."""
-USAGE_ERROR, FAILURE = 2, 1
+FAILURE = 1
 
 
 class Command(Protocol):
@@ -76,9 +77,9 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
-def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
+def build_parser(arguments: list[str]) -> Parser:
     """Builds the parser for these arguments. Raises NotInstalled."""
-    parser = argparse.ArgumentParser(prog="vivavoce", description="Streaming speech of the Qwen3-TTS family")
+    parser = Parser(prog="vivavoce", description="Streaming speech of the Qwen3-TTS family")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     say_parser = commands.add_parser("say", help="speak a text: play it, or write a file")
     say.add_say_arguments(say_parser)
@@ -96,9 +97,7 @@ def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def add_installed(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", group: str, asked: list[str]
-) -> None:
+def add_installed(commands: "argparse._SubParsersAction[Parser]", group: str, asked: list[str]) -> None:
     """Adds the commands of a group's entry points. Imports only a requested one, because that may import torch."""
     for entry in entry_points(group=group):
         if entry.name in commands.choices:
