@@ -6,6 +6,7 @@ status 1 if a check found an error. No check can end it: one that raises or hang
 
 import argparse
 import getpass
+import importlib.util
 import json
 import os
 import platform
@@ -93,9 +94,11 @@ def examine(flags: Mapping[str, Any], *, launches: bool) -> list[Finding]:
 
 def all_checks(config: ServerConfig, engine_config: EngineConfig, *, launches: bool) -> list[tuple[str, Check]]:
     """Pairs (name, check), in the order in which their findings should be read."""
-    names = dict(map(named_checkpoint, config.model or (None,)))
+    lacks_voice = not config.model and importlib.util.find_spec("vivavoce_voice") is None
+    names = {} if lacks_voice else dict(map(named_checkpoint, config.model or (None,)))
     checkpoints = {name: checkpoint for name, checkpoint in names.items() if checkpoint != FAKE_MODEL}
     return [
+        *([("model", tell_missing_voice)] if lacks_voice else []),
         *checks(engine_config, checkpoints, launches=launches),
         ("codecs", check_codecs),
         ("text", check_text),
@@ -151,6 +154,11 @@ def check_settings(flags: Mapping[str, Any]) -> tuple[Finding, ServerConfig, Eng
 def _wrong_settings(error: SettingError) -> Finding:
     mend = f"unset {error.variable}" if isinstance(error, UnknownVariable) else "vivavoce serve --help"
     return Finding("settings", "error", f"The server would not start: {error}. {DEFAULTS}", mend)
+
+
+def tell_missing_voice() -> list[Finding]:
+    text = "The shipped voice is not installed, and no --model is named."
+    return [Finding("model", "error", text, "pip install vivavoce-voice")]
 
 
 def check_codecs() -> list[Finding]:

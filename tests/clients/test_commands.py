@@ -66,7 +66,7 @@ def test_say_tells_why_its_server_did_not_come_up(
 def test_say_without_a_server_package_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("vivavoce_client.local_server.SERVER_MODULE", "not_installed_here")
+    monkeypatch.setattr("vivavoce_client.local_server.NEEDED_MODULES", ("json", "not_installed_here"))
     assert main(["say", "Hello."]) == 1
     assert "vivavoce-speech[server]" in capsys.readouterr().err
 
@@ -115,6 +115,27 @@ def test_a_command_that_is_not_installed_names_its_extra(
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
+
+
+def test_a_command_that_lacks_a_package_when_it_runs_names_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = ModuleNotFoundError("No module named 'not_installed_here'", name="not_installed_here.part")
+
+    def run(args: argparse.Namespace) -> int:
+        raise missing
+
+    module = types.ModuleType("a_command")
+    module.__dict__.update(add_arguments=lambda parser: None, run=run)
+    monkeypatch.setitem(sys.modules, "a_command", module)
+    install_entry_point(monkeypatch, "a_command")
+    assert main(["serve"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "pip install 'vivavoce-speech[server]'" in told
+    missing.name = "json.no_such_part"
+    with pytest.raises(ModuleNotFoundError):
+        main(["serve"])
 
 
 def test_every_command_of_the_project_has_a_line_of_help(capsys: pytest.CaptureFixture[str]) -> None:

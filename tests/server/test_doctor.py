@@ -342,3 +342,13 @@ def test_every_check_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     names = {name for name, _ in checks}
     assert names == {"system", "card", "runner", "kernels", "model", "rows", "codecs", "text", "voices", "port", "keys"}
+
+
+def test_a_missing_voice_is_an_error_with_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vivavoce_voice", None)  # as if it were not installed
+    names = [name for name, _ in doctor.all_checks(ServerConfig(), EngineConfig(device="cpu"), launches=False)]
+    assert names[0] == "model"
+    assert doctor.tell_missing_voice()[0].mend == "pip install vivavoce-voice"
+    named = ServerConfig(model=("fake",))
+    others = [name for name, _ in doctor.all_checks(named, EngineConfig(device="cpu"), launches=False)]
+    assert len(others) == len(names) - 1
