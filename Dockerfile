@@ -17,7 +17,7 @@ COPY constraints.txt pyproject.toml ./
 RUN python -c "import tomllib; \
     project = tomllib.load(open('pyproject.toml', 'rb'))['project']; extras = project['optional-dependencies']; \
     lines = project['dependencies'] + extras['engine'] + extras['server']; \
-    print(*(line for line in lines if not line.startswith(project['name'])), sep='\n')" > requirements.txt
+    print(*(line for line in lines if not line.startswith('vivavoce-')), sep='\n')" > requirements.txt
 
 FROM build AS third-party-cpu
 # A page or a folder that lists wheels of torch for a CPU.
@@ -43,7 +43,7 @@ COPY text text
 COPY clients clients
 COPY voice voice
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/vivavoce/bin/python install --no-deps --root /ours .
+    pip --python /opt/vivavoce/bin/python install --no-deps --root /ours ./voice .
 
 # ---- what runs -----------------------------------------------------------------------------------------------------
 FROM ${PYTHON_IMAGE} AS runtime

@@ -174,12 +174,12 @@ test-ray: $(VENV)-ray/.done
 	RAY_USAGE_STATS_ENABLED=0 PATH="$(abspath $(VENV)-ray/bin):$$PATH" PYTHONPATH=deploy/ray:. \
 	  $(VENV)-ray/bin/python -m pytest -W default tests/ray
 
-$(VENV)-ray/.done: deploy/ray/requirements.txt constraints.txt pyproject.toml
+$(VENV)-ray/.done: deploy/ray/requirements.txt constraints.txt pyproject.toml voice/pyproject.toml
 	$(PYTHON) -m venv $(VENV)-ray
 	$(VENV)-ray/bin/python -m pip install --disable-pip-version-check -q --retries 1 -c constraints.txt $(TORCH) \
 	  --extra-index-url https://download.pytorch.org/whl/cpu
 	$(VENV)-ray/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt \
-	  -e '.[server]' -r $< pytest pytest-asyncio
+	  -e ./voice -e '.[server]' -r $< pytest pytest-asyncio
 	@touch $@
 
 .PHONY: node
@@ -215,15 +215,18 @@ $(VENV)/.torch: constraints.txt
 	fi
 	@touch $@
 
-$(VENV)/.server: $(VENV)/.torch pyproject.toml
-	$(PIP) -e '.[server]'
+# The voice is a distribution of its own, and named beside: pip would look for it in the index otherwise.
+VOICE := -e ./voice
+
+$(VENV)/.server: $(VENV)/.torch pyproject.toml voice/pyproject.toml
+	$(PIP) $(VOICE) -e '.[server]'
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.torch pyproject.toml
-	$(PIP) -e '.[dev]'
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml voice/pyproject.toml
+	$(PIP) $(VOICE) -e '.[dev]'
 	@touch $@
 
 $(VENV)/.eval: $(VENV)/.dev
-	$(PIP) -e '.[dev,eval]'
+	$(PIP) $(VOICE) -e '.[dev,eval]'
 	$(PIP) --no-deps Resemblyzer
 	@touch $@

@@ -16,6 +16,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("cuda_wheels.json")
+VOICE = "vivavoce-voice"  # the project's own, in voice/
 MACHINES = ("x86_64", "aarch64")
 # NVIDIA's table "CUDA Toolkit and Corresponding Driver Versions", for Linux, by CUDA's major and minor version.
 LEAST_DRIVERS = {"13.0": "580.65.06"}
@@ -72,7 +73,7 @@ def pins(python: str, machine: str) -> dict[str, Version]:
 
 
 def requirements(extra: str) -> Iterator[Requirement]:
-    """Requirements of the project with an extra, other extras of the project spelled out."""
+    """Requirements of the project with an extra, other extras of the project spelled out, without its own voice."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for line in project["dependencies"]:
         yield Requirement(line)
@@ -81,7 +82,7 @@ def requirements(extra: str) -> Iterator[Requirement]:
         for line in map(Requirement, project["optional-dependencies"][name]):
             if line.name == project["name"]:
                 waiting += line.extras
-            else:
+            elif line.name != VOICE:
                 yield line
 
 

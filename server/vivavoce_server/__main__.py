@@ -1,13 +1,14 @@
 """python -m vivavoce_server: the same as `vivavoce serve`."""
 
-import argparse
 import sys
+
+from vivavoce_client.arguments import Parser
 
 from vivavoce_server import cli
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m vivavoce_server", description=cli.__doc__)
+    parser = Parser(prog="python -m vivavoce_server", description=cli.__doc__)
     cli.add_arguments(parser)
     return cli.run(parser.parse_args())
 

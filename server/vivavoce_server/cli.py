@@ -1,4 +1,4 @@
-"""Serve a speech model over HTTP. Each flag is also an environment variable: --max-streams is VIVAVOCE_MAX_STREAMS."""
+"""Serve a speech model over HTTP."""
 
 import argparse
 import logging
@@ -11,24 +11,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from fastapi import FastAPI
+from vivavoce_client.arguments import Switch
 from vivavoce_engine import EngineError, SpeechEngine, freeze_gc
 
 from vivavoce_server.accepting import raise_descriptor_limit
 from vivavoce_server.access import Keyring, load_keyring
 from vivavoce_server.app import create_app
-from vivavoce_server.config import ServerConfig, explain, load_settings, setting_help
+from vivavoce_server.config import ServerConfig, Settings, load_settings, setting_help
 from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import open_engines
 from vivavoce_server.listeners import bind
 from vivavoce_server.logs import log_to_stderr
 from vivavoce_server.reading import warm_up
 from vivavoce_server.server_names import is_loopback
+from vivavoce_server.setting_groups import grouped
+from vivavoce_server.setting_sources import flag_of
+from vivavoce_server.setting_texts import is_switch, metavar
 from vivavoce_server.sighup import SighupHandler
 from vivavoce_server.wyoming import WyomingServer
 from vivavoce_server.wyoming_announcement import Announcement, check_announcement
 
 log = logging.getLogger(__name__)
 
+EPILOG = """\
+Each option is also an environment variable, such as VIVAVOCE_MAX_STREAMS, and a line of the file that --config names,
+such as max-streams = 16. The command line comes first, then the environment, then the file. Defaults are in brackets.
+"""
 PROGRESS_EVERY_S = 5.0
 USAGE_ERROR, FAILURE = 2, 1
 INTERRUPTED = 130
@@ -36,24 +44,38 @@ INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds one flag for each setting."""
-    for name, help_text in setting_help().items():
-        flag = "--" + name.replace("_", "-")
-        action = "append" if name == "model" else "store"
-        parser.add_argument(flag, dest=name, default=None, action=action, help=help_text.replace("%", "%%"))
+    """Adds one option for each setting, in groups."""
+    parser.usage = "%(prog)s [OPTIONS]"
+    parser.epilog = parser.epilog or EPILOG
+    texts = setting_help()
+    for title, names in grouped(Settings.model_fields).items():
+        group = parser.add_argument_group(title)
+        for name in names:
+            field, help_text = Settings.model_fields[name], texts[name].replace("%", "%%")
+            if is_switch(field):
+                group.add_argument(flag_of(name), dest=name, default=None, action=Switch, help=help_text)
+            else:
+                action = "append" if name == "model" else "store"
+                group.add_argument(
+                    flag_of(name), dest=name, action=action, metavar=metavar(name, field), help=help_text
+                )
+
+
+def given_flags(args: argparse.Namespace) -> dict[str, object]:
+    """The settings that the command line gives."""
+    return {name: value for name in Settings.model_fields if (value := getattr(args, name)) is not None}
 
 
 def run(args: argparse.Namespace) -> int:
     """Loads and warms up the models, serves until SIGTERM or SIGINT, then drains. Returns the exit status."""
     sighup = SighupHandler()
     raise_descriptor_limit()
-    flags = {name: getattr(args, name) for name in setting_help() if getattr(args, name) is not None}
     try:
-        config, engine_config = load_settings(flags)
+        config, engine_config = load_settings(given_flags(args))
         keyring = load_keyring(config)  # reports invalid keys before the model loads
         check_announcement(config)
     except ValueError as error:
-        print(f"vivavoce: {explain(error)}", file=sys.stderr)
+        print(f"vivavoce: {error}", file=sys.stderr)
         return USAGE_ERROR
     log_to_stderr(config.log_level, as_json=config.log_format == "json")
     log.info("settings: %s %s", config, engine_config)

@@ -1,16 +1,13 @@
 """Settings of the server, each with its default and unit. The engine's settings are in EngineConfig.
 
-`Settings` combines both in one flat namespace. It reads VIVAVOCE_* variables; command-line flags override them.
+`Settings` combines both in one flat namespace. `load_settings` reads them from the command line, VIVAVOCE_* variables
+and a TOML file.
 """
 
-import ast
-import inspect
-import os
-import textwrap
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -22,14 +19,25 @@ from pydantic import (
     ValidationError,
     create_model,
 )
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+from pydantic_core.core_schema import ErrorType
+from vivavoce_client.arguments import near_match
 from vivavoce_engine import EngineConfig
 
 from vivavoce_server.fetch_hosts import checked_hosts
 from vivavoce_server.server_names import checked_names
+from vivavoce_server.setting_sources import Given, SettingError, flag_of, gather
+from vivavoce_server.setting_texts import (
+    attribute_docs,
+    choices_of,
+    default_text,
+    description,
+    is_number,
+    is_optional,
+)
 from vivavoce_server.stage_names import StageSetting
 
-ENV_PREFIX = "VIVAVOCE_"
 LeadingSilenceChoice = Literal["trim", "keep"]
 MAX_WAIT_S = 86_400.0
 """Upper limit of `max_wait_s` and of the x-request-timeout header, in seconds."""
@@ -37,10 +45,12 @@ MAX_TEXT_CHARS = 2**20
 """Upper limit of `max_input_chars`."""
 MAX_BATCH_ITEMS = 1024
 """Upper limit of `max_batch_items`."""
-CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
-"""Variables that the client reads. Client and server may share an environment."""
-ENGINE_VARIABLES = frozenset({"VIVAVOCE_CARD"})
-"""Variables that the engine reads itself: no settings of a server, but means of proof."""
+MAX_WORKERS = 256
+"""Upper limit of `workers`."""
+MAX_TOLD_CHARS = 400
+"""Most characters of what is wrong with a value."""
+PYDANTIC_ERRORS = frozenset(get_args(ErrorType))
+"""Errors whose words are pydantic's. Others are those of our own checks."""
 
 
 def _split_commas(value: object) -> object:
@@ -55,12 +65,11 @@ def _checked_aliases(entries: tuple[str, ...]) -> tuple[str, ...]:
     return entries
 
 
-# NoDecode: an environment variable holds the list as text, not as JSON.
-CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas)]
-HostList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas), AfterValidator(checked_hosts)]
-NameList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas), AfterValidator(checked_names)]
-AliasList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_commas), AfterValidator(_checked_aliases)]
-SecretList = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_commas)]
+CommaList = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
+HostList = Annotated[tuple[str, ...], BeforeValidator(_split_commas), AfterValidator(checked_hosts)]
+NameList = Annotated[tuple[str, ...], BeforeValidator(_split_commas), AfterValidator(checked_names)]
+AliasList = Annotated[tuple[str, ...], BeforeValidator(_split_commas), AfterValidator(_checked_aliases)]
+SecretList = Annotated[tuple[SecretStr, ...], BeforeValidator(_split_commas)]
 
 
 class ServerConfig(BaseModel):
@@ -68,13 +77,13 @@ class ServerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    host: str = "127.0.0.1"
+    host: str = Field(default="127.0.0.1", min_length=1)
     """Address to listen on. 0.0.0.0 means every interface."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on. 0 selects a free one."""
     wyoming_port: int = Field(default=0, ge=0, le=65535)
     """Port for the Wyoming protocol, by which Home Assistant finds a voice; its usual one is 10200. 0 turns it off."""
-    wyoming_host: str = "127.0.0.1"
+    wyoming_host: str = Field(default="127.0.0.1", min_length=1)
     """Address to listen on for the Wyoming protocol. It has no keys: everybody who reaches it may speak."""
     wyoming_zeroconf: bool = False
     """Announce the Wyoming port by mDNS, so that Home Assistant finds it by itself. It needs the package zeroconf (the
@@ -88,7 +97,7 @@ class ServerConfig(BaseModel):
     """Time of loading: `start` loads all models before the server is ready, `on-demand` each at its first request."""
     model_ttl_s: float = Field(default=600.0, gt=0)
     """Seconds without use after which a model that was loaded on demand is unloaded."""
-    workers: int = Field(default=1, gt=0)
+    workers: int = Field(default=1, gt=0, le=MAX_WORKERS)
     """Processes per model. They share its requests. Useful on a CPU with more cores than one process can use."""
     max_input_chars: int = Field(default=4096, gt=0, le=MAX_TEXT_CHARS)
     """Maximum length of a request's `input`, in characters."""
@@ -159,89 +168,105 @@ class ServerConfig(BaseModel):
     """Seconds that running speech may continue after SIGTERM."""
     address_file: Path | None = None
     """File that receives the server's URL once the server is ready. Useful with port 0."""
+    config: Path | None = None
+    """TOML file of settings, under the names of the options without their dashes: port = 8000. The environment and the
+    command line come before it."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest severity that is logged."""
     log_format: Literal["text", "json"] = "text"
     """Format of log lines: `text` for people, `json` for machines."""
 
 
-class UnknownVariable(ValueError):
-    """The environment contains a VIVAVOCE_* variable that is not a setting, most likely a typing error."""
-
-    def __init__(self, variable: str) -> None:
-        super().__init__(f"the environment variable {variable} is not a setting of Vivavoce")
-        self.variable = variable
-
-
-class _EnvironmentSettings(BaseSettings):
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid")
-
-
 def _number_or_auto(value: object) -> object:
-    if not isinstance(value, str) or value == "auto":
-        return value
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError(f"must be a whole number above 0, or auto; not {value!r}") from None
+    """Reads a number or `auto`. pydantic would report an error for each member of a union."""
+    if isinstance(value, str) and value != "auto":
+        value = int(value)
+    if isinstance(value, bool) or (isinstance(value, int) and value <= 0) or not isinstance(value, int | str):
+        raise ValueError
+    return value
 
 
 def _parsed(kind: object) -> object:
-    """The type of one of the engine's settings. pydantic would report an error for each member of a union."""
-    return Annotated[kind, BeforeValidator(_number_or_auto)] if kind == int | Literal["auto"] else kind
+    """The type of one of the engine's settings, whose numbers are above 0."""
+    if kind == int | Literal["auto"]:
+        return Annotated[Annotated[int, Field(gt=0)] | Literal["auto"], BeforeValidator(_number_or_auto)]
+    return Annotated[kind, Field(gt=0)] if kind in (int, float) else kind
 
 
-def _settings_type() -> type[BaseSettings]:
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+def _settings_type() -> type[BaseModel]:
     server = {name: (field.annotation, field) for name, field in ServerConfig.model_fields.items()}
     engine = {field.name: (_parsed(field.type), field.default) for field in fields(EngineConfig)}
     assert not server.keys() & engine.keys(), "one flat namespace of flags and variables"
     definitions: dict[str, Any] = {**server, **engine}
-    return create_model("Settings", __base__=_EnvironmentSettings, **definitions)
+    return create_model("Settings", __base__=_Strict, **definitions)
 
 
 Settings = _settings_type()
 
 
 def load_settings(flags: Mapping[str, Any]) -> tuple[ServerConfig, EngineConfig]:
-    """Reads the settings: flags override environment variables, which override defaults.
+    """Reads the settings: flags override environment variables, which override the file, which overrides defaults.
 
     Raises:
-        ValueError: a value is invalid (pydantic's ValidationError), or a variable is unknown.
+        SettingError: a value is invalid, or the name of a setting is unknown.
     """
-    for name in os.environ:
-        setting = name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
-        if name.startswith(ENV_PREFIX) and not setting and name not in CLIENT_VARIABLES | ENGINE_VARIABLES:
-            raise UnknownVariable(name)
-    values = dict(Settings(**flags))
-    engine = EngineConfig(**{field.name: values.pop(field.name) for field in fields(EngineConfig)})
-    return ServerConfig(**values), engine
+    given = gather(flags, Settings.model_fields)
+    values = {name: _cleaned(name, each) for name, each in given.items()}
+    try:
+        settings = dict(Settings(**values))
+        engine = EngineConfig(**{field.name: settings.pop(field.name) for field in fields(EngineConfig)})
+        return ServerConfig(**settings), engine
+    except ValidationError as error:
+        faults = {str(fault["loc"][0]): fault for fault in reversed(error.errors(include_url=False))}
+        lines = [_told(given[name], Settings.model_fields[name], fault) for name, fault in reversed(faults.items())]
+        raise SettingError("; ".join(lines)) from None
+    except ValueError as error:  # the engine's own, which begins with the setting's name
+        name, _, rest = str(error).partition(" ")
+        place = given[name].place if name in given else flag_of(name) if name in Settings.model_fields else name
+        raise SettingError(f"{place} {_cut(rest)}") from None
 
 
-def explain(error: ValueError) -> str:
-    """An error of `load_settings` in one line that names each setting at fault, without a dot at its end.
+def _cleaned(name: str, given: Given) -> object:
+    """A value for pydantic. An empty text stands for None where that is possible.
 
-    pydantic's own text takes several lines, and repeats the value, which may be a key.
+    Raises:
+        SettingError: the value could not be used in a path or an answer, or is a truth value in place of a number.
     """
-    if not isinstance(error, ValidationError):
-        return str(error)
-    faults = error.errors(include_input=False, include_url=False, include_context=False)
-    lines = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}" for fault in faults)
-    return "; ".join(lines)
+    field, value = Settings.model_fields[name], given.value
+    if isinstance(value, bool) and is_number(field):
+        raise SettingError(f"{given.place} must be {description(field)}")
+    for text in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(text, str) and ("\0" in text or not _is_unicode(text)):
+            raise SettingError(f"{given.place} has a character that cannot be used")
+    return None if value == "" and is_optional(field) else value
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes of another encoding, from the command line or the environment
+        return False
+    return True
+
+
+def _told(given: Given, field: FieldInfo, fault: ErrorDetails) -> str:
+    """The fault of a value, without the value, which may be a key. pydantic's words are for programmers."""
+    own_check = fault["type"] == "value_error" or fault["type"] not in PYDANTIC_ERRORS
+    if own_check and not is_number(field):
+        return f"{given.place}: {_cut(fault['msg'].removeprefix('Value error, '))}"
+    return f"{given.place} must be {description(field)}{near_match(str(given.value), choices_of(field))}"
+
+
+def _cut(text: str) -> str:
+    """A check's message, which may repeat a value of any length."""
+    return text if len(text) <= MAX_TOLD_CHARS else f"{text[:MAX_TOLD_CHARS]}..."
 
 
 def setting_help() -> dict[str, str]:
     """Maps each setting to its docstring and default, for the command line's help."""
-    docs = {**_attribute_docs(ServerConfig), **_attribute_docs(EngineConfig)}
-    return {name: f"{docs[name]} [{field.default}]" for name, field in Settings.model_fields.items()}
-
-
-def _attribute_docs(cls: type) -> dict[str, str]:
-    """Maps each attribute of a class to the string below it. Python keeps these strings in the source only."""
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-    assert isinstance(tree, ast.ClassDef)
-    docs: dict[str, str] = {}
-    for attribute, below in zip(tree.body, tree.body[1:], strict=False):
-        match attribute, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
-                docs[name] = doc
-    return docs
+    docs = {**attribute_docs(ServerConfig), **attribute_docs(EngineConfig)}
+    return {name: docs[name] + default_text(field) for name, field in Settings.model_fields.items()}

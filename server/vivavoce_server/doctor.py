@@ -5,8 +5,8 @@ status 1 if a check found an error. No check can end it: one that raises or hang
 """
 
 import argparse
-import difflib
 import getpass
+import importlib.util
 import json
 import os
 import platform
@@ -32,18 +32,12 @@ from vivavoce_text import missing_packages
 
 from vivavoce_server.access import read_keys
 from vivavoce_server.cli import add_arguments as add_serve_arguments
-from vivavoce_server.config import (
-    ENV_PREFIX,
-    ServerConfig,
-    Settings,
-    UnknownVariable,
-    explain,
-    load_settings,
-    setting_help,
-)
+from vivavoce_server.cli import given_flags
+from vivavoce_server.config import ServerConfig, load_settings
 from vivavoce_server.engines import FAKE_MODEL, default_voices_dir, split_entry
 from vivavoce_server.formats import FORMATS, AudioFormat
 from vivavoce_server.listeners import bind
+from vivavoce_server.setting_sources import ENV_PREFIX, SettingError, UnknownVariable
 
 Check = Callable[[], list[Finding]]
 
@@ -79,8 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs all checks and prints their findings. Returns 1 if there is an error among them."""
-    flags = {name: getattr(args, name) for name in setting_help() if getattr(args, name) is not None}
-    findings = examine(flags, launches=args.launches)
+    findings = examine(given_flags(args), launches=args.launches)
     if args.json:
         print(json.dumps(document(findings), ensure_ascii=False, indent=1))
     else:
@@ -101,9 +94,11 @@ def examine(flags: Mapping[str, Any], *, launches: bool) -> list[Finding]:
 
 def all_checks(config: ServerConfig, engine_config: EngineConfig, *, launches: bool) -> list[tuple[str, Check]]:
     """Pairs (name, check), in the order in which their findings should be read."""
-    names = dict(map(named_checkpoint, config.model or (None,)))
+    lacks_voice = not config.model and importlib.util.find_spec("vivavoce_voice") is None
+    names = {} if lacks_voice else dict(map(named_checkpoint, config.model or (None,)))
     checkpoints = {name: checkpoint for name, checkpoint in names.items() if checkpoint != FAKE_MODEL}
     return [
+        *([("model", tell_missing_voice)] if lacks_voice else []),
         *checks(engine_config, checkpoints, launches=launches),
         ("codecs", check_codecs),
         ("text", check_text),
@@ -149,24 +144,21 @@ def check_settings(flags: Mapping[str, Any]) -> tuple[Finding, ServerConfig, Eng
     """The settings from flags and environment. If they are wrong, the other checks go on with the defaults."""
     try:
         config, engine_config = load_settings(flags)
-    except ValueError as error:
+    except SettingError as error:
         return _wrong_settings(error), ServerConfig(), EngineConfig()
     names = sorted(name for name in os.environ if name.startswith(ENV_PREFIX))
     told = f"The settings are right; of the environment: {', '.join(names)}." if names else "The settings are right."
     return Finding("settings", "ok", told), config, engine_config
 
 
-def _wrong_settings(error: ValueError) -> Finding:
-    if isinstance(error, UnknownVariable):
-        text = f"The server would not start: {error}.{_similar(error.variable)} {DEFAULTS}"
-        return Finding("settings", "error", text, f"unset {error.variable}")
-    text = f"The server would not start: {explain(error)}. {DEFAULTS}"
-    return Finding("settings", "error", text, "vivavoce serve --help")
+def _wrong_settings(error: SettingError) -> Finding:
+    mend = f"unset {error.variable}" if isinstance(error, UnknownVariable) else "vivavoce serve --help"
+    return Finding("settings", "error", f"The server would not start: {error}. {DEFAULTS}", mend)
 
 
-def _similar(variable: str) -> str:
-    known = [ENV_PREFIX + name.upper() for name in Settings.model_fields]
-    return "".join(f" {name} is one." for name in difflib.get_close_matches(variable, known, n=1))
+def tell_missing_voice() -> list[Finding]:
+    text = "The shipped voice is not installed, and no --model is named."
+    return [Finding("model", "error", text, "pip install vivavoce-voice")]
 
 
 def check_codecs() -> list[Finding]:

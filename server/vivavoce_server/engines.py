@@ -66,8 +66,11 @@ def read_named_model(checkpoint: str | None, config: EngineConfig) -> Model:
     if checkpoint == FAKE_MODEL:
         return fake_model()
     if checkpoint is None:
-        import vivavoce_voice
-
+        try:
+            import vivavoce_voice
+        except ModuleNotFoundError:
+            message = "the shipped voice is not installed: pip install vivavoce-voice, or name a checkpoint by --model"
+            raise CheckpointError(message) from None
         return read_model(str(vivavoce_voice.CHECKPOINT), config, vivavoce_voice.NAME)
     warn_if_not_intelligible(Path(checkpoint))
     return read_model(checkpoint, config)

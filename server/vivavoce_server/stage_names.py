@@ -5,7 +5,6 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
-from pydantic_settings import NoDecode
 from vivavoce_text import STAGES, Stage
 
 from vivavoce_server.errors import SHOWN_CHARS
@@ -72,6 +71,6 @@ def _parsed(value: object) -> object:
 
 
 StageSetting = Annotated[
-    bool | tuple[StageName, ...] | Literal["checkpoint"], NoDecode, BeforeValidator(_parsed), PlainSerializer(str)
+    bool | tuple[StageName, ...] | Literal["checkpoint"], BeforeValidator(_parsed), PlainSerializer(str)
 ]
 """An operator's choice for requests that make none: `checkpoint`, all stages, none, or the named ones."""

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from vivavoce_client import __main__ as command_line
 from vivavoce_client.__main__ import main
+from vivavoce_client.arguments import Parser, Switch, package_version
 from vivavoce_engine.fake_runner import tone
 
 from tests.support.live_server import LiveServer, live_server
@@ -65,7 +66,7 @@ def test_say_tells_why_its_server_did_not_come_up(
 def test_say_without_a_server_package_names_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("vivavoce_client.local_server.SERVER_MODULE", "not_installed_here")
+    monkeypatch.setattr("vivavoce_client.local_server.NEEDED_MODULES", ("json", "not_installed_here"))
     assert main(["say", "Hello."]) == 1
     assert "vivavoce-speech[server]" in capsys.readouterr().err
 
@@ -116,6 +117,27 @@ def test_a_command_that_is_not_installed_names_its_extra(
     assert ended.value.code == 0
 
 
+def test_a_command_that_lacks_a_package_when_it_runs_names_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = ModuleNotFoundError("No module named 'not_installed_here'", name="not_installed_here.part")
+
+    def run(args: argparse.Namespace) -> int:
+        raise missing
+
+    module = types.ModuleType("a_command")
+    module.__dict__.update(add_arguments=lambda parser: None, run=run)
+    monkeypatch.setitem(sys.modules, "a_command", module)
+    install_entry_point(monkeypatch, "a_command")
+    assert main(["serve"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "pip install 'vivavoce-speech[server]'" in told
+    missing.name = "json.no_such_part"
+    with pytest.raises(ModuleNotFoundError):
+        main(["serve"])
+
+
 def test_every_command_of_the_project_has_a_line_of_help(capsys: pytest.CaptureFixture[str]) -> None:
     groups = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
     assert command_line.HELP.keys() == groups["vivavoce.commands"].keys() | groups["vivavoce.bench"].keys()
@@ -125,3 +147,81 @@ def test_every_command_of_the_project_has_a_line_of_help(capsys: pytest.CaptureF
     for kind in groups["vivavoce.bench"]:
         assert f"{kind} " in shown
         assert command_line.HELP[kind] in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sya", "Hi"], "vivavoce: there is no command 'sya' among say, text, voices, bench, "),
+        (["sya", "Hi"], "; did you mean say?"),
+        (["voices", "lits"], "there is no command 'lits' among list, add, blend, delete; did you mean list?"),
+        (["bench", "laod"], "; did you mean load?"),
+        (["say", "Hi", "--sped", "2"], "vivavoce say: there is no option --sped; did you mean --speed?"),
+        (["say", "Hi", "--spee=2"], "vivavoce say: there is no option --spee; did you mean --speed?"),
+        (["say", "Hi", "--zzzzzz"], "vivavoce say: there is no option --zzzzzz; vivavoce say --help lists all"),
+        (["say", "Hi", "there"], "vivavoce say: there is nothing to do with 'there'"),
+        (["say", "Hi", "--format", "mp4"], "--format: there is no choice 'mp4' among aac, flac, "),
+        (["say"], "vivavoce say: the following arguments are required: text"),
+        (["say", "Hi", "--speed", "fast"], "vivavoce say: argument --speed: invalid float value: 'fast'"),
+        (["voices", "add", "me", "--cosent", "x"], "--consent"),
+        (["serve", "--prot", "1"], "vivavoce serve: there is no option --prot; did you mean --port?"),
+        (["doctor", "--josn"], "vivavoce doctor: there is no option --josn; did you mean --json?"),
+        ([], "vivavoce: the following arguments are required: COMMAND"),
+    ],
+)  # fmt: skip
+def test_a_typing_error_is_told_in_a_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command", ["", "say", "text", "voices", "voices add", "bench", "bench load", "serve", "doctor", "eval"]
+)
+def test_every_command_tells_its_version(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), "--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"vivavoce {package_version()}\n"
+
+
+def test_the_help_of_serve_has_groups_choices_and_defaults(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    shown = capsys.readouterr().out
+    for line in (
+        "usage: vivavoce serve [OPTIONS]",
+        "network:",
+        "  --eager, --no-eager ",
+        "  --runner {auto,triton,torch}",
+        "  --port N              Port to listen on. 0 selects a free one. [8000]",
+        "  --stall-s SECONDS ",
+    ):
+        assert f"\n{line}" in f"\n{shown}"
+    assert "[()]" not in shown
+    assert "[None]" not in shown
+    assert "other settings" not in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ([], None),
+        (["--eager"], "true"),
+        (["--no-eager"], "false"),
+        (["--eager", "false"], "false"),
+        (["--eager=off", "--port", "1"], "off"),
+        (["--eager", "--port", "1"], "true"),
+    ],
+)
+def test_a_switch_takes_a_word_or_none(words: list[str], value: str | None) -> None:
+    parser = Parser()
+    parser.add_argument("--eager", action=Switch)
+    parser.add_argument("--port")
+    assert parser.parse_args(words).eager == value

@@ -10,8 +10,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from prometheus_client import generate_latest
 from vivavoce_server import ServerConfig
-from vivavoce_server.config import ENV_PREFIX, Settings, load_settings
+from vivavoce_server.config import Settings, load_settings
 from vivavoce_server.service import Service
+from vivavoce_server.setting_sources import ENV_PREFIX
 
 from tests.support.deploy_tools import RENDER_CHART, needs_tools, tool
 from tests.support.live_server import fake_engine

@@ -46,7 +46,7 @@ def install(folder: Path, nvidia_smi: str) -> tuple[str, list[str]]:
 def test_without_a_card_torch_is_the_cpus(tmp_path: Path, nvidia_smi: str) -> None:
     said, (torch, server) = install(tmp_path, nvidia_smi)
     assert torch.endswith(f"--retries 1 {CPU_INDEX} {TORCH}")
-    assert server.endswith("-e .[server]")
+    assert server.endswith("-e ./voice -e .[server]")
     assert said == f"no NVIDIA card: installing {TORCH} for the CPU\n"
 
 
@@ -55,7 +55,7 @@ def test_beside_a_card_torch_is_that_of_the_index(tmp_path: Path, drivers: str) 
     said, (torch, server) = install(tmp_path, f"printf '{drivers}\\n'")
     assert torch.endswith(f"-c constraints.txt {TORCH}")
     assert "index" not in torch
-    assert server.endswith("-c constraints.txt -e .[server]")
+    assert server.endswith("-c constraints.txt -e ./voice -e .[server]")
     assert said == f"NVIDIA card found: installing {TORCH} for CUDA\n"
 
 

@@ -110,13 +110,17 @@ def test_a_taken_port_is_told_before_the_model_loads(flags: tuple[str, ...]) -> 
 @pytest.mark.parametrize(
     ("flags", "environment", "words"),
     [
-        (["--port", "many"], {}, "port"),
-        (["--max-streams", "1.5"], {}, "max_streams: must be a whole number above 0, or auto; not '1.5'"),
-        ([], {"VIVAVOCE_RUNNER": "vulkan"}, "runner: Input should be 'auto', 'triton' or 'torch'"),
+        (["--port", "many"], {}, "--port must be a whole number from 0 to 65535"),
+        (["--max-streams", "1.5"], {}, "--max-streams must be a whole number above 0, or auto"),
+        ([], {"VIVAVOCE_RUNNER": "vulkan"}, "VIVAVOCE_RUNNER must be one of auto, triton, torch"),
         ([], {"VIVAVOCE_PROT": "1"}, "VIVAVOCE_PROT"),
         (["--api-keys-file", "/nowhere/keys.toml"], {}, "/nowhere/keys.toml"),
         (["--api-keys", "same,same"], {}, "given twice"),
-        (["--wyoming-zeroconf", "true"], {}, "wyoming_zeroconf: there is no port to announce; set wyoming_port too"),
+        (["--prot", "1"], {}, "there is no option --prot; did you mean --port?"),
+        (["--no-eager", "x"], {}, "--no-eager takes no value, not 'x'"),
+        (["many"], {}, "there is nothing to do with 'many'"),
+        (["--config", "/nowhere.toml"], {}, "--config: /nowhere.toml cannot be read: No such file or directory"),
+        (["--wyoming-zeroconf"], {}, "wyoming_zeroconf: there is no port to announce; set wyoming_port too"),
     ],
 )
 def test_bad_settings_are_named(flags: list[str], environment: dict[str, str], words: str) -> None:

@@ -171,16 +171,16 @@ def test_an_unknown_variable_is_named_with_one_that_is_like_it(monkeypatch: pyte
     monkeypatch.setenv("VIVAVOCE_MAX_STREMS", "3")
     found, config, _ = check_settings({})
     assert (found.state, found.mend) == ("error", "unset VIVAVOCE_MAX_STREMS")
-    assert "VIVAVOCE_MAX_STREMS is not a setting of Vivavoce. VIVAVOCE_MAX_STREAMS is one." in found.text
+    assert "VIVAVOCE_MAX_STREMS is not a setting of Vivavoce; did you mean VIVAVOCE_MAX_STREAMS?" in found.text
     assert config == ServerConfig()
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("VIVAVOCE_PORT", KEY, "port: "),
-        ("VIVAVOCE_DEVICE", "rocm", "device must be auto, cpu, cuda or cuda:N"),
-        ("VIVAVOCE_MAX_STREAMS", "0", "max_streams"),
+        ("VIVAVOCE_PORT", KEY, "VIVAVOCE_PORT must be a whole number"),
+        ("VIVAVOCE_DEVICE", "rocm", "VIVAVOCE_DEVICE must be auto, cpu, cuda or cuda:N"),
+        ("VIVAVOCE_MAX_STREAMS", "0", "VIVAVOCE_MAX_STREAMS must be"),
     ],
 )
 def test_wrong_settings_are_named_without_their_values(
@@ -343,3 +343,13 @@ def test_every_check_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     names = {name for name, _ in checks}
     assert names == {"system", "card", "runner", "kernels", "model", "rows", "codecs", "text", "voices", "port", "keys"}
+
+
+def test_a_missing_voice_is_an_error_with_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vivavoce_voice", None)  # as if it were not installed
+    names = [name for name, _ in doctor.all_checks(ServerConfig(), EngineConfig(device="cpu"), launches=False)]
+    assert names[0] == "model"
+    assert doctor.tell_missing_voice()[0].mend == "pip install vivavoce-voice"
+    named = ServerConfig(model=("fake",))
+    others = [name for name, _ in doctor.all_checks(named, EngineConfig(device="cpu"), launches=False)]
+    assert len(others) == len(names) - 1

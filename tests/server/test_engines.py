@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+import sys
 from pathlib import Path
 
 import httpx
@@ -26,6 +27,12 @@ def test_the_command_serves_several_models(tmp_path: Path) -> None:
         form = {"name": "ada", "consent": "I agree.", "voice": "heart(1)+michael(1)"}
         assert httpx.post(f"{url}/v1/audio/voices", data=form).status_code == 200
     assert (tmp_path / "voices" / "ada.safetensors").exists()
+
+
+def test_a_missing_voice_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vivavoce_voice", None)  # as if it were not installed
+    with pytest.raises(CheckpointError, match=r"pip install vivavoce-voice, or name a checkpoint by --model$"):
+        open_engines(ServerConfig(max_voices=0), EngineConfig(device="cpu"))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 REQUIRE = "REQUIRE_PROGRAMS"
 MARK = "needs"
 BROUGHT_BY = {
+    "bash": "apt-get install bash",
     "caddy": "apt-get install caddy",
     "chromium": "apt-get install chromium",
     "curl": "apt-get install curl",

@@ -5,12 +5,14 @@ and of BENCH_GROUP for `vivavoce bench`. The value of such an entry point has th
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
-from vivavoce_client import say, text, voices
+from vivavoce_client import completions, say, text, voices
+from vivavoce_client.arguments import USAGE_ERROR, Parser
 from vivavoce_client.protocol import VivavoceError
 
 COMMAND_GROUP = "vivavoce.commands"
@@ -18,11 +20,11 @@ BENCH_GROUP = "vivavoce.bench"
 EXTRAS = {
     "card": "server",
     "doctor": "server",
-    "engine": "engine",
+    "engine": "server",
     "plan": "engine",
     "reading": "server",
     "serve": "server",
-    "steps": "engine",
+    "steps": "server",
 }
 """Command → the extra of vivavoce-speech that installs its imports. By default the extra has the command's name."""
 HELP = {
@@ -38,7 +40,7 @@ HELP = {
     "steps": "record step times on this machine, for `bench plan`",
 }
 """Command → its line in the list of commands, which shows it without importing the command."""
-USAGE_ERROR, FAILURE = 2, 1
+FAILURE = 1
 
 
 class Command(Protocol):
@@ -67,6 +69,13 @@ def main(argv: list[str] | None = None) -> int:
     except VivavoceError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
         return FAILURE
+    except ModuleNotFoundError as error:
+        # A command may import what it needs when it runs. A module of a package that is there is a fault of ours.
+        package = (error.name or "").partition(".")[0]
+        if not package or sys.modules.get(package) is not None or importlib.util.find_spec(package) is not None:
+            raise
+        print(f"vivavoce: {needs(getattr(args, 'bench', args.command), error)}", file=sys.stderr)
+        return USAGE_ERROR
     except KeyboardInterrupt:
         return FAILURE
     except BrokenPipeError:
@@ -76,9 +85,9 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
-def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
-    """Builds the parser for these arguments. Raises NotInstalled."""
-    parser = argparse.ArgumentParser(prog="vivavoce", description="Streaming speech of the Qwen3-TTS family")
+def build_parser(arguments: list[str] | None) -> Parser:
+    """Builds the parser for these arguments, or with None a parser of all that is installed. Raises NotInstalled."""
+    parser = Parser(prog="vivavoce", description="Streaming speech of the Qwen3-TTS family")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     say_parser = commands.add_parser("say", help="speak a text: play it, or write a file")
     say.add_say_arguments(say_parser)
@@ -91,33 +100,52 @@ def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
     voices_parser.set_defaults(run=voices.run)
     bench_parser = commands.add_parser("bench", help="measure a server, or the engine on this machine")
     kinds = bench_parser.add_subparsers(dest="bench", metavar="KIND", required=True)
-    add_installed(kinds, BENCH_GROUP, arguments[1:2] if arguments[:1] == ["bench"] else [])
-    add_installed(commands, COMMAND_GROUP, arguments[:1])
+    asked = None if arguments is None else arguments[:1]
+    add_installed(kinds, BENCH_GROUP, arguments[1:2] if arguments and asked == ["bench"] else asked and [])
+    completions_parser = commands.add_parser("completions", help="print a script by which a shell completes commands")
+    completions.add_arguments(completions_parser)
+    completions_parser.set_defaults(run=run_completions)
+    add_installed(commands, COMMAND_GROUP, asked)
     return parser
 
 
-def add_installed(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]", group: str, asked: list[str]
-) -> None:
-    """Adds the commands of a group's entry points. Imports only a requested one, because that may import torch."""
+def run_completions(args: argparse.Namespace) -> int:
+    """Prints the script of a shell, for all commands whose packages are installed."""
+    completions.print_script(build_parser(None), args.shell)
+    return 0
+
+
+def add_installed(commands: "argparse._SubParsersAction[Parser]", group: str, asked: list[str] | None) -> None:
+    """Adds the commands of a group's entry points. Imports only a requested one, because that may import torch.
+
+    With `asked` None it imports all that can be imported.
+    """
     for entry in entry_points(group=group):
         if entry.name in commands.choices:
             continue  # a package cannot replace a built-in command
         command_parser = commands.add_parser(entry.name, help=HELP.get(entry.name, "see its own --help"))
-        if asked == [entry.name]:
-            command = load_command(entry)
+        if asked is None or asked == [entry.name]:
+            try:
+                command = load_command(entry)
+            except NotInstalled:
+                if asked is None:
+                    continue
+                raise
             command.add_arguments(command_parser)
             command_parser.set_defaults(run=command.run)
+
+
+def needs(command: str, error: ImportError) -> str:
+    """The way to install a command whose import failed."""
+    extra = EXTRAS.get(command, command)
+    return f"`{command}` needs more than the client ({error}). Install it with: pip install 'vivavoce-speech[{extra}]'"
 
 
 def load_command(entry: EntryPoint) -> Command:
     try:
         command: Command = entry.load()
     except ImportError as error:
-        raise NotInstalled(
-            f"`{entry.name}` needs more than the client ({error}). "
-            f"Install it with: pip install 'vivavoce-speech[{EXTRAS.get(entry.name, entry.name)}]'"
-        ) from error
+        raise NotInstalled(needs(entry.name, error)) from error
     return command
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from vivavoce_client.protocol import VivavoceError
 
 SERVER_MODULE = "vivavoce_server"
+NEEDED_MODULES = (SERVER_MODULE, "fastapi", "uvicorn", "vivavoce_engine", "numpy")
+"""Modules without which no server starts. A bare install has the server's own, and not those of its extra."""
 POLL_S = 0.05
 STOP_S = 10.0
 
@@ -23,7 +25,7 @@ class NoLocalServer(VivavoceError):
 @contextmanager
 def local_server(model: str | None) -> Iterator[str]:
     """Starts a server on a free port, yields its URL once it is ready, and stops it at the end."""
-    if importlib.util.find_spec(SERVER_MODULE) is None:
+    if not all(map(importlib.util.find_spec, NEEDED_MODULES)):
         raise NoLocalServer(
             "there is no server to talk to: give --url, or install one with: pip install 'vivavoce-speech[server]'"
         )

@@ -115,11 +115,11 @@ class SpeechTimer:
 
 def say(args: argparse.Namespace) -> int:
     """Plays or writes the speech while it is made, and prints the time that it took."""
-    path = args.output or default_output()
-    audio_format = args.format or FORMAT_OF_SUFFIX.get(Path(path or "").suffix.lower(), "wav")
-    # A WAV file is written from PCM, because the sizes in its header are known only at the end.
-    wire_format = PCM if path is None or audio_format == "wav" else audio_format
     with connect(args) as client:
+        path = args.output or default_output()
+        audio_format = args.format or FORMAT_OF_SUFFIX.get(Path(path or "").suffix.lower(), "wav")
+        # A WAV file is written from PCM, because the sizes in its header are known only at the end.
+        wire_format = PCM if path is None or audio_format == "wav" else audio_format
         voice = args.voice or next((voice.id for voice in client.voices()), "alloy")
         options = speech_options(args, wire_format)
         if args.text == STANDARD:
