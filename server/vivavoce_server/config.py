@@ -39,6 +39,8 @@ MAX_BATCH_ITEMS = 1024
 """Upper limit of `max_batch_items`."""
 CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
 """Variables that the client reads. Client and server may share an environment."""
+BUILD_VARIABLES = frozenset({"VIVAVOCE_COMMIT"})
+"""Variables that a container's build sets."""
 ENGINE_VARIABLES = frozenset({"VIVAVOCE_CARD"})
 """Variables that the engine reads itself: no settings of a server, but means of proof."""
 
@@ -160,6 +162,9 @@ class ServerConfig(BaseModel):
     """Lowest severity that is logged."""
     log_format: Literal["text", "json"] = "text"
     """Format of log lines: `text` for people, `json` for machines."""
+    otlp_endpoint: str | None = None
+    """URL of an OpenTelemetry collector (OTLP over HTTP, for instance http://localhost:4318) that receives a span for
+    each request. It needs the extra `otel`. The default is the variable OTEL_EXPORTER_OTLP_ENDPOINT, or none."""
 
 
 class UnknownVariable(ValueError):
@@ -207,7 +212,11 @@ def load_settings(flags: Mapping[str, Any]) -> tuple[ServerConfig, EngineConfig]
     """
     for name in os.environ:
         setting = name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
-        if name.startswith(ENV_PREFIX) and not setting and name not in CLIENT_VARIABLES | ENGINE_VARIABLES:
+        if (
+            name.startswith(ENV_PREFIX)
+            and not setting
+            and name not in CLIENT_VARIABLES | BUILD_VARIABLES | ENGINE_VARIABLES
+        ):
             raise UnknownVariable(name)
     values = dict(Settings(**flags))
     engine = EngineConfig(**{field.name: values.pop(field.name) for field in fields(EngineConfig)})

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from vivavoce_server.errors import HTTP_CODES, SHOWN_CHARS, ApiError
+from vivavoce_server.request_lines import note_body
 
 MAX_VALUES = 2**17
 """Most values of a body, counted as commas. A batch of 32 embeddings has half as many."""
@@ -63,6 +64,7 @@ class JsonRoute(APIRoute):
                 _check_headers(request)
                 small = len(body) <= SMALL_BODY_BYTES
                 read.parsed = parse_json(body) if small else await asyncio.to_thread(parse_json, body)
+                note_body(read.parsed)
             return await handle(read)
 
         return with_json

@@ -7,7 +7,7 @@ from vivavoce_engine import SpeechEngine, UtteranceOptions
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import LeadingSilenceChoice
 from vivavoce_server.containers import SharedEncoder
-from vivavoce_server.jobs import prepare
+from vivavoce_server.jobs import prepare, voice_for_log
 from vivavoce_server.reading import TextPlan
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
@@ -27,6 +27,8 @@ class LivePlan:
     """Most characters that the model speaks as one utterance of its own; None for any number."""
     warnings: tuple[str, ...] = ()
     """Sentences that say what of the options is ignored."""
+    voice: str | None = None
+    """Name of the voice, for the log."""
     file: SharedEncoder | None = None
     """The file that all utterances share; None if each is a file of its own."""
 
@@ -53,4 +55,5 @@ async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
         leading_silence=job.leading_silence,
         max_part_chars=job.engine.info.max_utterance_chars,
         warnings=job.warnings,
+        voice=voice_for_log(job.request),
     )
