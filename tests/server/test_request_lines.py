@@ -3,7 +3,9 @@
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -26,6 +28,15 @@ BODY = {"input": "Hello there.", "voice": "heart", "response_format": "wav"}
 ME = {"User-Agent": "a client/1 (x)"}
 
 Line = Mapping[str, Any]
+
+
+OPERATIONS = Path(__file__).parents[2] / "deploy/OPERATIONS.md"
+
+
+def test_the_fields_are_documented_in_their_order() -> None:
+    section = OPERATIONS.read_text(encoding="utf-8").partition("\n## Logs\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert tuple(re.findall(r"`(\w+)`", " ".join(rows))) == FIELDS
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""All that a real server process prints, from its start to SIGTERM: one record a line, in UTC, without texts and keys."""
+"""All that a real server prints, from its start to SIGTERM: one record a line, in UTC, without texts and keys."""
 
 import asyncio
 import json
@@ -167,13 +167,13 @@ def run_server(folder: Path, form: str) -> tuple[str, str]:
         ask_over_http(url)
         asyncio.run(ask_over_sockets(url))
         asyncio.run(ask_wyoming(port))
-        wait_until(lambda: all(words in err.read_text() for words in FAULTS))
+        wait_until(lambda: all(words in err.read_text(errors="replace") for words in FAULTS))
         process.send_signal(signal.SIGTERM)
         assert process.wait(HUNG_S) == 0
     finally:
         process.kill()
         process.wait()
-    return out.read_text(), err.read_text()
+    return out.read_text(errors="replace"), err.read_text(errors="replace")
 
 
 def check_secrets(printed: str) -> None:

@@ -41,7 +41,7 @@ def cause(text: str) -> None:
         except ValueError as error:
             raise ExceptionGroup(text, [RuntimeError(text)]) from error
     if STRAY in text:
-        loop.create_task(stray())
+        loop.create_task(stray())  # noqa: RUF006  # it is to be forgotten
         loop.call_later(0.01, gc.collect)
     if THREAD in text:
         threading.Thread(target=fail, args=(text,)).start()
