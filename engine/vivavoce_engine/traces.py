@@ -18,9 +18,7 @@ def error_name(error: BaseException) -> str:
     if isinstance(error, OSError):
         return name if error.errno is None else f"{name}: [Errno {error.errno}] {os.strerror(error.errno)}"
     machine = kind.__module__.partition(".")[0] in ABOUT_MACHINES
-    if machine or (
-        isinstance(error, MemoryError | RuntimeError) and (is_out_of_memory(error) or is_device_lost(error))
-    ):
+    if machine or (isinstance(error, RuntimeError) and (is_out_of_memory(error) or is_device_lost(error))):
         return f"{name}: {str(error).partition(chr(10))[0][:MAX_MESSAGE_CHARS]}"
     return name
 
