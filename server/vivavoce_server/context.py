@@ -74,10 +74,7 @@ class RequestContextMiddleware:
                 serve = self._serve_socket if is_socket else self._serve_http
                 await serve(scope, receive, _named(send, name, line), line)
         finally:
-            # The path that the route was found by.
-            route = getattr(scope.get("route"), "path", None)
-            if isinstance(route, str):
-                line.span.set_attribute("http.route", route)
+            line.route = getattr(scope.get("route"), "path", None)
             line.end(logging.DEBUG if scope["path"] in POLLED_PATHS else logging.INFO)
             request_id.reset(token)
 

@@ -70,6 +70,8 @@ class RequestLine:
     tracer: Tracer = field(default_factory=NoOpTracer)
     parent: "RequestLine | None" = None
     moments: Moments = field(default_factory=Moments)
+    route: str | None = None
+    """Pattern of the route that the path was found by."""
     told: Throttle = field(default_factory=lambda: Throttle(log, logging.INFO))
     """Writes the errors of a connection that continues."""
     _children: dict[str, int] = field(default_factory=dict)
@@ -144,7 +146,7 @@ class RequestLine:
         if self.parent is not None:
             self._add_to_connection(self.parent)
         fields = self.written()
-        end_span(self.tracer, self.span, fields, self.moments)
+        end_span(self.tracer, self.span, fields, self.moments, self.route)
         status = fields.get("status", 0)
         if fields.get("outcome") in FAILED or (isinstance(status, int) and status == FAULT_STATUS):
             level = max(level, logging.WARNING)

@@ -73,8 +73,13 @@ def begin_span(
     return tracer.start_span(name, within, kind, start_time=started_ns)
 
 
-def end_span(tracer: Tracer, span: Span, fields: Mapping[str, object], moments: Moments) -> None:
-    """Ends a span with a line's fields as attributes, and gives it those of its queue, first audio and speech."""
+def end_span(
+    tracer: Tracer, span: Span, fields: Mapping[str, object], moments: Moments, route: str | None = None
+) -> None:
+    """Ends a span with a line's fields as attributes, and gives it those of its queue, first audio and speech.
+
+    `route` is the pattern that the path was found by.
+    """
     if not span.is_recording():
         return
     for name, value in fields.items():
@@ -87,7 +92,10 @@ def end_span(tracer: Tracer, span: Span, fields: Mapping[str, object], moments: 
         span.set_attribute("http.request.method", known)
         if known != method:
             span.set_attribute("http.request.method_original", method)
-        span.update_name("HTTP" if known != method else method)
+        kind = "HTTP" if known != method else method
+        span.update_name(kind if route is None else f"{kind} {route}")
+        if route is not None:
+            span.set_attribute("http.route", route)
     if "outcome" in fields:
         _describe_speech(span, fields)
     failed = isinstance(status, int) and status >= SERVER_FAULTS

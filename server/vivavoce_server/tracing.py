@@ -92,6 +92,8 @@ def _exporter(endpoint: str) -> "SpanExporter":
     url = urlsplit(endpoint)
     if url.scheme not in ("http", "https") or not url.hostname:
         raise ValueError("the endpoint is no http:// or https:// URL, such as http://localhost:4318")
+    if url.username is not None or url.query:
+        raise ValueError("the endpoint has no credentials and no query; OTEL_EXPORTER_OTLP_HEADERS takes a key")
     wanted = next(filter(None, (os.environ.get(name, "").strip() for name in PROTOCOLS)), PROTOCOL)
     if wanted != PROTOCOL:
         raise ValueError(f"this server speaks {PROTOCOL}, not {wanted[:40]!r}; collectors take it at port 4318")

@@ -41,7 +41,7 @@ def test_a_request_is_a_span_with_its_queue_first_audio_and_speech(caplog: pytes
             headers = {"traceparent": PARENT, "tracestate": "vendor=1", "User-Agent": "a-client/1"}
             answer = httpx.post(f"{server.url}{SPEECH}?api_key=hidden", json=BODY, headers=headers)
             assert answer.status_code == 200
-        [span] = collector.named("POST")
+        [span] = collector.named(f"POST {SPEECH}")
         found = attributes(span.attributes)
         children = {child.name: child for child in collector.children(span)}
         assert set(collector.paths) == {"/v1/traces"}
@@ -56,6 +56,7 @@ def test_a_request_is_a_span_with_its_queue_first_audio_and_speech(caplog: pytes
             "http.request.method": "POST",
             "http.response.status_code": 200,
             "url.path": SPEECH,
+            "http.route": SPEECH,
             "url.scheme": "http",
             "client.address": "127.0.0.1",
             "user_agent.original": "a-client/1",
@@ -88,7 +89,7 @@ def test_a_refusal_and_a_fault_are_told_apart() -> None:
             httpx.post(server.url + SPEECH, json={**BODY, "speed": 99})
             server.engine.submit = lambda request: (_ for _ in ()).throw(KeyError("x"))  # type: ignore[method-assign]
             httpx.post(server.url + SPEECH, json=BODY)
-        refused, fault = sorted(collector.named("POST"), key=lambda span: span.start_time_unix_nano)
+        refused, fault = sorted(collector.named(f"POST {SPEECH}"), key=lambda span: span.start_time_unix_nano)
     about = attributes(refused.attributes)
     assert (about["http.response.status_code"], about["error.type"], about["vivavoce.param"]) == (
         400,
@@ -109,13 +110,24 @@ async def test_an_utterance_is_a_child_of_its_connection() -> None:
                 await live.send("input.done")
                 await live.utterance()
         [utterance] = collector.named("text_to_speech fake")
-        [connection] = collector.named("GET")
+        [connection] = collector.named(f"GET {SPEECH}/stream")
         parts = {child.name for child in collector.children(utterance)}
     assert connection.trace_id.hex() == TRACE
     assert utterance.parent_span_id == connection.span_id
     assert attributes(connection.attributes)["http.response.status_code"] == 101
     assert attributes(utterance.attributes)["vivavoce.chars"] == len(TEXT)
     assert parts == {"queue", "first_audio", "speech"}
+
+
+def test_a_path_that_is_nowhere_gets_no_name_of_its_own() -> None:
+    with collecting() as collector:
+        with live_server(config=ServerConfig(otlp_endpoint=collector.url)) as server:
+            httpx.get(f"{server.url}/nothing")
+            httpx.request("BREW", f"{server.url}/nothing")
+        [get], [brew] = collector.named("GET"), collector.named("HTTP")
+    assert attributes(get.attributes)["url.path"] == "/nothing"
+    about = attributes(brew.attributes)
+    assert (about["http.request.method"], about["http.request.method_original"]) == ("_OTHER", "BREW")
 
 
 def test_a_collector_that_is_away_costs_no_request() -> None:
@@ -188,6 +200,14 @@ def test_the_endpoint(
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="otlp_endpoint: the endpoint is no http"):
         check_tracing(ServerConfig(otlp_endpoint=url))
+
+
+@pytest.mark.parametrize("url", ["http://a:sesame@b", "http://b?key=sesame"])
+def test_a_url_with_a_secret_is_refused(url: str) -> None:
+    # The settings are logged.
+    with pytest.raises(ValueError, match="OTEL_EXPORTER_OTLP_HEADERS") as caught:
+        check_tracing(ServerConfig(otlp_endpoint=url))
+    assert "sesame" not in str(caught.value)
 
 
 def test_without_the_extra_the_start_says_which_command_installs_it(
