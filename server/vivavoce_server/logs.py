@@ -132,6 +132,8 @@ def log_to_stderr(level: str, as_json: bool) -> None:
     logging.basicConfig(level=max(lowest, logging.WARNING), handlers=[handler], force=True)
     for package in OWN_PACKAGES:
         logging.getLogger(package).setLevel(lowest)
+    # A record that cannot be written would be printed, with its arguments. In JSON that is a record again, without end.
+    logging.raiseExceptions = False
     uvicorn = logging.getLogger("uvicorn.error")
     uvicorn.filters.clear()
     uvicorn.addFilter(lambda record: record.msg not in TOLD_BY_US)

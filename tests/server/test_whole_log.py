@@ -229,3 +229,13 @@ def test_a_level_leaves_the_rest_out(tmp_path: Path, level: str) -> None:
         _, err = process.communicate(timeout=HUNG_S)
     levels = {record["level"] for record in map(json.loads, err.splitlines()) if record["logger"] != "stderr"}
     assert levels <= {"WARNING", "ERROR"}
+
+
+def test_a_log_that_nobody_reads_costs_no_request(tmp_path: Path) -> None:
+    with serving(tmp_path, "--model", "fake", "--log-format", "json") as (process, url):
+        assert process.stderr is not None
+        process.stderr.close()
+        good = {"input": "Hello.", "voice": "heart"}
+        assert [httpx.post(url + SPEECH, json=good).status_code for _ in range(3)] == [200, 200, 200]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(HUNG_S) == 0
