@@ -53,7 +53,7 @@ def cause(text: str) -> None:
 
 def plant() -> None:
     """Makes requests and utterances cause the faults of their texts."""
-    prepare = vivavoce_server.http.prepare
+    prepare = vivavoce_server.http.prepare  # type: ignore[attr-defined]
     begin = vivavoce_server.live.session.LiveSession.append
 
     def faulty_prepare(request: Any, *args: Any) -> Any:
@@ -64,7 +64,7 @@ def plant() -> None:
         cause(text)
         begin(self, text)
 
-    vivavoce_server.http.prepare = faulty_prepare  # type: ignore[attr-defined]
+    vivavoce_server.http.prepare = faulty_prepare  # type: ignore[assignment,attr-defined]
     vivavoce_server.live.session.LiveSession.append = faulty_append  # type: ignore[method-assign]
 
 
