@@ -2,6 +2,7 @@
 #   docker build --target cpu  -t vivavoce:cpu .       torch without CUDA
 #   docker build --target cuda -t vivavoce:cuda .      torch with CUDA; run it with --gpus
 #   docker build --target sbom-cpu -o . .              writes vivavoce-cpu.cdx.json, what the image's Python holds
+# /health and /metrics tell the commit of a build with --build-arg COMMIT="$(git rev-parse HEAD)".
 # A build that must be the same for years names the image by digest: --build-arg PYTHON_IMAGE=python@sha256:...
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
@@ -16,7 +17,7 @@ RUN python -m venv --without-pip /opt/vivavoce
 COPY constraints.txt pyproject.toml ./
 RUN python -c "import tomllib; \
     project = tomllib.load(open('pyproject.toml', 'rb'))['project']; extras = project['optional-dependencies']; \
-    lines = project['dependencies'] + extras['engine'] + extras['server']; \
+    lines = project['dependencies'] + extras['engine'] + extras['server'] + extras['otel']; \
     print(*(line for line in lines if not line.startswith('vivavoce-')), sep='\n')" > requirements.txt
 
 FROM build AS third-party-cpu
@@ -74,11 +75,15 @@ ENV TRITON_CACHE_DIR=/cache/triton TORCHINDUCTOR_CACHE_DIR=/cache/inductor CUDA_
 FROM runtime-cuda AS cuda
 COPY --from=third-party-cuda /opt/vivavoce /opt/vivavoce
 COPY --from=ours /ours/ /
+ARG COMMIT=""
+ENV VIVAVOCE_COMMIT=$COMMIT
 USER 10001:10001
 
 FROM runtime AS cpu
 COPY --from=third-party-cpu /opt/vivavoce /opt/vivavoce
 COPY --from=ours /ours/ /
+ARG COMMIT=""
+ENV VIVAVOCE_COMMIT=$COMMIT
 USER 10001:10001
 
 # ---- bill of materials: CycloneDX, of the Python packages; `docker build --sbom=true` adds Debian's ------------------

@@ -45,6 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "vivavoce_engine.checkpoint",
         "vivavoce_engine.config",
         "vivavoce_engine.embeddings",
+        "vivavoce_engine.traces",
         "vivavoce_bench.listener",
         "voice_recipe",
     ),

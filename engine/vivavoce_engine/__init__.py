@@ -57,6 +57,7 @@ from vivavoce_engine.request import (
 )
 from vivavoce_engine.runtime import freeze_gc
 from vivavoce_engine.text.prompt import check_characters
+from vivavoce_engine.traces import error_name, format_trace
 from vivavoce_engine.voices.blends import MAX_CHARS as MAX_BLEND_CHARS
 from vivavoce_engine.voices.blends import MAX_PARTS as MAX_BLEND_PARTS
 from vivavoce_engine.voices.blends import MAX_WEIGHT as MAX_BLEND_WEIGHT
@@ -123,6 +124,8 @@ __all__ = [
     "collect",
     "draw_seed",
     "embedding_of",
+    "error_name",
+    "format_trace",
     "freeze_gc",
     "load_engine",
     "read_model",

@@ -27,6 +27,7 @@ from starlette.requests import HTTPConnection
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.context import client_address
 from vivavoce_server.errors import ApiError
+from vivavoce_server.request_lines import note
 
 ELEVENLABS_HEADER = "xi-api-key"
 FIRST_SPEECH_S, MIN_RETRY_S, MAX_RETRY_S = 1.0, 1.0, 60.0
@@ -190,6 +191,7 @@ class Keyring:
                 found = caller
         if found is None:
             raise _unknown_key()
+        note(key=found.name)
         return found
 
 

@@ -1,5 +1,6 @@
 """create_app: the server as an ASGI app. The caller creates, warms up and stops the engines."""
 
+import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Mapping
@@ -21,6 +22,7 @@ from vivavoce_server.live.handshake import refuse_unknown_paths
 from vivavoce_server.loop_watch import LoopWatch
 from vivavoce_server.methods import MethodsMiddleware
 from vivavoce_server.service import Service
+from vivavoce_server.tracing import open_tracing
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +47,13 @@ def create_app(
         description="Streaming speech of the Qwen3-TTS family",
         responses={"4XX": {"description": "The request is at fault", "model": errors.ErrorBody}},
         lifespan=_watched,
+        # FastAPI's own spans and records hold addresses with their queries, and messages of errors.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     for package, lack in missing_packages().items():
         log.warning("the package %s is missing: %s", package, lack)
     app.state.service = Service(engines, config)
+    app.state.tracing = open_tracing(config)
     app.state.keyring = load_keyring(config) if keyring is None else keyring
     documented = [Depends(BEARER)] if app.state.keyring.wanted else []
     app.include_router(http.router, dependencies=documented)
@@ -78,7 +83,7 @@ def create_app(
             allow_headers=["*"],
             expose_headers=["*"],  # of requests without credentials, which are the only ones allowed
         )
-    app.add_middleware(RequestContextMiddleware)
+    app.add_middleware(RequestContextMiddleware, tracer=app.state.tracing.tracer)
     _build_routes(app)
     return app
 
@@ -90,6 +95,7 @@ async def _watched(app: FastAPI) -> AsyncIterator[None]:
     assert isinstance(service, Service)
     async with LoopWatch(service.metrics.event_loop_lag_s).running():
         yield
+    await asyncio.to_thread(app.state.tracing.close)
 
 
 def _build_routes(app: FastAPI) -> None:

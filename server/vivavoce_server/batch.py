@@ -17,6 +17,7 @@ from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid
 from vivavoce_server.http import ERROR_RESPONSES, ServiceDep
 from vivavoce_server.jobs import SpeechJob, prepare
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
+from vivavoce_server.request_lines import current_line
 from vivavoce_server.schemas import InputText, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.speech import Speech, Usage
@@ -169,6 +170,16 @@ class BatchResponse(SpokenResponse):
 
     async def _speak_item(self, index: int, file: WholeFile) -> BatchResult:
         """Speaks an item into the file. In its result, a random word holds the place of the file's base64."""
+        with current_line().begin("item", item=index).current() as line:
+            try:
+                result = await self._result_of(index, file)
+                if result.error is not None:
+                    line.note_error(result.error.code, result.error.param)
+            finally:
+                line.end()
+        return result
+
+    async def _result_of(self, index: int, file: WholeFile) -> BatchResult:
         request = self._requests[index]
         try:
             with self.service.metrics.admission():
@@ -198,19 +209,21 @@ class BatchResponse(SpokenResponse):
         """Speaks an item into the file. Returns its job, its options with the voice, and its usage."""
         meter = SpeechMeter(self.service.metrics, model)
         outcome: RequestOutcome = "disconnected"
-        admitted = False
+        speech: Speech | None = None
         try:
             job = await prepare(request, self.service, self._max_wait_s).read()
             voice = await job.find_voice()
             with Speech(job, voice, meter, self.caller.client) as speech:
-                admitted = True
                 cost = await speech.whole(file)
             outcome = "completed"
         except Exception as error:
-            outcome = outcome_of(error, admitted)
+            outcome = outcome_of(error, admitted=speech is not None)
             raise
         finally:
-            meter.end(outcome)
+            if speech is None or outcome != "completed":
+                meter.end(outcome)
+            else:
+                meter.end(outcome, speech.times.made_s, speech.times.made_frames)
         return job, voice, cost
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from fastapi import FastAPI
 from vivavoce_client.arguments import Switch
@@ -21,13 +22,14 @@ from vivavoce_server.config import ServerConfig, Settings, load_settings, settin
 from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import open_engines
 from vivavoce_server.listeners import bind
-from vivavoce_server.logs import log_to_stderr
+from vivavoce_server.logs import log_settings, log_to_stderr
 from vivavoce_server.reading import warm_up
 from vivavoce_server.server_names import is_loopback
 from vivavoce_server.setting_groups import grouped
 from vivavoce_server.setting_sources import flag_of
 from vivavoce_server.setting_texts import is_switch, metavar
 from vivavoce_server.sighup import SighupHandler
+from vivavoce_server.tracing import check_tracing
 from vivavoce_server.wyoming import WyomingServer
 from vivavoce_server.wyoming_announcement import Announcement, check_announcement
 
@@ -74,11 +76,12 @@ def run(args: argparse.Namespace) -> int:
         config, engine_config = load_settings(given_flags(args))
         keyring = load_keyring(config)  # reports invalid keys before the model loads
         check_announcement(config)
+        check_tracing(config)
     except ValueError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
         return USAGE_ERROR
     log_to_stderr(config.log_level, as_json=config.log_format == "json")
-    log.info("settings: %s %s", config, engine_config)
+    log_settings({**config.model_dump(mode="json"), **asdict(engine_config)})
     warn_if_open(config, keyring)
     listeners = []
     addresses = [(config.host, config.port)]
@@ -128,7 +131,7 @@ def serve(app: FastAPI, config: ServerConfig, listeners: Sequence[socket.socket]
     app.openapi()  # takes 0.3 s, once; the first reader of the documentation would stop the event loop for as long
     listener, *others = listeners
     announcement = Announcement(others[0]) if config.wyoming_zeroconf else None
-    wyoming = WyomingServer(app.state.service, others[0], announcement) if others else None
+    wyoming = WyomingServer(app.state.service, others[0], announcement, app.state.tracing.tracer) if others else None
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "localhost"

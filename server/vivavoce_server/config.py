@@ -175,6 +175,9 @@ class ServerConfig(BaseModel):
     """Lowest severity that is logged."""
     log_format: Literal["text", "json"] = "text"
     """Format of log lines: `text` for people, `json` for machines."""
+    otlp_endpoint: str | None = None
+    """URL of an OpenTelemetry collector (OTLP over HTTP, for instance http://localhost:4318) that receives a span for
+    each request. It needs the extra `otel`. The default is the variable OTEL_EXPORTER_OTLP_ENDPOINT, or none."""
 
 
 def _number_or_auto(value: object) -> object:

@@ -10,7 +10,6 @@ It is one place for HTTP and for the handshakes of WebSockets:
              live/connection.py asks for it before it counts them.
 """
 
-import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from urllib.parse import unquote
@@ -23,11 +22,8 @@ from starlette.websockets import WebSocket
 from vivavoce_server.access import Keyring, header_key
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import ApiError, api_error_response
-from vivavoce_server.logs import for_log
 from vivavoce_server.metrics import Metrics
 from vivavoce_server.server_names import ANY, ServerNames
-
-log = logging.getLogger(__name__)
 
 PROBES = frozenset({"/health", "/ready"})
 """Paths that answer to any name. Supervisors and balancers choose it as they like, and the answers tell nothing."""
@@ -143,6 +139,4 @@ async def _refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -
             response.headers["Connection"] = "close"  # where this request ends is in doubt
         await response(scope, receive, send)
         return
-    fields = {"path": for_log(scope["path"]), "status": error.status, "code": error.detail.code}
-    log.info("%(path)s refused with %(status)s, %(code)s", fields, extra={"fields": fields})
     await WebSocket(scope, receive, send).send_denial_response(response)

@@ -17,6 +17,7 @@ from vivavoce_server.accepting import AcceptingServer
 from vivavoce_server.access import Keyring, read_keys
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.listeners import make_reusable
+from vivavoce_server.logs import log_bug_of_loop
 from vivavoce_server.service import Service
 from vivavoce_server.sighup import SighupHandler
 from vivavoce_server.uvicorn_sockets import connection_options
@@ -73,6 +74,7 @@ class DrainingServer(AcceptingServer):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(log_bug_of_loop)
         if self._sighup is not None:
             self._sighup.serve(self._loop, self._reload, self._start_draining)
         for listener in sockets or ():

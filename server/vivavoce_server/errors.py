@@ -27,6 +27,7 @@ from vivavoce_engine import (
 )
 
 from vivavoce_server.methods import allowed_methods
+from vivavoce_server.request_lines import note_error
 from vivavoce_server.wrong_paths import hint
 
 log = logging.getLogger(__name__)
@@ -159,6 +160,7 @@ def status_of(error: Exception) -> int:
 
 
 def error_response(status: int, detail: ErrorDetail, retry_after_s: float | None = None) -> JSONResponse:
+    note_error(detail.code, detail.param)
     headers = {} if retry_after_s is None else {"Retry-After": str(math.ceil(retry_after_s))}
     return JSONResponse(ErrorBody(error=detail).model_dump(), status, headers)
 

@@ -5,10 +5,13 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.responses import Response
 
+from vivavoce_server.build import VERSION, build_commit
 from vivavoce_server.errors import NOT_SERVING_RETRY_S
 from vivavoce_server.http import ServiceDep
 
 router = APIRouter()
+BUILD = {"version": VERSION, "commit": build_commit()}
+"""Fields that tell which build answers. `commit` is empty where it is not known."""
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
@@ -26,8 +29,8 @@ async def health(service: ServiceDep) -> JSONResponse:
     A supervisor should restart the whole server on 503.
     """
     if service.failed:
-        return JSONResponse({"status": "failed"}, 503)
-    return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "failed", **BUILD}, 503)
+    return JSONResponse({"status": "ok", **BUILD})
 
 
 @router.get("/ready", responses={503: {"description": "Starting, draining or failed"}})

@@ -22,6 +22,7 @@ from vivavoce_server.ignored import (
 )
 from vivavoce_server.reading import TextPlan, check_speakable, in_worker, nothing_to_speak, plan_text, read, warnings_of
 from vivavoce_server.references import References
+from vivavoce_server.request_lines import current_line, note
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.text_parts import parts_of
@@ -172,6 +173,7 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
         if config.strict:
             raise refused("instructions")
         options, ignored = replace(options, instructions=""), ("instructions",)
+    _note(request, model)
     return SpeechJob(
         model=model,
         engine=engine,
@@ -188,6 +190,19 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
         seed_is_fixed=request.seed is not None,
         start_by_s=math.inf if max_wait_s is None else time.monotonic() + max_wait_s,
     )
+
+
+def voice_for_log(request: SpeechOptions) -> str | None:
+    """The name of a request's voice; that of its field if the voice is sent."""
+    fields = ("ref_audio", "speaker_embedding")
+    return next((name for name in fields if getattr(request, name) is not None), request.voice_name)
+
+
+def _note(request: SpeechOptions, model: str) -> None:
+    """Tells the log line what is asked for."""
+    note(model=model, voice=voice_for_log(request), format=request.response_format)
+    if isinstance(request, SpeechRequest) and current_line().event != "connection":  # which has those of its utterances
+        note(chars=len(request.input))
 
 
 def _check_live(options: SpeechOptions) -> None:

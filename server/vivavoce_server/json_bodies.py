@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from vivavoce_server.errors import HTTP_CODES, SHOWN_CHARS, ApiError
+from vivavoce_server.request_lines import note_body
 
 MAX_VALUES = 2**17
 """Most values of a body, counted as commas. A batch of 32 embeddings has half as many."""
@@ -75,7 +76,9 @@ async def json_body(request: Request) -> object:
         return None
     _check_headers(request)
     small = len(body) <= SMALL_BODY_BYTES
-    return parse_json(body) if small else await asyncio.to_thread(parse_json, body)
+    parsed = parse_json(body) if small else await asyncio.to_thread(parse_json, body)
+    note_body(parsed)
+    return parsed
 
 
 def parse_json(text: bytes, what: str = "The body") -> object:

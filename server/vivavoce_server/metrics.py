@@ -1,6 +1,5 @@
 """Metrics for Prometheus: all names, help texts and buckets, and the meter of one request."""
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,17 +10,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect
-from vivavoce_engine import NotServing, Playback, Reason, SpeechEngine
+from vivavoce_engine import Finished, NotServing, Playback, Reason, SpeechEngine
 
+from vivavoce_server.build import VERSION, build_commit
 from vivavoce_server.errors import status_of
-
-log = logging.getLogger(__name__)
+from vivavoce_server.request_lines import current_line, note
 
 RequestOutcome = Literal["completed", "disconnected", "cancelled", "rejected", "refused", "failed", "cut_off"]
 UNKNOWN_MODEL = ""
 """Model label of requests that ended before their model was known. Prometheus treats an empty label as absent."""
-GIVEN_UP = frozenset({"disconnected", "cancelled", "cut_off"})
-"""Outcomes of speech of which a part was sent."""
 TRY_AGAIN = frozenset({429, 503})
 FRAME_S = 0.08
 TTFA_BUCKETS_S = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0)
@@ -89,6 +86,13 @@ class Metrics:
             buckets=LAG_BUCKETS_S,
             registry=self.registry,
         )
+        build = Gauge(
+            "vivavoce_build_info",
+            "Always 1; the labels tell the version, and the git commit where it is known",
+            ("version", "commit"),
+            registry=self.registry,
+        )
+        build.labels(VERSION, build_commit()).set(1)
         self.registry.register(_EngineCollector(engines))
         self._begin_at_zero(engines)
 
@@ -108,7 +112,9 @@ class Metrics:
         try:
             yield
         except Exception as error:
-            self.requests.labels(model, outcome_of(error)).inc()
+            outcome = outcome_of(error)
+            self.requests.labels(model, outcome).inc()
+            note(outcome=outcome)
             raise
 
     def _histogram(self, name: str, documentation: str, buckets: tuple[float, ...]) -> Histogram:
@@ -165,6 +171,7 @@ class SpeechMeter:
         self._model = model
         self._clock = clock
         self._made_s = metrics.audio_s.labels(model)
+        self._line = current_line()
         self._asked_s = clock()
         self._playback = Playback()
         self._audio_s = 0.0
@@ -177,6 +184,7 @@ class SpeechMeter:
         now_s = self._clock()
         if not self.heard:
             self._metrics.ttfa_s.labels(self._model).observe(now_s - self._asked_s)
+            self._line.note_first_audio()
         self._underrun_s += self._playback.add_audio(now_s, seconds)
         self._audio_s += seconds
         self._made_s.inc(seconds)
@@ -186,23 +194,23 @@ class SpeechMeter:
         """True if there was any audio."""
         return not math.isinf(self._playback.runs_dry_s)
 
-    def add_queue_wait(self, seconds: float) -> None:
+    def add_queue_wait(self, first: Finished) -> None:
         """Records the seconds that the request's first text waited for a row."""
-        self._metrics.queue_wait_s.labels(self._model).observe(seconds)
+        self._metrics.queue_wait_s.labels(self._model).observe(first.queue_wait_s)
+        self._line.note_queue(first.queued_s, first.queue_wait_s)
 
     def count_endless(self) -> None:
         """Counts speech that the model did not end by itself. The request may still succeed with another attempt."""
         self._metrics.endless.labels(self._model).inc()
 
     def end(self, outcome: RequestOutcome, sent_s: float | None = None, frames: int = 0) -> None:
-        """Counts the request. A log line tells what was sent of one that did not end well.
+        """Counts the request, and tells its log line how it ended.
 
         `sent_s` are the seconds of its file that were sent, and `frames` their codec frames; None if it never began.
         """
-        if sent_s is not None and outcome in GIVEN_UP:
-            fields = {"model": self._model, "outcome": outcome, "sent_s": round(sent_s, 3), "frames": frames}
-            message = "speech of %(model)s was %(outcome)s after %(sent_s)s s, %(frames)s frames"
-            log.info(message, fields, extra={"fields": fields})
+        self._line.note(model=self._model, outcome=outcome)
+        if sent_s is not None:
+            self._line.note(audio_s=float(sent_s), frames=frames)
         self._metrics.requests.labels(self._model, outcome).inc()
         if outcome == "completed" and self._audio_s and not self._paced_by_text:
             self._metrics.rtf.labels(self._model).observe((self._clock() - self._asked_s) / self._audio_s)

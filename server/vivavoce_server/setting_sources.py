@@ -14,8 +14,11 @@ from vivavoce_server.logs import for_log, printable
 ENV_PREFIX = "VIVAVOCE_"
 CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
 """Variables that the client reads. Client and server may share an environment."""
+BUILD_VARIABLES = frozenset({"VIVAVOCE_COMMIT"})
+"""Variables that a container's build sets."""
 ENGINE_VARIABLES = frozenset({"VIVAVOCE_CARD"})
 """Variables that the engine reads itself: no settings of a server, but means of proof."""
+OTHER_VARIABLES = CLIENT_VARIABLES | BUILD_VARIABLES | ENGINE_VARIABLES
 FILE_SETTING = "config"
 """The setting that names the file. The file cannot name another."""
 MAX_FILE_BYTES = 2**20
@@ -67,7 +70,7 @@ def gather(flags: Mapping[str, Any], known: Collection[str]) -> dict[str, Given]
 def from_environment(known: Collection[str]) -> dict[str, Given]:
     for variable in os.environ:
         name = variable.removeprefix(ENV_PREFIX)
-        is_ours = variable.startswith(ENV_PREFIX) and variable not in CLIENT_VARIABLES | ENGINE_VARIABLES
+        is_ours = variable.startswith(ENV_PREFIX) and variable not in OTHER_VARIABLES
         if is_ours and (name.lower() not in known or name != name.upper()):
             raise UnknownVariable(variable, known)
     return {

@@ -154,7 +154,9 @@ class Speech:
                 raise
             await file.clear()
             with self._with_another_seed() as again:
-                return await again.whole(file)
+                usage = await again.whole(file)
+            self.times = again.times
+            return usage
         await file.complete(self._encoder.complete(file.size))
         return self.usage
 
@@ -183,7 +185,7 @@ class Speech:
             if stream.finished:
                 is_cut_short(stream.finished, self._options.max_frames)
         if self._streams and (finished := self._streams[0].finished):
-            self._meter.add_queue_wait(finished.queue_wait_s)
+            self._meter.add_queue_wait(finished)
 
     def _count(self, seconds: float) -> None:
         self._meter.add_audio(seconds)

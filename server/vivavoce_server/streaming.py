@@ -1,7 +1,6 @@
 """Responses that contain speech. Each owns its speech from submission to the last byte, or until the client leaves."""
 
 import asyncio
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import ExitStack
@@ -13,17 +12,17 @@ from starlette.types import Message, Receive, Scope, Send
 from vivavoce_engine import EngineError, Overloaded
 
 from vivavoce_server.access import Caller
+from vivavoce_server.errors import engine_error_detail
 from vivavoce_server.framing import CUT_SHORT, Framing
 from vivavoce_server.ignored import IGNORED_HEADER, ignored_header
 from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.json_bodies import JsonRoute
 from vivavoce_server.metrics import UNKNOWN_MODEL, RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.reading import WARNINGS_HEADER, warnings_header
+from vivavoce_server.request_lines import note, note_error
 from vivavoce_server.service import Service, get_service
 from vivavoce_server.speech import Speech
 from vivavoce_server.whole_files import Part, WholeFile, send_parts, size_of
-
-log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 15.0
 STREAM_HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
@@ -120,6 +119,7 @@ class SpeechResponse(SpokenResponse):
         self._whole = whole
 
     async def speak(self, send: Send) -> None:
+        note(format=self._job.audio.format)
         meter = SpeechMeter(self.service.metrics, self._job.model)
         outcome: RequestOutcome = "disconnected"  # the outcome of a cancellation, unless set below
         speech: Speech | None = None
@@ -139,7 +139,7 @@ class SpeechResponse(SpokenResponse):
             outcome = outcome_of(error, admitted=speech is not None)
             raise
         finally:
-            if speech is None or self._whole:  # nothing was sent
+            if speech is None or (self._whole and outcome != "completed"):  # nothing was sent
                 meter.end(outcome)
             else:
                 meter.end(outcome, speech.times.made_s, speech.times.made_frames)
@@ -163,7 +163,7 @@ class SpeechResponse(SpokenResponse):
             async for piece in pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         except EngineError as error:
-            log.error("speech broke off: %s", error)
+            note_error(engine_error_detail(error)[1].code, None)
             last = self._framing.failure(error)
             if last is not None:
                 await send({"type": "http.response.body", "body": last, "more_body": True})

@@ -10,6 +10,8 @@ import sys
 import termios
 import uuid
 from asyncio.transports import BaseTransport
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import h11
 import uvicorn
 from h11._writers import ChunkedWriter
+from opentelemetry.trace import NoOpTracer
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -29,7 +32,9 @@ from websockets.server import ServerProtocol
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import BAD_REQUEST, NOT_SERVING_RETRY_S, ApiError, api_error_response
 from vivavoce_server.limits import MAX_MESSAGE_BYTES
-from vivavoce_server.logs import Throttle, for_log
+from vivavoce_server.logs import Throttle, request_id
+from vivavoce_server.request_lines import RequestLine
+from vivavoce_server.spans import begin_span
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +174,7 @@ class TimedHttp(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()
             return
-        self.transport.write(malformed(status, str(error or msg)))
+        self.transport.write(malformed(status, str(error or msg), _address(self.transport)))
         # Closing now would reset the connection, and the client would lose the answer with it.
         self._is_deaf = True
         self._await_request(UNREAD)
@@ -226,17 +231,38 @@ class TimedHttp(H11Protocol):
         self.transport.abort()
 
 
-def malformed(status: int, reason: str) -> bytes:
-    """The whole answer to a request that is no HTTP, as an error object with a request id."""
-    request_id = uuid.uuid4().hex
-    log.info("a request that is no valid HTTP is answered %d, as %s: %s", status, request_id, for_log(reason))
+def malformed(status: int, reason: str, client: str | None) -> bytes:
+    """The whole answer to a request that is no HTTP, as an error object with a request id. A log line tells of it."""
     error = ApiError(status, f"This is no valid HTTP request: {reason}", None, "invalid_request")
-    body = bytes(api_error_response(error).body)
+    with _refused(status, client) as name:
+        body = bytes(api_error_response(error).body)
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nConnection: close\r\nContent-Type: application/json\r\n"
-        f"X-Request-ID: {request_id}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"X-Request-ID: {name}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
+
+
+@contextmanager
+def _refused(status: int, client: str | None, **fields: object) -> Iterator[str]:
+    """Writes the line of a request that no application sees, after the block. Yields the request's id.
+
+    The reason is in the answer alone: it repeats bytes of the client, in which a key or a text may be.
+    """
+    token = request_id.set(uuid.uuid4().hex)
+    line = RequestLine("request", {"status": status, "client": client, **fields}, begin_span(NoOpTracer(), "refused"))
+    try:
+        with line.current():
+            yield request_id.get()
+        line.end()
+    finally:
+        request_id.reset(token)
+
+
+def _address(transport: BaseTransport) -> str | None:
+    """The address of a connection's other end, None for a socket in the file system."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) and peer else None
 
 
 def _reset_when_read(peer: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
@@ -261,14 +287,19 @@ def _reset_when_read(peer: socket.socket, loop: asyncio.AbstractEventLoop) -> No
 class Handshakes(ServerProtocol):
     """The side of a server in `websockets`, which refuses handshakes as this server refuses requests."""
 
+    client: str | None = None
+    """Address of the connection's other end."""
+
     def accept(self, request: Request) -> Response:
         response = super().accept(request)
         if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
             return response
         reason = bytes(response.body or b"").decode(errors="replace").strip()
-        shaped = api_error_response(ApiError(response.status_code, reason, None, "invalid_handshake"))
+        path = request.path.partition("?")[0]
+        with _refused(response.status_code, self.client, method="GET", path=path) as named:
+            shaped = api_error_response(ApiError(response.status_code, reason, None, "invalid_handshake"))
         response.body = bytes(shaped.body)
-        for name, value in (*shaped.headers.items(), ("X-Request-ID", uuid.uuid4().hex)):
+        for name, value in (*shaped.headers.items(), ("X-Request-ID", named)):
             if name in response.headers:
                 del response.headers[name]
             response.headers[name] = value
@@ -280,7 +311,7 @@ class TimedWebSocket(WebSocketsSansIOProtocol):
 
     def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
-        self.conn = Handshakes(max_size=config.ws_max_size, logger=self.logger)
+        self.conn = self._handshakes = Handshakes(max_size=config.ws_max_size, logger=self.logger)
         self._held_pong = b""
         """Answer to the latest ping of a peer that reads nothing."""
 
@@ -288,13 +319,14 @@ class TimedWebSocket(WebSocketsSansIOProtocol):
         # A server that drains closes its HTTP connections by a header, which says `upgrade` here.
         self.default_headers = [header for header in self.default_headers if header[0] != b"connection"]
         super().connection_made(transport)
+        self._handshakes.client = _address(transport)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         # The head of the request comes whole. uvicorn does not answer one that the package websockets refuses: with a
         # body, too many headers, or too long a line. Its connection would stay open without a clock or a place.
         if not self.handshake_initiated:
-            self.transport.write(malformed(BAD_REQUEST, NO_HANDSHAKE))
+            self.transport.write(malformed(BAD_REQUEST, NO_HANDSHAKE, _address(self.transport)))
             self.transport.close()
 
     def shutdown(self) -> None:

@@ -32,6 +32,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from opentelemetry.trace import NoOpTracer, Tracer
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 from vivavoce_engine import EngineError
@@ -50,8 +51,10 @@ from vivavoce_server.live.session import LiveSession, State
 from vivavoce_server.live.utterance import UtteranceSummary
 from vivavoce_server.logs import request_id
 from vivavoce_server.loop_watch import activity
+from vivavoce_server.request_lines import RequestLine, note, note_error
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service, stopping
+from vivavoce_server.spans import begin_span
 from vivavoce_server.wyoming_announcement import Announcement
 from vivavoce_server.wyoming_voices import info_of, pick_voice, voices_of
 
@@ -166,8 +169,11 @@ class EventWriter:
 class WyomingConnection:
     """Serves one client to its end."""
 
-    def __init__(self, service: Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, service: Service, tracer: Tracer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._service = service
+        self._tracer = tracer
         self._reader = reader
         self._stream = writer
         config = service.config
@@ -183,15 +189,27 @@ class WyomingConnection:
             self._closing.set_result(closing)
 
     async def run(self) -> None:
-        token = request_id.set(uuid.uuid4().hex)
+        request_id.set(uuid.uuid4().hex)  # of this connection's task
         activity.set("Wyoming connection")
-        client_address.set(address_of((self._stream.get_extra_info("peername") or [""])[0]))
+        peer = (self._stream.get_extra_info("peername") or [""])[0]
+        client_address.set(address_of(peer))
+        span = begin_span(self._tracer, "wyoming")
+        line = RequestLine("connection", {"path": "wyoming", "client": peer or None}, span, self._tracer)
+        with line.current():
+            try:
+                await self._serve()
+            finally:
+                line.end()
+
+    async def _serve(self) -> None:
         steps = (self._outbox.run(self._send), self._read(), self._leave_when_stopping())
         tasks = [asyncio.create_task(step) for step in steps]
         try:
             closing = await self._closing
             self._session.abandon()
+            note(close_code=closing.code.value)
             if closing.detail is not None:
+                note_error(closing.detail.code, closing.detail.param)
                 self._outbox.put(self._writer.error(closing.detail))
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_S):
@@ -205,7 +223,6 @@ class WyomingConnection:
                 self._stream.transport.abort()
             else:
                 self._stream.close()
-            request_id.reset(token)
 
     async def _send(self, payload: str | bytes) -> None:
         try:
@@ -338,8 +355,15 @@ class WyomingServer:
     `announcement` lives as long as this server.
     """
 
-    def __init__(self, service: Service, listener: socket.socket, announcement: Announcement | None = None) -> None:
+    def __init__(
+        self,
+        service: Service,
+        listener: socket.socket,
+        announcement: Announcement | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
         self._service = service
+        self._tracer = tracer or NoOpTracer()
         self._listener = listener
         self._announcement = announcement
         self._acceptor: asyncio.Task[None] | None = None
@@ -373,7 +397,7 @@ class WyomingServer:
         peer = writer.get_extra_info("socket")
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a machine that is gone says nothing
         try:
-            await WyomingConnection(self._service, reader, writer).run()
+            await WyomingConnection(self._service, self._tracer, reader, writer).run()
         except asyncio.CancelledError:
             writer.transport.abort()
         finally:

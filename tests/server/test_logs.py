@@ -31,8 +31,9 @@ SIGNS = (
     "\n\r\t\x00\x08\x0b\x0c\x1b\x7f\x80\x85\x9b\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069"
     "\ufeff\ud800\udfff\U000e0001"
 )
-LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ [a-z_.]+ \[\S+\] ")
-FORGED = "2026-01-01 00:00:00,000 INFO vivavoce_server [x] FORGED"
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+LINE = re.compile(TIME + r" [A-Z]+ [a-z_.]+ \[\S+\] ")
+FORGED = "2026-01-01T00:00:00.000Z INFO vivavoce_server [x] FORGED"
 
 
 def record_of(message: str, *args: object, trace: str | None = None) -> logging.LogRecord:
@@ -71,7 +72,7 @@ def test_no_line_of_a_traceback_looks_like_a_record() -> None:
     assert lines[0].endswith("a bug")
     assert len(lines) > 3
     assert all(line.startswith("  | ") for line in lines[1:])
-    assert lines[-1] == f"  | {FORGED}\\x1b[31m"
+    assert lines[-1] == "  | ValueError"
     assert TextFormatter(TEXT_FORMAT).format(record_of("x", trace="one\ntwo")).split("\n")[1:] == ["  | one", "  | two"]
 
 
@@ -94,14 +95,12 @@ def test_clients_forge_no_line(tmp_path: Path, form: str) -> None:
         lines: list[str] = []
         while not lines or "/last" not in lines[-1]:
             lines.append(process.stderr.readline())
-        assert all(len(line) < 1000 for line in lines if "settings:" not in line)
+        assert all(len(line) < 1000 for line in lines if " settings" not in line and '"settings"' not in line)
         served = lines[next(number for number, line in enumerate(lines) if "FORGED" in line) :]
         if form == "json":
             assert [json.loads(line)["logger"] for line in served]
         else:
-            assert all(
-                re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ [a-z_.]+ \[\S+\] ", line) for line in served
-            )
+            assert all(LINE.match(line) for line in served)
         assert not any(line.startswith(FORGED) for line in lines)
         assert UNSAFE.search("".join(lines).replace("\n", "")) is None
 

@@ -33,7 +33,7 @@ def test_a_connection_goes_on_behind_a_head(server: LiveServer) -> None:
     with httpx.Client(base_url=server.url) as client:
         for path in GETS:
             assert client.head(path).content == b""
-            assert client.get("/health").json() == {"status": "ok"}
+            assert client.get("/health").json()["status"] == "ok"
 
 
 @pytest.mark.parametrize(

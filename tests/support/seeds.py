@@ -1,4 +1,4 @@
-"""Speaks seeds alone, and again beside random neighbours while steps take random times; both must be the same 16-bit PCM."""
+"""Speaks seeds alone, and again beside neighbours while steps take random times: the same PCM must result."""
 
 import asyncio
 import random
@@ -85,7 +85,7 @@ async def disturbed(engine: Engine, chance: random.Random, frames: int, seeds: r
 
 
 def assert_seeds_hold(runner: Runner, config: EngineConfig, frames: int, seeds: range) -> None:
-    """Asserts that each seed, up to `frames` codec frames of it, is the same PCM alone and beside others, whole and live."""
+    """Asserts that each seed, up to `frames` codec frames of it, is the same PCM alone and beside others."""
 
     async def each_alone(engine: Engine) -> list[bytes]:
         return [await say(engine, options_for(engine, seed, frames), TEXTS[seed % len(TEXTS)], None) for seed in seeds]

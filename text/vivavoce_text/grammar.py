@@ -76,7 +76,7 @@ def _read(written: str, language: str) -> str:
     try:
         return normalize(written) or written
     except Exception:  # The grammar raises AssertionError and others for texts that it does not know.
-        log.debug("the grammar of %s cannot read %r", language, written)
+        log.debug("the grammar of %s cannot read a text of %d characters", language, len(written))
         return written
 
 

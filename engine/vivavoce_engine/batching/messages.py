@@ -68,13 +68,14 @@ class AudioChunk:
 class Finished:
     """The utterance is complete. `reason` is `length` if the frame limit ended it, and `stop` if the model did.
 
-    `queue_wait_s` is the time that it waited for a row.
+    `queue_wait_s` is the time that it waited for a row, since `queued_s` of `time.monotonic`.
     """
 
     text_tokens: int
     frames: int
     reason: Literal["stop", "length"]
     queue_wait_s: float = field(default=0.0, compare=False)
+    queued_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,4 +148,4 @@ class Sequence:
         """The listener's last event."""
         assert self.complete
         reason: Literal["stop", "length"] = "length" if self._hit_limit else "stop"
-        return Finished(self.trailing.text_tokens, self.frames_made, reason, self.queue_wait_s)
+        return Finished(self.trailing.text_tokens, self.frames_made, reason, self.queue_wait_s, self.pending.queued_s)

@@ -223,7 +223,7 @@ class Watcher:
         ticking = asyncio.create_task(self._tick(child))
         broken: Broken | None = None
         try:
-            child.send(LoadCommand(self._model.load, self._config, logging.getLogger().getEffectiveLevel()))
+            child.send(LoadCommand(self._model.load, self._config, log.getEffectiveLevel()))
             while broken is None:
                 broken = self._on_message(child, await child.receive())
         except EOFError:
@@ -326,7 +326,8 @@ class Watcher:
             "the engine of %s broke down (%s): %s; number %d of late; the next start is in %g s",
             self._model.info.name,
             fault.reason,
-            fault.error,
+            # The message of an unexpected error may quote a text.
+            str(fault.error).partition(":")[0] if fault.reason == "error" else fault.error,
             self._failures,
             pause_s,
         )

@@ -52,6 +52,7 @@ from vivavoce_engine.process.wire import (
 )
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, VoiceReference
 from vivavoce_engine.runtime import freeze_gc, lower_thread_priority, use_expandable_segments
+from vivavoce_engine.traces import format_trace
 
 log = logging.getLogger("vivavoce_engine.process.worker")  # __name__ is "__main__" here
 
@@ -200,7 +201,8 @@ class _PipeHandler(logging.handlers.QueueHandler):
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         # The traceback stays apart from the message, which the server writes as one line.
-        trace = record.exc_text or (logging.Formatter().formatException(record.exc_info) if record.exc_info else None)
+        error = record.exc_info[1] if record.exc_info else None
+        trace = record.exc_text or (format_trace(error) if error is not None else None)
         bare = copy(record)
         bare.exc_info = bare.exc_text = None
         prepared: logging.LogRecord = super().prepare(bare)
@@ -215,11 +217,12 @@ class _PipeHandler(logging.handlers.QueueHandler):
 def serve(pipe: Pipe) -> int:
     """Loads the model, warms it up, and runs the loop until it ends. Returns the exit status."""
     logging.basicConfig(handlers=[_PipeHandler(pipe)], force=True)
+    logging.captureWarnings(True)
     loaded = False
     try:
         command = pipe.receive()
         assert isinstance(command, LoadCommand)
-        logging.getLogger().setLevel(command.log_level)
+        logging.getLogger("vivavoce_engine").setLevel(command.log_level)
         parts = command.load()
         config = parts.config or command.config
         admission = Admission(config, parts.runner.info.frame_s)

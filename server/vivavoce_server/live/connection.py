@@ -6,8 +6,6 @@ Three activities run concurrently: reading the client's messages, speaking (sess
 
 import asyncio
 import logging
-import time
-import uuid
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 from typing import Protocol
@@ -16,7 +14,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from vivavoce_engine import EngineError
 
 from vivavoce_server.access import Caller, Keyring
-from vivavoce_server.context import address_of, client_address
 from vivavoce_server.deadlines import max_wait_of
 from vivavoce_server.errors import ApiError, ErrorDetail, engine_error_detail
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
@@ -26,8 +23,7 @@ from vivavoce_server.live.outbox import Lane, Outbox
 from vivavoce_server.live.session import LiveSession
 from vivavoce_server.live.surrogates import SurrogateHalves
 from vivavoce_server.live.utterance import MessageWriter
-from vivavoce_server.logs import for_log, request_id
-from vivavoce_server.loop_watch import activity
+from vivavoce_server.request_lines import note_error
 from vivavoce_server.service import Service, stopping
 
 log = logging.getLogger(__name__)
@@ -95,23 +91,13 @@ class Socket(ABC):
         self._closing: asyncio.Future[Closing] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        token = request_id.set(uuid.uuid4().hex)
-        started_s = time.monotonic()
-        path = for_log(self._websocket.scope["path"])
-        activity.set(for_log(f"WebSocket {path}"))
-        client_address.set(address_of(self._websocket.client.host if self._websocket.client else None))
-        code: int | None = None
         try:
             await self._accept()
-            code = await self._serve()
+            await self._serve()
         except ApiError as error:
-            code = await refuse(self._websocket, error)
-        except WebSocketDisconnect as gone:
-            code = gone.code
-        finally:
-            fields = {"path": path, "code": code, "duration_s": round(time.monotonic() - started_s, 4)}
-            log.info("%(path)s closed with %(code)s after %(duration_s)s s", fields, extra={"fields": fields})
-            request_id.reset(token)
+            await refuse(self._websocket, error)
+        except WebSocketDisconnect:
+            pass
 
     @abstractmethod
     async def _accept(self) -> None:
@@ -138,7 +124,7 @@ class Socket(ABC):
     def _abandon(self) -> None:
         """Ends all speech because the listener is gone. May be called twice."""
 
-    async def _serve(self) -> int:
+    async def _serve(self) -> None:
         writer = asyncio.create_task(self._outbox.run(self._send))
         reader = asyncio.create_task(self._read())
         leaver = asyncio.create_task(self._leave_when_stopping())
@@ -146,7 +132,7 @@ class Socket(ABC):
             closing = await self._first_reason(reader, writer)
             reader.cancel()
             self._abandon()
-            return await self._close(closing)
+            await self._close(closing)
         finally:
             reader.cancel()
             writer.cancel()
@@ -178,7 +164,9 @@ class Socket(ABC):
         await self._until_silent()
         self._end(Closing(Code.TRY_AGAIN_LATER, engine_error_detail(stopping())[1]))
 
-    async def _close(self, closing: Closing) -> int:
+    async def _close(self, closing: Closing) -> None:
+        if closing.detail is not None:
+            note_error(closing.detail.code, closing.detail.param)
         last = self._writer.farewell() if closing.detail is None else self._writer.error(closing.detail)
         if last is not None:
             self._outbox.put(last)
@@ -190,7 +178,6 @@ class Socket(ABC):
         with suppress(TimeoutError, RuntimeError):  # the client may have closed meanwhile
             async with asyncio.timeout(FLUSH_S):
                 await self._websocket.close(closing.code.value, reason)
-        return closing.code.value
 
     async def _send(self, payload: str | bytes) -> None:
         if isinstance(payload, str):

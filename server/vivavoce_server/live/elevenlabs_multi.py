@@ -50,6 +50,7 @@ from vivavoce_server.live.elevenlabs import (
 )
 from vivavoce_server.live.session import LiveSession, State
 from vivavoce_server.live.utterance import UtteranceSummary
+from vivavoce_server.request_lines import current_line
 from vivavoce_server.schemas import MAX_NAME_CHARS
 
 router = APIRouter()
@@ -192,6 +193,7 @@ class MultiStreamInput:
         try:
             parsed.check()
         except ApiError as error:
+            current_line().tell_error(error.detail.code, error.detail.param)
             session.outbox.put(error_message(error.detail, contextId=parsed.context_id))
             return
         if self._closing:

@@ -16,10 +16,9 @@ from vivavoce_server.errors import ApiError, api_error_response, http_error_resp
 NOT_FOUND = 404
 
 
-async def refuse(websocket: WebSocket, error: ApiError) -> int:
-    """Answers the handshake with the error. Returns the HTTP status."""
+async def refuse(websocket: WebSocket, error: ApiError) -> None:
+    """Answers the handshake with the error."""
     await websocket.send_denial_response(api_error_response(error))
-    return error.status
 
 
 def check_subprotocols(websocket: WebSocket, known: str | None = None) -> str | None:

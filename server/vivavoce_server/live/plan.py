@@ -7,7 +7,7 @@ from vivavoce_engine import SpeechEngine, UtteranceOptions
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import LeadingSilenceChoice
 from vivavoce_server.containers import SharedEncoder
-from vivavoce_server.jobs import prepare
+from vivavoce_server.jobs import prepare, voice_for_log
 from vivavoce_server.reading import TextPlan
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
@@ -29,6 +29,8 @@ class LivePlan:
     """Sentences that say what of the options is ignored."""
     ignored: tuple[str, ...] = ()
     """Fields that the model cannot follow."""
+    voice: str | None = None
+    """Name of the voice, for the log."""
     file: SharedEncoder | None = None
     """The file that all utterances share; None if each is a file of its own."""
 
@@ -56,4 +58,5 @@ async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
         max_part_chars=job.engine.info.max_utterance_chars,
         warnings=job.warnings,
         ignored=job.ignored_with(voiced),
+        voice=voice_for_log(job.request),
     )

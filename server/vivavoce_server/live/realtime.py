@@ -57,6 +57,7 @@ from vivavoce_server.live.realtime_events import (
     parse,
 )
 from vivavoce_server.live.realtime_response import Asked, Response
+from vivavoce_server.request_lines import current_line
 from vivavoce_server.schemas import SpeechOptions, SpeechRequest, VoiceId
 
 router = APIRouter()
@@ -237,7 +238,9 @@ class RealtimeConnection(Socket):
                 case AudioClear():
                     self._put("input_audio_buffer.cleared")
         except (ApiError, EngineError) as error:
-            self._outbox.put(self.error(error_detail(error)[1], event_id))
+            detail = error_detail(error)[1]
+            current_line().tell_error(detail.code, detail.param)
+            self._outbox.put(self.error(detail, event_id))
 
     def _put(self, kind: str, **fields: object) -> None:
         self._outbox.put(event(kind, **fields))

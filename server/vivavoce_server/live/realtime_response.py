@@ -13,12 +13,13 @@ from vivavoce_engine import EngineError
 from vivavoce_server.access import Caller
 from vivavoce_server.errors import ApiError, error_detail
 from vivavoce_server.formats import FormatName
-from vivavoce_server.jobs import SpeechJob
+from vivavoce_server.jobs import SpeechJob, voice_for_log
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.conversation import Conversation, Item, ItemAudio
 from vivavoce_server.live.outbox import Lane, Outgoing, SlowReader
 from vivavoce_server.live.realtime_events import event, new_id
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
+from vivavoce_server.request_lines import current_line
 from vivavoce_server.service import Service
 from vivavoce_server.speech import Speech, Usage
 
@@ -74,9 +75,13 @@ class Response:
         self._held = ExitStack()
         """Releases the caller's slot and the engine's row."""
         self._speech: Speech | None = None
-        self._meter = SpeechMeter(service.metrics, asked.job.model)
         self._lane.put(event("response.created", response=self._as_json()))
-        self._task = asyncio.create_task(self._guarded())
+        job = asked.job
+        about = {"model": job.model, "voice": voice_for_log(job.request), "format": job.audio.format}
+        self._line = current_line().begin("utterance", **about, chars=len(asked.text))
+        with self._line.current():
+            self._meter = SpeechMeter(service.metrics, job.model)
+            self._task = asyncio.create_task(self._guarded())
 
     @property
     def in_conversation(self) -> bool:
@@ -98,8 +103,8 @@ class Response:
         try:
             await self._speak()
         except (ApiError, EngineError) as error:
-            log.warning("a response failed: %s", error)
             _, detail = error_detail(error)
+            self._line.note_error(detail.code, detail.param)
             cause = {"type": detail.type, "code": detail.code, "message": detail.message}
             outcome = "cut_off" if self._meter.heard else outcome_of(error, admitted=self._speech is not None)
             self._end("failed", outcome, {"type": "failed", "error": cause})
@@ -159,6 +164,7 @@ class Response:
             self._meter.end(outcome, audio.sent_s, frames)
             if self._usage is not None and status != "completed":
                 self._usage = replace(self._usage, output_tokens=frames)
+        self._line.end()
         if self._begun:
             self._end_item()
         self._lane.put(event("response.done", response=self._as_json()))

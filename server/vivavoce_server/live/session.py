@@ -36,6 +36,7 @@ from vivavoce_server.live.plan import LivePlan
 from vivavoce_server.live.text import LiveText
 from vivavoce_server.live.utterance import MessageWriter, Utterance
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
+from vivavoce_server.request_lines import RequestLine, current_line
 from vivavoce_server.said import PartTimes
 from vivavoce_server.service import Service
 
@@ -164,6 +165,7 @@ class LiveSession:
     # ---- what a connection asks for ---------------------------------------------------------------------------
 
     def report(self, detail: ErrorDetail) -> None:
+        current_line().tell_error(detail.code, detail.param)
         self._put(self.writer.error(detail))
 
     @property
@@ -174,7 +176,9 @@ class LiveSession:
     def time_out(self) -> None:
         """Frees the row of an open utterance that has spoken all its text and waited too long for more."""
         utterance = self._current()
-        self.report(fault("The utterance waited too long for text", "idle_timeout"))
+        detail = fault("The utterance waited too long for text", "idle_timeout")
+        utterance.line.note_error(detail.code, None)
+        self._put(self.writer.error(detail))
         self._leave(utterance, "cut_off", State.REFUSED)
 
     def abandon(self) -> None:
@@ -192,9 +196,14 @@ class LiveSession:
         return self._utterance
 
     def _open(self) -> None:
-        plan = self._plan
-        assert plan is not None, "READY has a plan"
+        assert self._plan is not None, "READY has a plan"
+        with current_line().begin("utterance").current() as line:
+            self._begin(self._plan, line)
+
+    def _begin(self, plan: LivePlan, line: RequestLine) -> None:
+        """Opens an utterance, whose tasks have its line as the current one."""
         held = ExitStack()
+        line.note(model=plan.model, voice=plan.voice, format=plan.audio.format)
         try:
             with self.service.metrics.admission(plan.model):
                 held.enter_context(self.caller.speaking())
@@ -206,7 +215,8 @@ class LiveSession:
         except (ApiError, EngineError) as error:
             held.close()
             self.state = State.REFUSED
-            self._report_error(error)
+            self._report_error(error, line)
+            line.end()
             return
         held.enter_context(self.open_utterances.count())
         held.callback(live.stream.cancel)
@@ -223,6 +233,7 @@ class LiveSession:
             beginning=LeadingSilence(model_rate, plan.leading_silence),
             encoder=SpeechEncoder(plan.audio, model_rate, plan.file),
             meter=SpeechMeter(self.service.metrics, plan.model, paced_by_text=True),
+            line=line,
             held=held,
             times=PartTimes(plan.audio.speed, plan.engine.info.frame_s),
             sample_rate=model_rate,
@@ -267,8 +278,7 @@ class LiveSession:
         """Ends an utterance that cannot be spoken to its end. The rest of its text is ignored if it is still open."""
         if utterance is not self._utterance:
             return
-        log.warning("live speech broke off: %s", error)
-        self._report_error(error)
+        self._report_error(error, utterance.line)
         if isinstance(error, EndlessSpeech):
             utterance.meter.count_endless()
         outcome = "cut_off" if utterance.meter.heard else outcome_of(error, admitted=True)
@@ -283,12 +293,13 @@ class LiveSession:
         self.state = next_state
         self._deferred.run_while(lambda: self.state is not State.ENDING)
 
-    def _report_error(self, error: ApiError | EngineError) -> None:
+    def _report_error(self, error: ApiError | EngineError, line: RequestLine) -> None:
         detail = error_detail(error)[1]
+        line.note_error(detail.code, detail.param)
         if isinstance(error, NotServing):
             self.close(Closing(Code.TRY_AGAIN_LATER, detail))
         else:
-            self.report(detail)
+            self._put(self.writer.error(detail))
 
     def _put(self, payload: str | None) -> None:
         if payload is not None:

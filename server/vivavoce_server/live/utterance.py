@@ -17,6 +17,7 @@ from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.live.outbox import Lane, Outgoing
 from vivavoce_server.live.text import LiveText
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter
+from vivavoce_server.request_lines import RequestLine
 from vivavoce_server.said import PartTimes, Said
 from vivavoce_server.speech import is_cut_short
 
@@ -61,6 +62,7 @@ class Utterance:
     beginning: LeadingSilence
     encoder: SpeechEncoder
     meter: SpeechMeter
+    line: RequestLine
     held: ExitStack
     """Releases the caller's slot and the engine's rows."""
     times: PartTimes
@@ -107,7 +109,7 @@ class Utterance:
             if part.finished and is_cut_short(part.finished, self.max_frames):
                 self.is_cut_short = True
             if part.finished and not waited:
-                self.meter.add_queue_wait(part.finished.queue_wait_s)
+                self.meter.add_queue_wait(part.finished)
                 waited = True
 
     def _counted(self, pcm: Samples) -> Samples:
@@ -129,6 +131,8 @@ class Utterance:
             self.text.written, self.text.ends, sent_s if cancelled else math.inf, self.held_s if cancelled else 0.0
         )
         self.meter.end(outcome, sent_s, said.frames)
+        self.line.note(chars=self.text.chars)
+        self.line.end()
         return UtteranceSummary(
             self.index,
             self.audio_bytes - sum(item.audio_bytes for item in dropped),
