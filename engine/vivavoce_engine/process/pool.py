@@ -42,6 +42,12 @@ class EnginePool(SpeechEngine):
         return sum(engine.rows for engine in self.engines)
 
     @property
+    def identity(self) -> str:
+        """That of the processes which have had their model in memory. Empty if they differ: any of them may speak."""
+        identities = {engine.identity for engine in self.engines if engine.identity or engine.processes}
+        return identities.pop() if len(identities) == 1 else ""
+
+    @property
     def ready(self) -> bool:
         return any(engine.ready for engine in self.engines)
 
