@@ -22,6 +22,7 @@ from vivavoce_server.loop_watch import LoopWatch
 from vivavoce_server.methods import MethodsMiddleware
 from vivavoce_server.reading import WARNINGS_HEADER
 from vivavoce_server.service import Service
+from vivavoce_server.streaming import CACHE_HEADER
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ def create_app(
             allow_origins=config.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=[REQUEST_ID_HEADER, WARNINGS_HEADER],
+            expose_headers=[REQUEST_ID_HEADER, WARNINGS_HEADER, CACHE_HEADER, "ETag"],
         )
     app.add_middleware(RequestContextMiddleware)
     _build_routes(app)

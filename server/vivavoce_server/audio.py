@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from vivavoce_server.containers import FORMATS, LOSSY, AudioFormat, Encoder, FlacEncoder, FormatName, SharedEncoder
+from vivavoce_server.containers import (
+    FORMATS,
+    LOSSY,
+    AudioFormat,
+    Encoder,
+    FlacEncoder,
+    FormatName,
+    OpusEncoder,
+    SharedEncoder,
+)
 from vivavoce_server.effects import Effect, Resampler, Samples, TimeStretch
 from vivavoce_server.telephony import TELEPHONY
 
@@ -28,12 +37,16 @@ def format_of(name: str) -> AudioFormat:
 
 @dataclass(frozen=True, slots=True)
 class AudioOptions:
-    """The audio that a listener asked for. `sample_rate` (Hz) and `bit_rate` (bits/s) None mean the format's own."""
+    """The audio that a listener asked for. `sample_rate` (Hz) and `bit_rate` (bits/s) None mean the format's own.
+
+    `stream_number` is the serial number of an Ogg stream, which differs from file to file; None draws one.
+    """
 
     format: FormatName | Literal["ulaw", "alaw"] = "mp3"
     speed: float = 1.0
     sample_rate: int | None = None
     bit_rate: int | None = None
+    stream_number: int | None = None
 
     @property
     def media_type(self) -> str:
@@ -89,6 +102,8 @@ class SpeechEncoder:
         if rate != model_rate:
             self._effects.append(Resampler(model_rate, rate))
         self._encoder = encoder or options.new_encoder(model_rate)
+        if isinstance(self._encoder, OpusEncoder) and options.stream_number is not None:
+            self._encoder.number_stream(options.stream_number)
         self._samples_per_s = model_rate * options.speed
         """Samples of the model per second of the file."""
         self._takes_long = bool(self._effects) or options.format in ("mp3", "opus", "aac")

@@ -196,7 +196,12 @@ class BatchResponse(SpokenResponse):
         admitted = False
         try:
             job = await prepare(request, self.service, self._max_wait_s).read()
-            with Speech(job, await job.find_voice(), meter, self.caller.client) as speech:
+            options = await job.find_voice()
+            phrases = self.service.phrases
+            with (
+                await phrases.find(job, phrases.key_of(job, options)) as phrase,
+                Speech(job, options, meter, self.caller.client, phrase.submit) as speech,
+            ):
                 admitted = True
                 cost = await speech.whole(file)
             outcome = "completed"

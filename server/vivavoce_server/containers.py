@@ -183,6 +183,10 @@ class OpusEncoder(FfmpegEncoder):
     def codec_options(self) -> dict[str, str]:
         return {"b": str(self._bit_rate or 64_000), "frame_duration": "20"}
 
+    def number_stream(self, number: int) -> None:
+        """Gives the stream this serial number, from 0 to 2**31 - 1, instead of a random one. Call it before `head`."""
+        self._container.options.update({"fflags": "bitexact", "serial_offset": str(number)})
+
 
 class AacEncoder(FfmpegEncoder):
     """Encoder for AAC-LC in ADTS frames, which need no file header."""

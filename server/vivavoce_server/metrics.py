@@ -18,6 +18,11 @@ from vivavoce_server.errors import status_of
 log = logging.getLogger(__name__)
 
 RequestOutcome = Literal["completed", "disconnected", "cancelled", "rejected", "refused", "failed", "cut_off"]
+PhraseSource = Literal["hit", "miss", "bypass", "not_modified"]
+"""Source of a request's speech while phrases are cached: the cache; the engine; the engine, because such a request is
+never cached; the client, which has the file already."""
+PhraseError = Literal["damaged", "read", "write"]
+"""An entry that the cache lost: it is not what was written, it cannot be read, or it could not be written."""
 UNKNOWN_MODEL = ""
 """Model label of requests that ended before their model was known. Prometheus treats an empty label as absent."""
 GIVEN_UP = frozenset({"disconnected", "cancelled", "cut_off"})
@@ -89,6 +94,23 @@ class Metrics:
             buckets=LAG_BUCKETS_S,
             registry=self.registry,
         )
+        self.phrases = Counter(
+            "vivavoce_cache_phrases",
+            f"Requests while phrases are cached, by the source of their speech: {', '.join(get_args(PhraseSource))}",
+            ("model", "source"),
+            registry=self.registry,
+        )
+        self.phrases_stored = Counter("vivavoce_cache_stored", "Phrases that were cached", registry=self.registry)
+        self.phrases_evicted = Counter(
+            "vivavoce_cache_evicted", "Cached phrases that left for others", registry=self.registry
+        )
+        self.phrase_errors = Counter(
+            "vivavoce_cache_errors",
+            f"Phrases that the cache lost: {', '.join(get_args(PhraseError))}",
+            ("kind",),
+            registry=self.registry,
+        )
+        self.cache_bytes = Gauge("vivavoce_cache_bytes", "Bytes of all cached phrases", registry=self.registry)
         self.registry.register(_EngineCollector(engines))
         self._begin_at_zero(engines)
 
@@ -99,6 +121,10 @@ class Metrics:
                 self.requests.labels(model, outcome)
             for of_model in (self.ttfa_s, self.queue_wait_s, self.rtf, self.underrun_s, self.audio_s, self.endless):
                 of_model.labels(model)
+            for source in get_args(PhraseSource):
+                self.phrases.labels(model, source)
+        for kind in get_args(PhraseError):
+            self.phrase_errors.labels(kind)
         for outcome in ("disconnected", "rejected", "refused", "failed"):
             self.requests.labels(UNKNOWN_MODEL, outcome)
 
