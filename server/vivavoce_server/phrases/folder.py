@@ -85,18 +85,15 @@ class PhraseFolder:
         """
         path = self._path_of(key)
         try:
+            found = os.lstat(path)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > self._max_bytes:
+                self._delete(path, found)
+                raise Damaged("it is no file, or too large")
             file = os.fdopen(os.open(path, READ_FLAGS), "rb")
         except FileNotFoundError:
             return None
-        except OSError:
-            if path.is_symlink():  # no process of this package makes one
-                self._delete(path, path.lstat())
-                raise Damaged("it is a link") from None
-            raise
         found = os.fstat(file.fileno())
         try:
-            if not stat.S_ISREG(found.st_mode) or found.st_size > self._max_bytes:
-                raise Damaged("it is no file of this size")
             check_entry(file, key, found.st_size)
         except BaseException as error:
             file.close()
@@ -113,8 +110,8 @@ class PhraseFolder:
 
     # ---- for entries that are being written -------------------------------------------------------------------
 
-    def reserve(self, entry_bytes: int, more: int) -> None:
-        """Takes room for `more` bytes of an entry that will then have `entry_bytes`.
+    def grow(self, file: int, entry_bytes: int, more: int) -> None:
+        """Takes room for `more` bytes of an entry's file, which then has `entry_bytes`. They can be written after that.
 
         Raises:
             NoRoom: there is none.
@@ -127,11 +124,13 @@ class PhraseFolder:
                 files.total = self._make_room(more)
             if files.total + more > self._max_bytes:
                 raise NoRoom("entries that are being written take all the room")
+            os.ftruncate(file, entry_bytes)  # so that others count them
             files.total += more
 
-    def release(self, size: int) -> None:
-        """Gives room back."""
-        with self._locked() as files:
+    def remove(self, partial: Path, size: int) -> None:
+        """Deletes an entry that is not complete, unless another process has. Raises OSError if it cannot."""
+        with self._locked() as files, suppress(FileNotFoundError):
+            partial.unlink()
             files.total -= size
 
     def publish(self, partial: Path, path: Path) -> None:
@@ -230,7 +229,7 @@ class PartialEntry:
         self._partial = partial
         self._file: int | None = None
         self._ended = False
-        self.size = 0
+        self._size = 0
         self._gate = threading.Lock()
 
     def write(self, content: bytes, *, last: bool = False) -> None:
@@ -243,18 +242,17 @@ class PartialEntry:
         with self._gate:
             if self._ended:
                 return
-            self._folder.reserve(self.size + len(content), len(content))
-            self.size += len(content)
             if self._file is None:
                 self._file = os.open(self._partial, NEW_FLAGS, PRIVATE_FILE)
+            self._folder.grow(self._file, self._size + len(content), len(content))
+            self._size += len(content)
             left = memoryview(content)
             while left:
                 left = left[os.write(self._file, left) :]
             if last:
-                os.close(self._file)
-                self._file = None
                 self._folder.publish(self._partial, self._path)
                 self._ended = True
+                os.close(self._file)
 
     def abandon(self) -> None:
         """Forgets the entry unless it is complete."""
@@ -264,7 +262,5 @@ class PartialEntry:
             self._ended = True
             if self._file is not None:
                 os.close(self._file)
-            if self.size:
-                with suppress(OSError):
-                    self._partial.unlink(missing_ok=True)
-                    self._folder.release(self.size)
+                with suppress(OSError):  # a later start deletes it
+                    self._folder.remove(self._partial, self._size)
