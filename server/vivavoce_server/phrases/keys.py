@@ -31,6 +31,11 @@ UNHEARD_SETTINGS = frozenset(
         "wyoming_zeroconf",
         "api_keys",
         "api_keys_file",
+        "model",
+        "model_name",
+        "load",
+        "model_ttl_s",
+        "workers",
         "address_file",
         "log_level",
         "log_format",
@@ -38,7 +43,7 @@ UNHEARD_SETTINGS = frozenset(
         "cache_size_mb",
     }
 )
-"""Settings of which no byte of speech depends. Keys are secrets besides."""
+"""Settings on which no byte of speech depends, and models, which have an identity. Keys are secrets besides."""
 ENCODERS = ("av", "numpy", "soxr")
 """Packages that make a file of samples."""
 
