@@ -107,7 +107,7 @@ def load_parts(path: Path, config: EngineConfig, model_id: str, versions: Versio
 
 
 def identity_of(path: Path, runner: ModelRunner, versions: Versions) -> str:
-    """As `SpeechEngine.identity`, of a runner whose checkpoint had these versions before any of it was read."""
+    """The identity (see SpeechEngine) of a runner whose checkpoint had these versions before any of it was read."""
     from vivavoce_engine.device import arithmetic_of, resolve_dtype
 
     config = runner.config
@@ -135,7 +135,7 @@ def why_not_reproducible(config: EngineConfig, device: str, dtype: str) -> str:
     if config.runner != "triton":
         return "on a card a seed gives the same samples with the runner triton alone"
     if not config.deterministic:
-        return "on a card a seed gives the same samples with --deterministic true alone"
+        return "on a card a seed gives the same samples with the setting `deterministic` alone"
     return "" if dtype == "bfloat16" else f"on a card a seed gives the same samples in bfloat16 alone, not in {dtype}"
 
 

@@ -24,7 +24,7 @@ class Parts:
     config: EngineConfig | None = None
     """The settings as loading has settled them, with numbers for `auto`. None if they are those that were asked for."""
     identity: str = ""
-    """As `SpeechEngine.identity`."""
+    """The identity of its speech; see SpeechEngine."""
 
 
 @dataclass(frozen=True, slots=True)

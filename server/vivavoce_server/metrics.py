@@ -48,6 +48,32 @@ def outcome_of(error: Exception, admitted: bool = False) -> RequestOutcome:
     return "rejected" if status < 500 else "failed"
 
 
+class PhraseMetrics:
+    """The metrics of the phrase cache. All series begin at 0."""
+
+    def __init__(self, registry: CollectorRegistry, models: Iterable[str]) -> None:
+        self.requests = Counter(
+            "vivavoce_cache_phrases",
+            f"Requests while phrases are cached, by the source of their speech: {', '.join(get_args(PhraseSource))}",
+            ("model", "source"),
+            registry=registry,
+        )
+        self.stored = Counter("vivavoce_cache_stored", "Phrases that were cached", registry=registry)
+        self.evicted = Counter("vivavoce_cache_evicted", "Cached phrases that left for others", registry=registry)
+        self.errors = Counter(
+            "vivavoce_cache_errors",
+            f"Phrases that the cache lost: {', '.join(get_args(PhraseError))}",
+            ("kind",),
+            registry=registry,
+        )
+        self.size_bytes = Gauge("vivavoce_cache_bytes", "Bytes of all cached phrases", registry=registry)
+        for model in models:
+            for source in get_args(PhraseSource):
+                self.requests.labels(model, source)
+        for kind in get_args(PhraseError):
+            self.errors.labels(kind)
+
+
 class Metrics:
     """The metrics of one app, in a registry of their own, so that several apps can share a process."""
 
@@ -94,23 +120,7 @@ class Metrics:
             buckets=LAG_BUCKETS_S,
             registry=self.registry,
         )
-        self.phrases = Counter(
-            "vivavoce_cache_phrases",
-            f"Requests while phrases are cached, by the source of their speech: {', '.join(get_args(PhraseSource))}",
-            ("model", "source"),
-            registry=self.registry,
-        )
-        self.phrases_stored = Counter("vivavoce_cache_stored", "Phrases that were cached", registry=self.registry)
-        self.phrases_evicted = Counter(
-            "vivavoce_cache_evicted", "Cached phrases that left for others", registry=self.registry
-        )
-        self.phrase_errors = Counter(
-            "vivavoce_cache_errors",
-            f"Phrases that the cache lost: {', '.join(get_args(PhraseError))}",
-            ("kind",),
-            registry=self.registry,
-        )
-        self.cache_bytes = Gauge("vivavoce_cache_bytes", "Bytes of all cached phrases", registry=self.registry)
+        self.phrases = PhraseMetrics(self.registry, engines)
         self.registry.register(_EngineCollector(engines))
         self._begin_at_zero(engines)
 
@@ -121,10 +131,6 @@ class Metrics:
                 self.requests.labels(model, outcome)
             for of_model in (self.ttfa_s, self.queue_wait_s, self.rtf, self.underrun_s, self.audio_s, self.endless):
                 of_model.labels(model)
-            for source in get_args(PhraseSource):
-                self.phrases.labels(model, source)
-        for kind in get_args(PhraseError):
-            self.phrase_errors.labels(kind)
         for outcome in ("disconnected", "rejected", "refused", "failed"):
             self.requests.labels(UNKNOWN_MODEL, outcome)
 

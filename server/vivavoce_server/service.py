@@ -58,7 +58,7 @@ class Service:
             engine.share_queue(engines)
         self.metrics = Metrics(self.engines)
         self.references = References(self.config, len(self.engines))
-        self.phrases = PhraseCache(self.config, self.metrics)
+        self.phrases = PhraseCache(self.config, self.metrics.phrases)
 
     def find_model(self, name: str | None) -> tuple[str, SpeechEngine]:
         """Id and engine for a request's model name. None means the first model.

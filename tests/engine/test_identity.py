@@ -127,7 +127,7 @@ CARD = EngineConfig(device="cuda", runner="triton", deterministic=True)
         (CONFIG, "cpu", "bfloat16", "float32 alone"),
         (CARD, "cuda", "bfloat16", ""),
         (CARD, "cuda", "float16", "bfloat16 alone"),
-        (replace(CARD, deterministic=False), "cuda", "bfloat16", "--deterministic true"),
+        (replace(CARD, deterministic=False), "cuda", "bfloat16", "setting `deterministic` alone"),
         (replace(CARD, runner="torch"), "cuda", "bfloat16", "runner triton alone"),
     ],
 )

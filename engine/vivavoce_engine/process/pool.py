@@ -43,7 +43,7 @@ class EnginePool(SpeechEngine):
 
     @property
     def identity(self) -> str:
-        """That of the processes which have had their model in memory. Empty if they differ: any of them may speak."""
+        """The identity of the processes that have loaded their model. Empty if they differ: any of them may speak."""
         identities = {engine.identity for engine in self.engines if engine.identity or engine.processes}
         return identities.pop() if len(identities) == 1 else ""
 

@@ -131,7 +131,7 @@ class Ping:
 class Loaded:
     """The model is loaded and warm, with these settings: numbers where LoadCommand's had `auto`.
 
-    `identity` is as `SpeechEngine.identity`.
+    `identity` is that of SpeechEngine.
     """
 
     config: EngineConfig

@@ -27,7 +27,7 @@ from vivavoce_engine import (
 )
 
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.metrics import Metrics, PhraseError, PhraseSource
+from vivavoce_server.metrics import PhraseError, PhraseMetrics, PhraseSource
 from vivavoce_server.phrases.entry import BLOCK_BYTES, Damaged, EntryWriter, read_records
 from vivavoce_server.phrases.folder import NoRoom, PartialEntry, PhraseFolder
 from vivavoce_server.phrases.keys import Job, build, entity_tag, phrase_key, settings_digest
@@ -62,7 +62,7 @@ class Phrase:
         self._engine = engine
 
     def submit(self, request: SynthesisRequest) -> Utterance:
-        """As SpeechEngine.submit."""
+        """Begins a text's speech. Raises the errors of SpeechEngine.submit."""
         return self._engine.submit(request)
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ class Phrase:
 class PhraseCache:
     """The phrases of one app. Its files may belong to several. Only the event loop uses it; files are on threads."""
 
-    def __init__(self, config: ServerConfig, metrics: Metrics) -> None:
+    def __init__(self, config: ServerConfig, metrics: PhraseMetrics) -> None:
         self._metrics = metrics
         self._has_default_seed = config.default_seed is not None
         self._settings = settings_digest(config)
@@ -87,12 +87,12 @@ class PhraseCache:
         build()  # reads some hundred files, once
         try:
             size_bytes = config.cache_size_mb * 2**20
-            self._folder = PhraseFolder(config.cache_dir, size_bytes, metrics.phrases_evicted.inc)
+            self._folder = PhraseFolder(config.cache_dir, size_bytes, metrics.evicted.inc)
         except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
-            metrics.phrase_errors.labels("write").inc()
+            metrics.errors.labels("write").inc()
             log.error("no phrases will be cached: %s", error)
             return
-        metrics.cache_bytes.set_function(partial(getattr, self._folder, "total_bytes"))
+        metrics.size_bytes.set_function(partial(getattr, self._folder, "total_bytes"))
 
     @property
     def is_on(self) -> bool:
@@ -142,14 +142,14 @@ class PhraseCache:
 
     def count(self, job: Job, source: PhraseSource) -> None:
         if self.is_on:
-            self._metrics.phrases.labels(job.model, source).inc()
+            self._metrics.requests.labels(job.model, source).inc()
 
     def count_stored(self) -> None:
-        self._metrics.phrases_stored.inc()
+        self._metrics.stored.inc()
 
     def fault(self, kind: PhraseError, error: Exception) -> None:
         """Counts a fault of the cache, and logs it unless the last one was the same."""
-        self._metrics.phrase_errors.labels(kind).inc()
+        self._metrics.errors.labels(kind).inc()
         told = f"{kind}: {getattr(error, 'strerror', None) or error or type(error).__name__}"
         if told != self._told:
             self._told = told
