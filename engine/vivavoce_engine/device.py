@@ -4,13 +4,32 @@ The copies go through pinned memory. PyTorch's pinned allocator does not reuse m
 writes it. Where none can be pinned, copies go through ordinary memory and block the host, which is slower but right.
 """
 
+import os
+import platform
 from collections.abc import Sequence as SequenceOf
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+CPU_INFO = Path("/proc/cpuinfo")
+SWITCHES = (
+    "ATEN_",
+    "CUBLAS_",
+    "DNNL_",
+    "KMP_",
+    "MKL_",
+    "NVIDIA_",
+    "OMP_",
+    "ONEDNN_",
+    "TORCH_",
+    "TRITON_",
+    "VIVAVOCE_CARD",
+)
+"""Beginnings of environment variables that choose among kernels."""
 
 
 def use_device(device: torch.device) -> None:
@@ -62,3 +81,23 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
         ampere = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
         return torch.bfloat16 if ampere else torch.float32
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+
+
+def arithmetic_of(device: torch.device) -> tuple[object, ...]:
+    """All of this machine and of PyTorch that the last bits of a sum may depend on. Call it with the model loaded."""
+    switches = sorted(item for item in os.environ.items() if item[0].startswith(SWITCHES))
+    host = (platform.machine(), _cpu_model(), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
+    build = (torch.__version__, torch.__config__.show(), switches)
+    if device.type != "cuda":
+        return (*build, *host)
+    card = torch.cuda.get_device_properties(device)
+    return (*build, *host, card.name, card.major, card.minor, card.multi_processor_count)
+
+
+def _cpu_model() -> str:
+    """The name of the processor's model, by which libraries choose kernels. Empty where the system does not tell."""
+    with suppress(OSError):
+        for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

@@ -118,7 +118,7 @@ def fake_model() -> Model:
 
 
 def fake_parts() -> Parts:
-    return Parts(FakeRunner(), fake_presets(), FakeEncoder())
+    return Parts(FakeRunner(), fake_presets(), FakeEncoder(), identity="fake")
 
 
 class FakeRunner(ImmediateRunner):

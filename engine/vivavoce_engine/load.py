@@ -3,9 +3,13 @@
 `read_model` reads everything but the weights, and is cheap. `load_parts` loads the weights into the calling process.
 """
 
+import hashlib
 import logging
 import time
+from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,6 +18,7 @@ from numpy.typing import NDArray
 
 from vivavoce_engine.batching.runner import Runner
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
+from vivavoce_engine.checkpoint.identity import Versions, digest_of_folder, versions_of
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import NoRoom, is_out_of_memory
 from vivavoce_engine.front.thread import Engine
@@ -26,6 +31,21 @@ if TYPE_CHECKING:
     import torch
 
 log = logging.getLogger(__name__)
+
+CAPACITY = frozenset(
+    {
+        "max_streams",
+        "max_queue",
+        "max_queue_s",
+        "kv_positions",
+        "max_prefills_per_step",
+        "max_unread_s",
+        "max_step_s",
+        "gpu_memory",
+        "device",
+    }
+)
+"""Settings that decide how many utterances run, when, and on which of some equal cards: no sample depends on them."""
 
 
 class ModelRunner(Runner, Protocol):
@@ -48,23 +68,25 @@ class ModelRunner(Runner, Protocol):
         ...
 
 
-def read_model(name: str, config: EngineConfig, model_id: str | None = None) -> Model:
+def read_model(name: str, config: EngineConfig, model_id: str | None = None, *, identify: bool = False) -> Model:
     """Reads a checkpoint (a folder or a hub id) without its weights. Does not import torch.
 
-    `model_id` is the name that clients use. The default is the folder's name.
+    `model_id` is the name that clients use. The default is the folder's name. `identify` gives the loaded model an
+    identity, for which loading reads all of the checkpoint's files once more.
 
     Raises:
         CheckpointError: the checkpoint cannot be found or is not servable.
     """
     path = locate_checkpoint(name)
+    versions = versions_of(path) if identify else None
     checkpoint = read_checkpoint(path)
     text = TextFrontend(checkpoint, Tokenizer(path))
     model_id = model_id or path.resolve().name
-    return Model(model_info(model_id, checkpoint, text), text, partial(load_parts, path, config, model_id))
+    return Model(model_info(model_id, checkpoint, text), text, partial(load_parts, path, config, model_id, versions))
 
 
-def load_parts(path: Path, config: EngineConfig, model_id: str) -> Parts:
-    """Loads a checkpoint's weights into this process.
+def load_parts(path: Path, config: EngineConfig, model_id: str, versions: Versions | None = None) -> Parts:
+    """Loads a checkpoint's weights into this process. It gets an identity if its files still have these versions.
 
     Raises:
         CheckpointError: the checkpoint is not servable.
@@ -80,7 +102,50 @@ def load_parts(path: Path, config: EngineConfig, model_id: str) -> Parts:
         with loading_on(runner.device):
             encoder = ReferenceEncoder(checkpoint, runner.device)
     log.info("loaded %s in %.1f s", path, time.monotonic() - started_s)
-    return Parts(runner, runner.speaker_embeddings(), encoder, runner.config)
+    identity = "" if versions is None else identity_of(path, runner, versions)
+    return Parts(runner, runner.speaker_embeddings(), encoder, runner.config, identity)
+
+
+def identity_of(path: Path, runner: ModelRunner, versions: Versions) -> str:
+    """The identity (see SpeechEngine) of a runner whose checkpoint had these versions before any of it was read."""
+    from vivavoce_engine.device import arithmetic_of, resolve_dtype
+
+    config = runner.config
+    dtype = resolve_dtype(config.dtype, runner.device)
+    reason = why_not_reproducible(config, runner.device.type, str(dtype).removeprefix("torch."))
+    weights = "" if reason else digest_of_folder(path)
+    if not reason and versions_of(path) != versions:  # last, so that it covers all that has been read
+        reason = "its files have changed since the server began to read them"
+    if reason:
+        log.warning("speech of %s cannot be cached: %s", path.name, reason)
+        return ""
+    heard = {name: value for name, value in asdict(config).items() if name not in CAPACITY}
+    code = digest_of_folder(Path(__file__).parent, "*.py")
+    facts = (weights, code, heard, str(dtype), arithmetic_of(runner.device), versions_of_packages())
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def why_not_reproducible(config: EngineConfig, device: str, dtype: str) -> str:
+    """The reason for which one seed may give other samples under another load. Empty if there is none.
+
+    `device` is "cpu" or "cuda"; the settings are those that loading has settled.
+    """
+    if device == "cpu":
+        return "" if dtype == "float32" else f"on a CPU a seed gives the same samples in float32 alone, not in {dtype}"
+    if config.runner != "triton":
+        return "on a card a seed gives the same samples with the runner triton alone"
+    if not config.deterministic:
+        return "on a card a seed gives the same samples with the setting `deterministic` alone"
+    return "" if dtype == "bfloat16" else f"on a card a seed gives the same samples in bfloat16 alone, not in {dtype}"
+
+
+def versions_of_packages() -> dict[str, str]:
+    """Versions of the packages that compute. A package that is missing has none."""
+    found = {}
+    for name in ("numpy", "safetensors", "tokenizers", "torch", "transformers", "triton"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunner:

@@ -23,6 +23,8 @@ class Parts:
     encoder: AudioEncoder | None = None
     config: EngineConfig | None = None
     """The settings as loading has settled them, with numbers for `auto`. None if they are those that were asked for."""
+    identity: str = ""
+    """The identity of its speech; see SpeechEngine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 
-from vivavoce_server.containers import Encoder, FlacEncoder, SharedEncoder
+from vivavoce_server.containers import Encoder, FlacEncoder, OpusEncoder, SharedEncoder
 from vivavoce_server.effects import Effect, Resampler, Samples, TimeStretch
 from vivavoce_server.formats import FORMATS, LOSSY, FormatName
 
@@ -23,12 +23,16 @@ MPEG1_RATE = 32000
 
 @dataclass(frozen=True, slots=True)
 class AudioOptions:
-    """The audio that a listener asked for. `sample_rate` (Hz) and `bit_rate` (bits/s) None mean the format's own."""
+    """The audio that a listener asked for. `sample_rate` (Hz) and `bit_rate` (bits/s) None mean the format's own.
+
+    `stream_number` is the serial number of an Ogg stream, which differs from file to file; None draws one.
+    """
 
     format: FormatName = "mp3"
     speed: float = 1.0
     sample_rate: int | None = None
     bit_rate: int | None = None
+    stream_number: int | None = None
 
     @property
     def media_type(self) -> str:
@@ -84,6 +88,8 @@ class SpeechEncoder:
         if rate != model_rate:
             self._effects.append(Resampler(model_rate, rate))
         self._encoder = encoder or options.new_encoder(model_rate)
+        if isinstance(self._encoder, OpusEncoder) and options.stream_number is not None:
+            self._encoder.number_stream(options.stream_number)
         self._samples_per_s = model_rate * options.speed
         """Samples of the model per second of the file."""
         self._takes_long = bool(self._effects) or options.format in ("mp3", "opus", "aac")

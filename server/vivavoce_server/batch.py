@@ -213,7 +213,11 @@ class BatchResponse(SpokenResponse):
         try:
             job = await prepare(request, self.service, self._max_wait_s).read()
             voice = await job.find_voice()
-            with Speech(job, voice, meter, self.caller.client) as speech:
+            phrases = self.service.phrases
+            with (
+                await phrases.find(job, phrases.key_of(job, voice)) as phrase,
+                Speech(job, voice, meter, self.caller.client, phrase.submit) as speech,
+            ):
                 cost = await speech.whole(file)
             outcome = "completed"
         except Exception as error:

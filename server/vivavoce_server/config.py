@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 from vivavoce_client.arguments import near_match
-from vivavoce_engine import EngineConfig
+from vivavoce_engine import SEED_MAX, EngineConfig
 
 from vivavoce_server.fetch_hosts import checked_hosts
 from vivavoce_server.server_names import checked_names
@@ -115,6 +115,13 @@ class ServerConfig(BaseModel):
     leading_silence: LeadingSilenceChoice = "trim"
     """Silence that a voice puts before its first word, in speech whose request does not say: `trim` sends the last
     20 ms of it, so that speech is heard at once; `keep` sends all."""
+    default_seed: int | None = Field(default=None, ge=0, le=SEED_MAX)
+    """Seed of requests that name none: the same text then has the same speech. The default draws another each time."""
+    cache_dir: Path | None = None
+    """Folder for the speech of requests with a seed (their own, or `default_seed`). The same request is then answered
+    without the model. Several servers may share it. The default caches nothing."""
+    cache_size_mb: int = Field(default=1024, gt=0)
+    """Maximum size of all cached speech, in MiB: three hours of it in 1024. The least recently used leaves first."""
     max_batch_items: int = Field(default=32, gt=0, le=MAX_BATCH_ITEMS)
     """Maximum number of texts in one batch request."""
     max_wait_s: float = Field(default=120.0, gt=0, le=MAX_WAIT_S)

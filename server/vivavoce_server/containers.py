@@ -241,6 +241,10 @@ class OpusEncoder(LossyEncoder):
     def codec_options(self) -> dict[str, str]:
         return {**super().codec_options(), "frame_duration": "20"}
 
+    def number_stream(self, number: int) -> None:
+        """Gives the stream this serial number, from 0 to 2**31 - 1, instead of a random one. Call it before `head`."""
+        self._container.options.update({"fflags": "bitexact", "serial_offset": str(number)})
+
 
 class AacEncoder(LossyEncoder):
     """Encoder for AAC-LC in ADTS frames, which have no place for the encoder's delay of one frame.

@@ -35,7 +35,7 @@ def open_engines(config: ServerConfig, engine_config: EngineConfig) -> dict[str,
     engines: dict[str, SpeechEngine] = {}
     for entry in config.model or (None,):
         name, checkpoint = (None, None) if entry is None else split_entry(entry)
-        model = read_named_model(checkpoint, engine_config)
+        model = read_named_model(checkpoint, engine_config, identify=config.cache_dir is not None)
         name = name or config.model_name or model.info.name
         if name in engines:
             raise CheckpointError(f"two models are named {name!r}; write them as --model NAME=CHECKPOINT")
@@ -61,8 +61,11 @@ def split_entry(entry: str) -> tuple[str | None, str]:
     return name, checkpoint
 
 
-def read_named_model(checkpoint: str | None, config: EngineConfig) -> Model:
-    """The model behind an entry: a checkpoint, the fake model, or the shipped voice (None). Raises CheckpointError."""
+def read_named_model(checkpoint: str | None, config: EngineConfig, *, identify: bool) -> Model:
+    """The model behind an entry: a checkpoint, the fake model, or the shipped voice (None). Raises CheckpointError.
+
+    `identify` as for `read_model`.
+    """
     if checkpoint == FAKE_MODEL:
         return fake_model()
     if checkpoint is None:
@@ -71,9 +74,9 @@ def read_named_model(checkpoint: str | None, config: EngineConfig) -> Model:
         except ModuleNotFoundError:
             message = "the shipped voice is not installed: pip install vivavoce-voice, or name a checkpoint by --model"
             raise CheckpointError(message) from None
-        return read_model(str(vivavoce_voice.CHECKPOINT), config, vivavoce_voice.NAME)
+        return read_model(str(vivavoce_voice.CHECKPOINT), config, vivavoce_voice.NAME, identify=identify)
     warn_if_not_intelligible(Path(checkpoint))
-    return read_model(checkpoint, config)
+    return read_model(checkpoint, config, identify=identify)
 
 
 def warn_if_not_intelligible(checkpoint: Path) -> None:

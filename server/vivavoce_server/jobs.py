@@ -2,6 +2,7 @@
 
 import math
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -98,12 +99,18 @@ class SpeechJob:
         texts = sum(isinstance(part, str) for part in parts)
         if not texts:
             parts.append(Silence(NOTHING_S * request.speed))
-        options = self.options_without_voice
+        options, audio = self.options_without_voice, self.audio
+        if options.seed is not None:
+            # The same request has the same file, bit for bit, and another text another number.
+            number = zlib.crc32(repr((parts, options.seed)).encode(errors="surrogatepass"))
+            audio = replace(audio, stream_number=number % 2**31)
         if texts > 1 and options.seed is None:
             # All parts share one seed, so that they sound like one recording.
             options = replace(options, seed=draw_seed())
         warnings = self.warnings + warnings_of(self.text_plan, request.input, spoken)
-        return replace(self, parts=tuple(parts), spoken=spoken, warnings=warnings, options_without_voice=options)
+        return replace(
+            self, parts=tuple(parts), spoken=spoken, warnings=warnings, options_without_voice=options, audio=audio
+        )
 
     def part_ends(self) -> list[int]:
         """Ends of the parts' texts in the request's text, in characters. The job's text has been read."""
@@ -167,7 +174,7 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
     config = service.config
     if isinstance(request, SpeechRequest):
         _check_text(request, config)
-    options = _options_of(request, engine.info)
+    options = _options_of(request, engine.info, config.default_seed)
     ignored: tuple[str, ...] = ()
     if ignores_instructions(request, engine.info):
         if config.strict:
@@ -244,14 +251,14 @@ def _models_that(service: Service, can: Callable[[ModelInfo], bool]) -> str:
     return " or ".join(repr(name) for name, engine in service.engines.items() if can(engine.info))
 
 
-def _options_of(request: SpeechOptions, info: ModelInfo) -> UtteranceOptions:
+def _options_of(request: SpeechOptions, info: ModelInfo, default_seed: int | None) -> UtteranceOptions:
     """The options of an utterance except the voice."""
     defaults = UtteranceOptions()
     return UtteranceOptions(
         language=defaults.language if request.language is None else request.language,
         instructions=request.instructions or "",
         sampling=_sampling_of(request, info.sampling),
-        seed=request.seed,
+        seed=default_seed if request.seed is None else request.seed,
         # The reference's wrappers read the whole text before they speak. Only the one that clones voices streams text.
         streaming_text=info.task == "base" if request.non_streaming_mode is None else not request.non_streaming_mode,
         max_frames=request.max_new_tokens,

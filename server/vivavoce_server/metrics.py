@@ -17,6 +17,11 @@ from vivavoce_server.errors import status_of
 from vivavoce_server.request_lines import current_line, note
 
 RequestOutcome = Literal["completed", "disconnected", "cancelled", "rejected", "refused", "failed", "cut_off"]
+PhraseSource = Literal["hit", "miss", "bypass", "not_modified"]
+"""Source of a request's speech while phrases are cached: the cache; the engine; the engine, because such a request is
+never cached; the client, which has the file already."""
+PhraseError = Literal["damaged", "read", "write"]
+"""An entry that the cache lost: it is not what was written, it cannot be read, or it could not be written."""
 UNKNOWN_MODEL = ""
 """Model label of requests that ended before their model was known. Prometheus treats an empty label as absent."""
 TRY_AGAIN = frozenset({429, 503})
@@ -38,6 +43,32 @@ def outcome_of(error: Exception, admitted: bool = False) -> RequestOutcome:
     if status in TRY_AGAIN:
         return "refused"
     return "rejected" if status < 500 else "failed"
+
+
+class PhraseMetrics:
+    """The metrics of the phrase cache. All series begin at 0."""
+
+    def __init__(self, registry: CollectorRegistry, models: Iterable[str]) -> None:
+        self.requests = Counter(
+            "vivavoce_cache_phrases",
+            f"Requests while phrases are cached, by the source of their speech: {', '.join(get_args(PhraseSource))}",
+            ("model", "source"),
+            registry=registry,
+        )
+        self.stored = Counter("vivavoce_cache_stored", "Phrases that were cached", registry=registry)
+        self.evicted = Counter("vivavoce_cache_evicted", "Cached phrases that left for others", registry=registry)
+        self.errors = Counter(
+            "vivavoce_cache_errors",
+            f"Phrases that the cache lost: {', '.join(get_args(PhraseError))}",
+            ("kind",),
+            registry=registry,
+        )
+        self.size_bytes = Gauge("vivavoce_cache_bytes", "Bytes of all cached phrases", registry=registry)
+        for model in models:
+            for source in get_args(PhraseSource):
+                self.requests.labels(model, source)
+        for kind in get_args(PhraseError):
+            self.errors.labels(kind)
 
 
 class Metrics:
@@ -93,6 +124,7 @@ class Metrics:
             registry=self.registry,
         )
         build.labels(VERSION, build_commit()).set(1)
+        self.phrases = PhraseMetrics(self.registry, engines)
         self.registry.register(_EngineCollector(engines))
         self._begin_at_zero(engines)
 

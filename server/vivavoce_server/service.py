@@ -13,6 +13,7 @@ from vivavoce_engine import NotServing, Overloaded, SpeechEngine
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import SHOWN_CHARS, ApiError
 from vivavoce_server.metrics import Metrics
+from vivavoce_server.phrases import PhraseCache
 from vivavoce_server.references import References
 
 SESSION_RETRY_S = 5.0
@@ -45,6 +46,7 @@ class Service:
 
     metrics: Metrics = field(init=False)
     references: References = field(init=False)
+    phrases: PhraseCache = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.engines:
@@ -56,6 +58,7 @@ class Service:
             engine.share_queue(engines)
         self.metrics = Metrics(self.engines)
         self.references = References(self.config, len(self.engines))
+        self.phrases = PhraseCache(self.config, self.metrics.phrases)
 
     def find_model(self, name: str | None) -> tuple[str, SpeechEngine]:
         """Id and engine for a request's model name. None means the first model.

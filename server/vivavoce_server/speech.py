@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,10 +10,11 @@ from typing import Self
 
 import numpy as np
 from vivavoce_engine import (
-    AudioStream,
+    SEED_MAX,
     EndlessSpeech,
     Finished,
     SpokenContext,
+    SynthesisRequest,
     UtteranceOptions,
     draw_seed,
 )
@@ -24,6 +25,7 @@ from vivavoce_server.frame_ceiling import frame_ceiling
 from vivavoce_server.jobs import Silence, SpeechJob
 from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.metrics import SpeechMeter
+from vivavoce_server.phrases.cache import Utterance
 from vivavoce_server.said import PartTimes
 from vivavoce_server.whole_files import WholeFile
 
@@ -64,8 +66,17 @@ class Speech:
     texts.
     """
 
-    def __init__(self, job: SpeechJob, options: UtteranceOptions, meter: SpeechMeter, client: str = "") -> None:
+    def __init__(
+        self,
+        job: SpeechJob,
+        options: UtteranceOptions,
+        meter: SpeechMeter,
+        client: str = "",
+        submit: Callable[[SynthesisRequest], Utterance] | None = None,
+    ) -> None:
+        """`submit` gives the speech of a text. None means the job's engine."""
         self._job = job
+        self._submit_to = submit or job.engine.submit
         self._meter = meter
         # The engine gives rows to clients in turn, so that a burst from one key does not delay others.
         self._options = replace(options, client=client)
@@ -73,7 +84,7 @@ class Speech:
         self.times = PartTimes(job.audio.speed, job.engine.info.frame_s)
         self._frames_left = frame_ceiling(" ".join(self._texts))
         """Frames that the request as a whole may still take."""
-        self._streams: list[AudioStream] = []
+        self._streams: list[Utterance] = []
         self._cancels = ExitStack()
 
     def __enter__(self) -> Self:
@@ -86,16 +97,16 @@ class Speech:
     def __exit__(self, *_: object) -> None:
         self._cancels.close()
 
-    def _submit(self, options: UtteranceOptions, text: str) -> AudioStream:
+    def _submit(self, options: UtteranceOptions, text: str) -> Utterance:
         endless_frames = max(1, min(frame_ceiling(text), self._frames_left))
         later_chars = sum(map(len, self._texts[len(self._streams) + 1 :]))
         options = replace(options, endless_frames=endless_frames, following=later_chars / len(text))
-        stream = self._job.engine.submit(options.with_text(text))
+        stream = self._submit_to(options.with_text(text))
         self._cancels.callback(stream.cancel)
         self._streams.append(stream)
         return stream
 
-    def _follow(self, stream: AudioStream) -> asyncio.Task[AudioStream] | None:
+    def _follow(self, stream: Utterance) -> asyncio.Task[Utterance] | None:
         """Starts a task that submits the next text while the caller reads the latest one. None after the last text."""
         number = len(self._streams)
         if number == len(self._texts):
@@ -105,7 +116,7 @@ class Speech:
         following.add_done_callback(lambda task: task.cancelled() or task.exception())  # the reader may have left
         return following
 
-    async def _go_on(self, stream: AudioStream, said: str, text: str) -> AudioStream:
+    async def _go_on(self, stream: Utterance, said: str, text: str) -> Utterance:
         context = SpokenContext(said, await stream.all_codes())
         self._frames_left -= len(context.codes)
         return self._submit(replace(self._options, context=context), text)
@@ -161,14 +172,18 @@ class Speech:
         return self.usage
 
     def _with_another_seed(self) -> "Speech":
-        """The same job with another seed, which is final. It already had its turn, so its next wait has no limit."""
+        """The same job with another seed, which is final. It already had its turn, so its next wait has no limit.
+
+        Of a seed that the server gave, the other one follows: the same request still has the same speech.
+        """
         job = replace(self._job, seed_is_fixed=True, start_by_s=math.inf)
-        return Speech(job, replace(self._options, seed=draw_seed()), self._meter, self._options.client)
+        seed = draw_seed() if self._options.seed is None else (self._options.seed + 1) % (SEED_MAX + 1)
+        return Speech(job, replace(self._options, seed=seed), self._meter, self._options.client)
 
     async def _samples(self) -> AsyncIterator[Samples]:
         sample_rate = self._job.engine.info.sample_rate
         beginning = LeadingSilence(sample_rate, self._job.leading_silence)
-        following: asyncio.Task[AudioStream] | None = None
+        following: asyncio.Task[Utterance] | None = None
         for part in self._job.parts:
             self.times.begin(is_speech=isinstance(part, str))
             if isinstance(part, Silence):

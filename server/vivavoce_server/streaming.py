@@ -1,11 +1,13 @@
 """Responses that contain speech. Each owns its speech from submission to the last byte, or until the client leaves."""
 
 import asyncio
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -13,7 +15,7 @@ from vivavoce_engine import EngineError, Overloaded
 
 from vivavoce_server.access import Caller
 from vivavoce_server.errors import engine_error_detail
-from vivavoce_server.framing import CUT_SHORT, Framing
+from vivavoce_server.framing import CUT_SHORT, AudioFraming, Framing
 from vivavoce_server.ignored import IGNORED_HEADER, ignored_header
 from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.json_bodies import JsonRoute
@@ -27,6 +29,12 @@ from vivavoce_server.whole_files import Part, WholeFile, send_parts, size_of
 HEARTBEAT_S = 15.0
 STREAM_HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 """Headers against buffering by proxies and against storing."""
+CACHE_CONTROL = "private, no-cache, no-transform"
+"""For a file with an entity tag: its client may keep it, and asks before it plays it again; no proxy changes it."""
+CACHE_HEADER = "X-Vivavoce-Cache"
+"""Header with the source of the speech, while phrases are cached: hit, miss or bypass."""
+ENTITY_TAG = re.compile(r'"[^"]*"')
+"""The opaque part of each tag in If-None-Match, also of a weak one. * is no tag."""
 
 
 class SpeechRoute(JsonRoute):
@@ -117,6 +125,11 @@ class SpeechResponse(SpokenResponse):
         self._job = job
         self._framing = framing
         self._whole = whole
+        self._if_none_match: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._if_none_match = Headers(scope=scope).getlist("If-None-Match")
+        await super().__call__(scope, receive, send)
 
     async def speak(self, send: Send) -> None:
         note(format=self._job.audio.format)
@@ -131,10 +144,17 @@ class SpeechResponse(SpokenResponse):
             options = await job.find_voice()
             if ignored := job.ignored_with(options):
                 self.headers[IGNORED_HEADER] = ignored_header(ignored)
-            with Speech(job, options, meter, self.caller.client) as speech:
-                outcome = await (
-                    self._send_whole(speech, send) if self._whole else self._send_stream(speech, meter, send)
-                )
+            key = self.service.phrases.key_of(job, options)
+            if key is not None and self._is_known(key, job):
+                outcome = await self._send_not_modified(send)
+                return
+            with await self.service.phrases.find(job, key) as phrase:
+                if self.service.phrases.is_on:
+                    self.headers[CACHE_HEADER] = phrase.source
+                with Speech(job, options, meter, self.caller.client, phrase.submit) as speech:
+                    outcome = await (
+                        self._send_whole(speech, send) if self._whole else self._send_stream(speech, meter, send)
+                    )
         except Exception as error:
             outcome = outcome_of(error, admitted=speech is not None)
             raise
@@ -143,6 +163,28 @@ class SpeechResponse(SpokenResponse):
                 meter.end(outcome)
             else:
                 meter.end(outcome, speech.times.made_s, speech.times.made_frames)
+
+    def _is_known(self, key: bytes, job: SpeechJob) -> bool:
+        """Names the file by an entity tag. True if the client says that it has this file.
+
+        A stream of events or of lines has none: its cuts differ from one time to the next.
+        """
+        if not (self._whole or isinstance(self._framing, AudioFraming)):
+            return False
+        tag = self.service.phrases.entity_tag(key, job, type(self._framing).__name__, self._whole)
+        self.headers["ETag"] = tag
+        self.headers["Cache-Control"] = CACHE_CONTROL
+        return tag in ENTITY_TAG.findall(",".join(self._if_none_match))
+
+    async def _send_not_modified(self, send: Send) -> RequestOutcome:
+        """Answers a request for a file that the client has. To POST this is an extension: RFC 9110, 13.1.2 has it for
+        GET and HEAD. But the method is POST only because the request has a body; it changes nothing here."""
+        self.service.phrases.count(self._job, "not_modified")
+        self.status_code = 304
+        del self.headers["Content-Type"]
+        await self.start(send)
+        await send({"type": "http.response.body", "body": b""})
+        return "completed"
 
     async def _send_whole(self, speech: Speech, send: Send) -> RequestOutcome:
         with WholeFile() as file:

@@ -33,7 +33,7 @@ class Owner:
     def on_loading(self, now_s: float) -> None:
         pass
 
-    def on_loaded(self, config: EngineConfig) -> None:
+    def on_loaded(self, config: EngineConfig, identity: str) -> None:
         self.rows.append(config.rows)
 
     def last_needed_s(self) -> float:

@@ -40,6 +40,14 @@ class SpeechEngine(ABC):
         return self.config.rows
 
     @property
+    def identity(self) -> str:
+        """Digest of all that decides the samples of a seeded request beside the request: weights, code, arithmetic.
+
+        Empty if it is not known, or if one seed may give other samples under another load.
+        """
+        return ""
+
+    @property
     @abstractmethod
     def ready(self) -> bool:
         """True if `submit` may be called."""

@@ -49,12 +49,17 @@ class _Inbox:
 class Engine(EngineFront):
     """An engine on a thread of this process. It does not recover if that thread dies."""
 
-    def __init__(self, runner: Runner, config: EngineConfig, voices: Voices | None = None) -> None:
+    def __init__(self, runner: Runner, config: EngineConfig, voices: Voices | None = None, identity: str = "") -> None:
         super().__init__(runner.info, runner.text, config, voices or Voices(runner.info))
+        self._identity = identity
         self._loop = EngineLoop(runner, config, self._admission, deliver)
         self._inbox = _Inbox()
         self._failed = False
         self._thread = threading.Thread(target=self._run, name="vivavoce-engine", daemon=True)
+
+    @property
+    def identity(self) -> str:
+        return self._identity
 
     @property
     def ready(self) -> bool:

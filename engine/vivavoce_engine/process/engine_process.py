@@ -66,10 +66,15 @@ class EngineProcess(EngineFront):
         self._reported_read_frames: dict[int, int] = {}
         self._questions: dict[int, Future[AnswerValue]] = {}
         self._presets: Mapping[str, NDArray[np.float32]] | None = None
+        self._identity = ""
         self._last_used_s = time.monotonic()
         self._watcher = Watcher(model, config, on_demand_s, self._gate, self)
 
     # ---- callers ----------------------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> str:
+        return self._identity
 
     @property
     def ready(self) -> bool:
@@ -233,8 +238,9 @@ class EngineProcess(EngineFront):
             self._cancel(pending.utterance_id)
         deliver([(pending.stream, refusal) for pending in late])
 
-    def on_loaded(self, config: EngineConfig) -> None:
+    def on_loaded(self, config: EngineConfig, identity: str) -> None:
         self.config = config
+        self._identity = identity
 
     def last_needed_s(self) -> float:
         assert self._gate.locked()

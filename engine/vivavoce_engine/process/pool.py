@@ -42,6 +42,12 @@ class EnginePool(SpeechEngine):
         return sum(engine.rows for engine in self.engines)
 
     @property
+    def identity(self) -> str:
+        """The identity of the processes that have loaded their model. Empty if they differ: any of them may speak."""
+        identities = {engine.identity for engine in self.engines if engine.identity or engine.processes}
+        return identities.pop() if len(identities) == 1 else ""
+
+    @property
     def ready(self) -> bool:
         return any(engine.ready for engine in self.engines)
 

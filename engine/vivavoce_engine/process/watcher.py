@@ -77,8 +77,8 @@ class Owner(Protocol):
     def on_loading(self, now_s: float) -> None:
         """Called at each tick while the model is being loaded."""
 
-    def on_loaded(self, config: EngineConfig) -> None:
-        """The model is loaded, with these settings. They may differ from one process to the next."""
+    def on_loaded(self, config: EngineConfig, identity: str) -> None:
+        """The model is loaded, with these settings and this identity. They may differ from one process to the next."""
         ...
 
     def last_needed_s(self) -> float:
@@ -249,15 +249,15 @@ class Watcher:
                 self._owner.on_answer(message)
             case Logged(record=record):
                 logging.getLogger(record.name).handle(record)
-            case Loaded(config=config):
-                self._on_loaded(child, config)
+            case Loaded():
+                self._on_loaded(child, message)
             case Broken():
                 return message
         return None
 
-    def _on_loaded(self, child: Child, config: EngineConfig) -> None:
+    def _on_loaded(self, child: Child, loaded: Loaded) -> None:
         assert math.isinf(child.loaded_s), "a process loads one model, once"
-        self._owner.on_loaded(config)
+        self._owner.on_loaded(loaded.config, loaded.identity)
         child.loaded_s = time.monotonic()
         log.info("%s is ready after %.1f s", self._model.info.name, child.loaded_s - child.started_s)
         self._enter(Phase.SERVING)

@@ -129,9 +129,13 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The model is loaded and warm, with these settings: numbers where LoadCommand's had `auto`."""
+    """The model is loaded and warm, with these settings: numbers where LoadCommand's had `auto`.
+
+    `identity` is that of SpeechEngine.
+    """
 
     config: EngineConfig
+    identity: str
 
 
 @dataclass(frozen=True, slots=True)

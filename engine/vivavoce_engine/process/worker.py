@@ -229,7 +229,7 @@ def serve(pipe: Pipe) -> int:
         warm_up(parts.runner, config, admission)
         freeze_gc()
         loaded = True
-        pipe.send(Loaded(config))
+        pipe.send(Loaded(config, parts.identity))
         Worker(pipe, parts, config, admission).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return 1  # the server has ended
