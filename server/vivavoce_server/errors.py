@@ -13,7 +13,7 @@ from typing import Annotated
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BaseModel, BeforeValidator, Field
 from starlette.exceptions import HTTPException
 from vivavoce_engine import (
     EndlessSpeech,
@@ -88,10 +88,12 @@ bytes in UTF-8: they are escaped."""
 class ErrorDetail(BaseModel):
     """OpenAI's error object."""
 
-    message: Printable
-    type: str
-    param: Printable | None
-    code: str | None
+    message: Printable = Field(
+        description="The reason, for people", examples=["speed: Input should be less than or equal to 4"]
+    )
+    type: str = Field(description="Kind of the error, as OpenAI names it", examples=["invalid_request_error"])
+    param: Printable | None = Field(description="The field at fault; null if it is none", examples=["speed"])
+    code: str | None = Field(description="The reason, for programs", examples=["invalid_value"])
 
 
 BUG_DETAIL = ErrorDetail(message="The server has a fault; see its log", type="server_error", param=None, code="bug")
@@ -100,7 +102,7 @@ BUG_DETAIL = ErrorDetail(message="The server has a fault; see its log", type="se
 class ErrorBody(BaseModel):
     """Body of every error response."""
 
-    error: ErrorDetail
+    error: ErrorDetail = Field(description="The error; all four keys are always there")
 
 
 class ApiError(Exception):

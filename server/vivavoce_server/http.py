@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from vivavoce_text import STAGES
 
 from vivavoce_server.access import ELEVENLABS_HEADER, CallerDep
@@ -51,24 +51,28 @@ class ReadableTextObject(BaseModel):
     The stages are those for the model's only language, or for a text whose language is not given.
     """
 
-    reads: str
-    alphabet: str | None
-    letters: str
-    stages: list[str]
+    reads: str = Field(description="What the model reads: `words`, `prose` or `anything`", examples=["prose"])
+    alphabet: str | None = Field(description="The script that it reads; null for any", examples=["Latin"])
+    letters: str = Field(
+        description="How single letters are said: `names`, `spaced` or `as_written`", examples=["names"]
+    )
+    stages: list[str] = Field(
+        description="Stages of reading, in the order in which they run", examples=[["clean", "numbers", "units"]]
+    )
 
 
 class ModelObject(BaseModel):
     """OpenAI's fields of a model, then the model's capabilities."""
 
-    id: str
-    object: str = "model"
-    created: int
-    owned_by: str = "vivavoce"
-    task: str
-    languages: list[str]
-    takes_instructions: bool
-    clones: bool
-    text: ReadableTextObject
+    id: str = Field(description="Name of the model in requests", examples=["vivavoce-small-en"])
+    object: str = Field(default="model", description="Kind of the object", examples=["model"])
+    created: int = Field(description="Start of the server, in seconds since 1970", examples=[1_796_000_000])
+    owned_by: str = Field(default="vivavoce", description="Owner of the model", examples=["vivavoce"])
+    task: str = Field(description="Kind of the model: `CustomVoice`, `VoiceDesign` or `Base`", examples=["CustomVoice"])
+    languages: list[str] = Field(description="Languages that it speaks", examples=[["english"]])
+    takes_instructions: bool = Field(description="True if the model follows `instructions`", examples=[False])
+    clones: bool = Field(description="True if the model speaks with the voice of a recording", examples=[False])
+    text: ReadableTextObject = Field(description="The text that it reads")
 
 
 def model_object(service: Service, name: str) -> ModelObject:
@@ -92,17 +96,23 @@ def model_object(service: Service, name: str) -> ModelObject:
 
 
 class ModelList(BaseModel):
-    object: str = "list"
-    data: list[ModelObject]
+    """OpenAI's list of models."""
+
+    object: str = Field(default="list", description="Kind of the object", examples=["list"])
+    data: list[ModelObject] = Field(description="The models, the default one first")
 
 
 class AudioModel(BaseModel):
-    id: str
-    name: str
+    """A model, as Open WebUI lists it."""
+
+    id: str = Field(description="Name of the model in requests", examples=["vivavoce-small-en"])
+    name: str = Field(description="The same name", examples=["vivavoce-small-en"])
 
 
 class AudioModelList(BaseModel):
-    models: list[AudioModel]
+    """The models, as Open WebUI lists them."""
+
+    models: list[AudioModel] = Field(description="The models, the default one first")
 
 
 @speech_router.post("/audio/speech", status_code=200, response_class=SpeechResponse, responses=SPEECH_RESPONSES)

@@ -228,7 +228,9 @@ class SpeechOptions(Fields):
     ] = None
     normalize: Annotated[
         StageChoice | None,
-        Field(description="Reading of the text: true, false, or a list of stages", examples=[True, ["numbers", "units"]]),
+        Field(
+            description="Reading of the text: true, false, or a list of stages", examples=[True, ["numbers", "units"]]
+        ),
     ] = None
     normalization_options: Annotated[
         NormalizationOptions | None,

@@ -86,38 +86,52 @@ class VoiceObject(BaseModel):
     first.
     """
 
-    object: Literal["audio.voice"] = "audio.voice"
-    id: str
-    name: str
-    model: str | None
-    aliases: list[str]
-    created_at: int | None = None
-    sex: Literal["female", "male"] | None = None
-    accent: str | None = None
-    language: str | None = None
-    languages: list[str] = []
-    description: str | None = None
+    object: Literal["audio.voice"] = Field(default="audio.voice", description="Kind of the object")
+    id: str = Field(description="Name of the voice in requests", examples=["heart"])
+    name: str = Field(description="The same name", examples=["heart"])
+    model: str | None = Field(
+        description="The first model that can use it; null if none here can", examples=["vivavoce-small-en"]
+    )
+    aliases: list[str] = Field(description="OpenAI's names that mean it", examples=[["alloy", "shimmer"]])
+    created_at: int | None = Field(
+        default=None, description="Time of storing, in seconds since 1970; null for a speaker", examples=[1_796_000_000]
+    )
+    sex: Literal["female", "male"] | None = Field(
+        default=None, description="Sex of the speaker, if stated", examples=["female"]
+    )
+    accent: str | None = Field(default=None, description="Accent of the speaker, if stated", examples=["American"])
+    language: str | None = Field(
+        default=None, description="The speaker's own language, if stated", examples=["english"]
+    )
+    languages: list[str] = Field(
+        default=[], description="All languages that it speaks, its own first", examples=[["english"]]
+    )
+    description: str | None = Field(
+        default=None, description="Sound of the voice, if stated", examples=["Warm and clear."]
+    )
 
 
 class VoiceList(BaseModel):
-    object: Literal["list"] = "list"
-    voices: list[VoiceObject]
+    """The voices of the server."""
+
+    object: Literal["list"] = Field(default="list", description="Kind of the object")
+    voices: list[VoiceObject] = Field(description="Speakers of all models, then stored voices")
 
 
 class StoredVoiceObject(BaseModel):
     """OpenAI's fields of a newly stored voice."""
 
-    object: Literal["audio.voice"] = "audio.voice"
-    id: str
-    name: str
-    created_at: int
-    type: Literal["audio_sample"] = "audio_sample"
+    object: Literal["audio.voice"] = Field(default="audio.voice", description="Kind of the object")
+    id: str = Field(description="Name of the voice in requests", examples=["mine"])
+    name: str = Field(description="The same name", examples=["mine"])
+    created_at: int = Field(description="Time of storing, in seconds since 1970", examples=[1_796_000_000])
+    type: Literal["audio_sample"] = Field(default="audio_sample", description="Source of the voice")
 
 
 class DeletedVoice(BaseModel):
-    object: Literal["audio.voice.deleted"] = "audio.voice.deleted"
-    id: str
-    deleted: bool = True
+    object: Literal["audio.voice.deleted"] = Field(default="audio.voice.deleted", description="Kind of the object")
+    id: str = Field(description="Name of the voice that is gone", examples=["mine"])
+    deleted: bool = Field(default=True, description="True", examples=[True])
 
 
 class VoiceForm(BaseModel):
@@ -130,14 +144,26 @@ class VoiceForm(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    name: Name
-    consent: Transcript
-    type: Literal["audio_sample"] = "audio_sample"
-    audio_sample: UploadFile | None = None
-    ref_text: Transcript | None = None
-    speaker_embedding: Annotated[str, Field(max_length=MAX_EMBEDDING_CHARS)] | None = None
-    voice: Annotated[str, Field(max_length=MAX_BLEND_CHARS)] | None = None
-    model: Name | None = None
+    name: Name = Field(description="Name of the voice in later requests", examples=["mine"])
+    consent: Transcript = Field(
+        description="The speaker's permission, in words", examples=["This is my voice, and I agree."]
+    )
+    type: Literal["audio_sample"] = Field(default="audio_sample", description="Source of the voice")
+    audio_sample: UploadFile | None = Field(
+        default=None, description="A recording of 1 to 30 s, at most 10 MiB", examples=["(the bytes of me.wav)"]
+    )
+    ref_text: Transcript | None = Field(
+        default=None, description="Transcript of the recording", examples=["What I say in it."]
+    )
+    speaker_embedding: Annotated[str, Field(max_length=MAX_EMBEDDING_CHARS)] | None = Field(
+        default=None,
+        description="One embedding as JSON, or a weighted list as in a request",
+        examples=["[0.013, -0.021, 0.004]"],
+    )
+    voice: Annotated[str, Field(max_length=MAX_BLEND_CHARS)] | None = Field(
+        default=None, description="A mix of existing voices", examples=["heart(2)+michael(1)"]
+    )
+    model: Name | None = Field(default=None, description="A model, if several could take the voice", examples=["base"])
 
 
 @router.get("/voices")
