@@ -24,7 +24,7 @@ from vivavoce_server.streaming import SpeechRoute, SpokenResponse
 from vivavoce_server.text_parts import TOO_MANY_PAUSES, PauseBudget, pause_tags
 from vivavoce_server.whole_files import MAX_HELD_BYTES, InBase64, Part, WholeFile
 
-router = APIRouter(prefix="/v1", route_class=SpeechRoute)
+router = APIRouter(prefix="/v1", route_class=SpeechRoute, tags=["Speech"])
 
 READINGS = frozenset({"normalize", "normalization_options"})
 """Fields that say the same. An item with either of them overrides both of the batch's."""
@@ -221,6 +221,7 @@ class BatchResponse(SpokenResponse):
 
 @router.post(
     "/audio/speech/batch",
+    summary="Speak several texts",
     status_code=200,
     response_class=BatchResponse,
     responses={200: {"model": BatchResults}, **ERROR_RESPONSES},

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import Send
 
@@ -21,7 +21,7 @@ from vivavoce_server.elevenlabs_options import (
     speech_fields,
     validated,
 )
-from vivavoce_server.errors import ApiError, ErrorBody
+from vivavoce_server.errors import ApiError, responses
 from vivavoce_server.framing import AudioFraming, Framing, TimestampsFraming
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
 from vivavoce_server.jobs import SpeechJob, prepare
@@ -41,7 +41,8 @@ NO_LIMIT = 2**31 - 1
 MAX_PAGE = 100
 PAGE = r"^[0-9]{1,9}$"
 """The form of the tokens of pages: the number of a voice."""
-NOT_FOUND: Responses = {404: {"description": "There is no such voice", "model": ErrorBody}}
+NOT_FOUND: Responses = responses(_404="There is no such voice")
+VoiceId = Annotated[str, Path(description="A voice of this server, or an id of ElevenLabs", examples=["heart"])]
 HEADERS = {WARNINGS_HEADER: {"description": WARNINGS_ABOUT, "schema": {"type": "string"}}}
 
 
@@ -104,12 +105,15 @@ class Spoken:
 
     def __init__(
         self,
-        voice_id: str,
+        voice_id: VoiceId,
         body: TextToSpeech,
         service: ServiceDep,
         caller: CallerDep,
         max_wait_s: MaxWaitDep,
-        output_format: Name | None = None,
+        output_format: Annotated[
+            Name | None,
+            Query(description="Format, sample rate and bit rate by ElevenLabs' names", examples=["mp3_44100_128"]),
+        ] = None,
     ) -> None:
         self._voice_id = voice_id
         self._body = body
@@ -138,20 +142,36 @@ class Spoken:
 SpokenDep = Annotated[Spoken, Depends()]
 
 
-@speech_router.post("/{voice_id}", status_code=200, response_class=SpeechResponse, responses=AUDIO_RESPONSES)
+@speech_router.post(
+    "/{voice_id}",
+    summary="Speak a text into a file",
+    status_code=200,
+    response_class=SpeechResponse,
+    responses=AUDIO_RESPONSES,
+)
 async def convert(spoken: SpokenDep) -> SpeechResponse:
     """Speaks `text` and sends the whole file. The query's `output_format` is mp3_44100_128 unless given."""
     return await spoken.answer(whole=True)
 
 
-@speech_router.post("/{voice_id}/stream", status_code=200, response_class=SpeechResponse, responses=AUDIO_RESPONSES)
+@speech_router.post(
+    "/{voice_id}/stream",
+    summary="Speak a text as a stream",
+    status_code=200,
+    response_class=SpeechResponse,
+    responses=AUDIO_RESPONSES,
+)
 async def stream(spoken: SpokenDep) -> SpeechResponse:
     """Speaks `text` and sends the file while it is made."""
     return await spoken.answer(whole=False)
 
 
 @speech_router.post(
-    "/{voice_id}/with-timestamps", status_code=200, response_class=SpeechResponse, responses=TIMESTAMPS_RESPONSES
+    "/{voice_id}/with-timestamps",
+    summary="Speak a text into an object",
+    status_code=200,
+    response_class=SpeechResponse,
+    responses=TIMESTAMPS_RESPONSES,
 )
 async def convert_with_timestamps(spoken: SpokenDep) -> SpeechResponse:
     """Speaks `text` and sends the file as one JSON object. The times in it are null, because they are not known yet."""
@@ -159,7 +179,11 @@ async def convert_with_timestamps(spoken: SpokenDep) -> SpeechResponse:
 
 
 @speech_router.post(
-    "/{voice_id}/stream/with-timestamps", status_code=200, response_class=SpeechResponse, responses=TIMESTAMPS_RESPONSES
+    "/{voice_id}/stream/with-timestamps",
+    summary="Speak a text as a stream of objects",
+    status_code=200,
+    response_class=SpeechResponse,
+    responses=TIMESTAMPS_RESPONSES,
 )
 async def stream_with_timestamps(spoken: SpokenDep) -> SpeechResponse:
     """Speaks `text` and sends the file while it is made, a JSON object a line. The times in it are null."""
@@ -244,17 +268,22 @@ async def _voice(voice_id: str, service: Service) -> Voice:
     return found
 
 
-@router.get("/voices")
+@router.get("/voices", summary="List the voices")
 async def get_voices(service: ServiceDep) -> Voices:
+    """All voices on one page."""
     return Voices(voices=await _all_voices(service))
 
 
-@router_v2.get("/voices")
+@router_v2.get("/voices", summary="Search the voices")
 async def search_voices(
     service: ServiceDep,
-    page_size: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 10,
-    next_page_token: Annotated[str, Query(pattern=PAGE)] | None = None,
-    search: Annotated[str, Query(max_length=MAX_NAME_CHARS)] = "",
+    page_size: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Voices on a page", examples=[10])] = 10,
+    next_page_token: Annotated[
+        str | None, Query(pattern=PAGE, description="The token that the page before gave", examples=["10"])
+    ] = None,
+    search: Annotated[
+        str, Query(max_length=MAX_NAME_CHARS, description="A piece of the name, in any letter case", examples=["hea"])
+    ] = "",
 ) -> VoicesPage:
     """Lists the voices whose name contains `search`, page by page."""
     found = [voice for voice in await _all_voices(service) if search.casefold() in voice.name.casefold()]
@@ -266,18 +295,21 @@ async def search_voices(
     )
 
 
-@router.get("/voices/settings/default")
+@router.get("/voices/settings/default", summary="Get the default settings of voices")
 async def get_default_settings() -> Settings:
+    """The settings of a voice that nobody has set."""
     return Settings()
 
 
-@router.get("/voices/{voice_id}", responses=NOT_FOUND)
-async def get_voice(voice_id: str, service: ServiceDep) -> Voice:
+@router.get("/voices/{voice_id}", summary="Get a voice", responses=NOT_FOUND)
+async def get_voice(voice_id: VoiceId, service: ServiceDep) -> Voice:
+    """One voice."""
     return await _voice(voice_id, service)
 
 
-@router.get("/voices/{voice_id}/settings", responses=NOT_FOUND)
-async def get_settings(voice_id: str, service: ServiceDep) -> Settings:
+@router.get("/voices/{voice_id}/settings", summary="Get the settings of a voice", responses=NOT_FOUND)
+async def get_settings(voice_id: VoiceId, service: ServiceDep) -> Settings:
+    """The settings of one voice, which are the default ones."""
     await _voice(voice_id, service)
     return Settings()
 
@@ -339,8 +371,9 @@ class User(BaseModel):
     seat_type: Literal["workspace_member"] = Field(default="workspace_member", description="Kind of the seat")
 
 
-@router.get("/user/subscription")
+@router.get("/user/subscription", summary="Get the plan")
 async def get_subscription(service: ServiceDep) -> Subscription:
+    """Limits and use of the account, as ElevenLabs tells them."""
     stored = [voice for voice in await _all_voices(service) if voice.category == "cloned"]
     return Subscription(
         voice_slots_used=len(stored),
@@ -349,7 +382,7 @@ async def get_subscription(service: ServiceDep) -> Subscription:
     )
 
 
-@router.get("/user")
+@router.get("/user", summary="Get the holder of the key")
 async def get_user(service: ServiceDep, caller: CallerDep) -> User:
     """Tells a client whether its key is known."""
     return User(

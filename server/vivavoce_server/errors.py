@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -278,6 +278,20 @@ def descriptors_response() -> JSONResponse:
     message = "Too many connections and files are open; try again later"
     detail = ErrorDetail(message=message, type="service_unavailable", param=None, code="too_many_open_files")
     return error_response(503, detail, NOT_SERVING_RETRY_S)
+
+
+def responses(**descriptions: str) -> dict[int | str, dict[str, Any]]:
+    """Error responses of a route for the OpenAPI document: `_400` and so on, each with its meaning."""
+    return {int(name[1:]): {"description": text, "model": ErrorBody} for name, text in descriptions.items()}
+
+
+ANY_ROUTE = responses(
+    _400="A field or a parameter is wrong; `param` names it",
+    _401="The API key is missing or unknown",
+    _403="The Host is no name of this server, or a page of another site calls a server without keys",
+    _500="The server has a fault; its log has the reason",
+)
+"""Errors of every route behind the door."""
 
 
 def install(app: FastAPI) -> None:

@@ -2,16 +2,17 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from vivavoce_text import STAGES
 
+from vivavoce_server import errors
 from vivavoce_server.access import ELEVENLABS_HEADER, CallerDep
 from vivavoce_server.containers import FORMATS
+from vivavoce_server.context import REQUEST_ID_HEADER
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.elevenlabs_options import ElevenLabsModel, elevenlabs_models
-from vivavoce_server.errors import ErrorBody
 from vivavoce_server.framing import AudioFraming, SseFraming
 from vivavoce_server.jobs import prepare
 from vivavoce_server.reading import WARNINGS_ABOUT, WARNINGS_HEADER, plan_text
@@ -20,24 +21,36 @@ from vivavoce_server.service import Service, get_service
 from vivavoce_server.spoken_text import SpokenText, spoken_text
 from vivavoce_server.streaming import SpeechResponse, SpeechRoute
 
-router = APIRouter(prefix="/v1")
-speech_router = APIRouter(prefix="/v1", route_class=SpeechRoute)
+router = APIRouter(prefix="/v1", tags=["Models"])
+speech_router = APIRouter(prefix="/v1", route_class=SpeechRoute, tags=["Speech"])
 ServiceDep = Annotated[Service, Depends(get_service)]
 Responses = dict[int | str, dict[str, Any]]
 SPEECH_TYPES = (*(audio.media_type for audio in FORMATS.values()), SseFraming.media_type)
 ERROR_RESPONSES: Responses = {
-    400: {"description": "A field is wrong; `param` names it", "model": ErrorBody},
-    401: {"description": "The API key is missing or unknown", "model": ErrorBody},
-    404: {"description": "There is no such model", "model": ErrorBody},
-    413: {"description": "The body is too large", "model": ErrorBody},
-    429: {"description": "The queue is full, the wait too long, or a limit of the key is reached", "model": ErrorBody},
-    500: {"description": "The speech failed", "model": ErrorBody},
-    503: {"description": "The server is starting or stopping", "model": ErrorBody},
+    **errors.ANY_ROUTE,
+    **errors.responses(
+        _404="There is no such model",
+        _413="The body is too large",
+        _429="The queue is full, the wait too long, or a limit of the key is reached; `Retry-After` says when it helps",
+        _500="The speech failed, or the server has a fault",
+        _503="The server is starting or stopping; `Retry-After` says when it helps",
+        _507="The disk has no room for the answer, which is kept until its speech is complete",
+    ),
+}
+MODEL_NOT_FOUND = errors.responses(_404="There is no such model")
+SPEECH_HEADERS = {
+    REQUEST_ID_HEADER: "Name of the request in the log; the client's own, if it sent one",
+    "X-Usage-Input-Tokens": "Tokens of the text, on an answer that is not streamed",
+    "X-Usage-Output-Tokens": "Codec frames that were made, on an answer that is not streamed",
+    "X-Finish-Reason": "`length` if max_new_tokens ended the speech, on an answer that is not streamed",
 }
 SPEECH_RESPONSES: Responses = {
     200: {
         "description": "The audio, or the text that would be said",
-        "headers": {WARNINGS_HEADER: {"description": WARNINGS_ABOUT, "schema": {"type": "string"}}},
+        "headers": {
+            WARNINGS_HEADER: {"description": WARNINGS_ABOUT, "schema": {"type": "string"}},
+            **{name: {"description": about, "schema": {"type": "string"}} for name, about in SPEECH_HEADERS.items()},
+        },
         "content": {media_type: {} for media_type in SPEECH_TYPES},
         "model": SpokenText,
     },
@@ -115,7 +128,13 @@ class AudioModelList(BaseModel):
     models: list[AudioModel] = Field(description="The models, the default one first")
 
 
-@speech_router.post("/audio/speech", status_code=200, response_class=SpeechResponse, responses=SPEECH_RESPONSES)
+@speech_router.post(
+    "/audio/speech",
+    summary="Speak a text",
+    status_code=200,
+    response_class=SpeechResponse,
+    responses=SPEECH_RESPONSES,
+)
 async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max_wait_s: MaxWaitDep) -> Response:
     """Speaks `input`. The audio is sent while it is made, unless `stream` is false.
 
@@ -129,7 +148,7 @@ async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max
     return SpeechResponse(service, caller, job, framing, whole=body.stream is False)
 
 
-@router.get("/models")
+@router.get("/models", summary="List the models")
 async def list_models(request: Request, service: ServiceDep) -> ModelList | list[ElevenLabsModel]:
     """Lists the models as OpenAI does; for a client that sends ElevenLabs' header, as ElevenLabs does."""
     if ELEVENLABS_HEADER in request.headers:
@@ -137,13 +156,17 @@ async def list_models(request: Request, service: ServiceDep) -> ModelList | list
     return ModelList(data=[model_object(service, name) for name in service.engines])
 
 
-@router.get("/audio/models")
+@router.get("/audio/models", summary="List the models' names")
 async def list_audio_models(service: ServiceDep) -> AudioModelList:
     """Lists the models for Open WebUI, which requests this path."""
     return AudioModelList(models=[AudioModel(id=name, name=name) for name in service.engines])
 
 
-@router.get("/models/{model:path}", responses={404: {"model": ErrorBody}})
-async def get_model(model: str, service: ServiceDep) -> ModelObject:
+@router.get("/models/{model:path}", summary="Get a model", responses=MODEL_NOT_FOUND)
+async def get_model(
+    model: Annotated[str, Path(description="A served model, or one of OpenAI's names", examples=["tts-1"])],
+    service: ServiceDep,
+) -> ModelObject:
+    """One model, with what it can do."""
     model_id, _ = service.find_model(model)
     return model_object(service, model_id)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Depends, Form, Request, UploadFile
+from fastapi import APIRouter, Depends, Form, Path, Request, UploadFile
 from fastapi.routing import APIRoute
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -25,7 +25,7 @@ from vivavoce_engine import (
 )
 
 from vivavoce_server.access import CallerDep
-from vivavoce_server.errors import ApiError, ErrorBody, invalid, rejected_as
+from vivavoce_server.errors import ApiError, invalid, rejected_as, responses
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
 from vivavoce_server.json_bodies import parse_json
 from vivavoce_server.openai_voices import voice_aliases
@@ -58,7 +58,7 @@ class FormRoute(APIRoute):
         return with_form
 
 
-router = APIRouter(prefix="/v1/audio", route_class=FormRoute)
+router = APIRouter(prefix="/v1/audio", route_class=FormRoute, tags=["Voices"])
 EMBEDDINGS: TypeAdapter[GivenEmbedding] = TypeAdapter(GivenEmbedding, config=ConfigDict(allow_inf_nan=False))
 MAX_EMBEDDING_CHARS = 2**20
 """Longest `speaker_embedding` of a form, which is JSON. A field of a form has no more."""
@@ -67,14 +67,16 @@ NO_MODEL = ("", "auto")
 """Model names in a form that mean no particular model. OpenAI's client sends `auto`."""
 STORING_RESPONSES: Responses = {
     **ERROR_RESPONSES,
-    409: {"description": "The maximum number of voices is stored; delete one first", "model": ErrorBody},
-    507: {"description": "The voice could not be written to the disk", "model": ErrorBody},
+    **responses(
+        _409="The maximum number of voices is stored; delete one first",
+        _507="The voice could not be written to the disk",
+    ),
 }
-GETTING_RESPONSES: Responses = {404: {"description": "There is no such voice", "model": ErrorBody}}
-DELETING_RESPONSES: Responses = {
-    404: {"description": "There is no such stored voice", "model": ErrorBody},
-    507: {"description": "The voice could not be deleted from the disk", "model": ErrorBody},
-}
+GETTING_RESPONSES: Responses = responses(_404="There is no such voice")
+DELETING_RESPONSES: Responses = responses(
+    _404="There is no such stored voice", _507="The voice could not be deleted from the disk"
+)
+VoiceId = Annotated[str, Path(description="Name of the voice, in any letter case", examples=["heart"])]
 
 
 class VoiceObject(BaseModel):
@@ -129,6 +131,8 @@ class StoredVoiceObject(BaseModel):
 
 
 class DeletedVoice(BaseModel):
+    """OpenAI's fields of a voice that was deleted."""
+
     object: Literal["audio.voice.deleted"] = Field(default="audio.voice.deleted", description="Kind of the object")
     id: str = Field(description="Name of the voice that is gone", examples=["mine"])
     deleted: bool = Field(default=True, description="True", examples=[True])
@@ -166,7 +170,7 @@ class VoiceForm(BaseModel):
     model: Name | None = Field(default=None, description="A model, if several could take the voice", examples=["base"])
 
 
-@router.get("/voices")
+@router.get("/voices", summary="List the voices")
 async def list_voices(service: ServiceDep) -> VoiceList:
     """Lists the models' speakers, then stored voices."""
     voices = [
@@ -180,8 +184,8 @@ async def list_voices(service: ServiceDep) -> VoiceList:
     return VoiceList(voices=voices)
 
 
-@router.get("/voices/{voice_id}", responses=GETTING_RESPONSES)
-async def get_voice(voice_id: str, service: ServiceDep) -> VoiceObject:
+@router.get("/voices/{voice_id}", summary="Get a voice", responses=GETTING_RESPONSES)
+async def get_voice(voice_id: VoiceId, service: ServiceDep) -> VoiceObject:
     """One voice, its name in any letter case. If several models have a speaker of that name, the first one's."""
     for voice in (await list_voices(service)).voices:
         if voice.id.casefold() == voice_id.casefold():
@@ -228,7 +232,12 @@ async def reject_repeated_fields(request: Request) -> None:
             seen.add(name)
 
 
-@router.post("/voices", responses=STORING_RESPONSES, dependencies=[Depends(reject_repeated_fields)])
+@router.post(
+    "/voices",
+    summary="Store a voice",
+    responses=STORING_RESPONSES,
+    dependencies=[Depends(reject_repeated_fields)],
+)
 async def add_voice(
     form: Annotated[VoiceForm, Form(media_type="multipart/form-data")], service: ServiceDep, caller: CallerDep
 ) -> StoredVoiceObject:
@@ -304,8 +313,8 @@ def _engine_for(form: VoiceForm, service: Service, size: int) -> SpeechEngine:
     return next(iter(service.engines.values()))
 
 
-@router.delete("/voices/{voice_id}", responses=DELETING_RESPONSES)
-async def delete_voice(voice_id: str, service: ServiceDep) -> DeletedVoice:
+@router.delete("/voices/{voice_id}", summary="Delete a stored voice", responses=DELETING_RESPONSES)
+async def delete_voice(voice_id: VoiceId, service: ServiceDep) -> DeletedVoice:
     """Deletes a stored voice. Running speech with this voice continues."""
     store = find_store(service)
     if store is None or not await asyncio.to_thread(store.delete, voice_id):
