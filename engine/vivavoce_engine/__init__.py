@@ -62,6 +62,7 @@ from vivavoce_engine.voices.blends import MAX_PARTS as MAX_BLEND_PARTS
 from vivavoce_engine.voices.blends import MAX_WEIGHT as MAX_BLEND_WEIGHT
 from vivavoce_engine.voices.blends import MIN_WEIGHT as MIN_BLEND_WEIGHT
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of
+from vivavoce_engine.voices.consents import Consent, ConsentStore
 from vivavoce_engine.voices.reference_audio import MAX_BYTES as MAX_REFERENCE_BYTES
 from vivavoce_engine.voices.registry import MAX_WAITING as MAX_WAITING_RECORDINGS
 from vivavoce_engine.voices.registry import Voices
@@ -81,6 +82,8 @@ __all__ = [
     "AudioChunk",
     "AudioStream",
     "CheckpointError",
+    "Consent",
+    "ConsentStore",
     "EndlessSpeech",
     "Engine",
     "EngineConfig",

@@ -14,6 +14,7 @@ from vivavoce_text import missing_packages
 from vivavoce_server import (
     asyncapi,
     batch,
+    consent_routes,
     elevenlabs_routes,
     errors,
     health,
@@ -24,21 +25,27 @@ from vivavoce_server import (
 )
 from vivavoce_server.access import BEARER, ELEVENLABS_KEY, Keyring, load_keyring
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.context import REQUEST_ID_HEADER, RequestContextMiddleware
+from vivavoce_server.context import RequestContextMiddleware
 from vivavoce_server.door import DoorMiddleware
 from vivavoce_server.limits import BodyLimitMiddleware
 from vivavoce_server.live import elevenlabs, elevenlabs_multi, realtime, websocket
 from vivavoce_server.live.handshake import refuse_unknown_paths
 from vivavoce_server.loop_watch import LoopWatch
 from vivavoce_server.methods import MethodsMiddleware
-from vivavoce_server.reading import WARNINGS_HEADER
 from vivavoce_server.service import Service
 
 log = logging.getLogger(__name__)
 
 SOCKETS = (websocket.router, elevenlabs.router, elevenlabs_multi.router, realtime.router)
 """The routers of WebSockets."""
-OPENAI = (http.speech_router, batch.router, http.router, voice_routes.router)
+OPENAI = (
+    http.speech_router,
+    batch.router,
+    http.router,
+    voice_routes.router,
+    consent_routes.router,
+    consent_routes.json_router,
+)
 """The routers of OpenAI's routes and their extensions."""
 ELEVENLABS = (elevenlabs_routes.speech_router, elevenlabs_routes.router, elevenlabs_routes.router_v2)
 """The routers of ElevenLabs' routes."""
@@ -46,6 +53,7 @@ TAGS = {
     "Speech": "Text in, speech out. The fields are OpenAI's, then extensions.",
     "Models": "The models that are served.",
     "Voices": "Speakers of the models, and voices that clients store.",
+    "Consents": "Recordings in which speakers consent to the cloning of their voices.",
     "ElevenLabs": "ElevenLabs' routes, for clients that are given this address.",
     "Operation": "Routes for supervisors, balancers and Prometheus.",
 }
@@ -117,7 +125,7 @@ def create_app(
             allow_origins=config.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=[REQUEST_ID_HEADER, WARNINGS_HEADER],
+            expose_headers=["*"],  # of requests without credentials, which are the only ones allowed
         )
     app.add_middleware(RequestContextMiddleware)
     _build_routes(app)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.types import Send
-from vivavoce_engine import EngineError, SpeechEngine
+from vivavoce_engine import EngineError, SpeechEngine, UtteranceOptions
 
 from vivavoce_server.access import Caller, CallerDep
 from vivavoce_server.config import MAX_BATCH_ITEMS
@@ -63,7 +63,8 @@ class UsageObject(BaseModel):
 
 
 class BatchResult(BaseModel):
-    """The result of one item: its file in base64, or the error. `warnings` say what of the text is not spoken.
+    """The result of one item: its file in base64, or the error. `warnings` say what of the text is not spoken,
+    `ignored` which fields the model cannot follow.
 
     `finish_reason` is "length" if the item's max_new_tokens ended its speech.
     """
@@ -80,6 +81,9 @@ class BatchResult(BaseModel):
         default=[],
         description="Sentences about what is not spoken as it was asked for",
         examples=[["漢字 is left out"]],
+    )
+    ignored: list[str] = Field(
+        default=[], description="Fields that the model cannot follow", examples=[["instructions"]]
     )
     status_code: int = Field(default=200, description="The status that a request of its own would have", examples=[200])
     error: ErrorDetail | None = Field(default=None, description="The error, if there is one")
@@ -183,7 +187,7 @@ class BatchResponse(SpokenResponse):
             with self.service.metrics.admission():
                 model, _ = self.service.find_model(request.model)
             async with self._rows[model]:
-                job, cost = await self._spoken(request, model, file)
+                job, options, cost = await self._spoken(request, model, file)
         except (ApiError, EngineError) as error:
             status, detail = error_detail(error)
             return BatchResult(index=index, status="error", status_code=status, error=detail)
@@ -198,16 +202,20 @@ class BatchResponse(SpokenResponse):
             usage=usage,
             finish_reason="length" if cost.is_cut_short else "stop",
             warnings=list(job.warnings),
+            ignored=list(job.ignored_with(options)),
         )
 
-    async def _spoken(self, request: SpeechRequest, model: str, file: WholeFile) -> tuple[SpeechJob, Usage]:
-        """Speaks an item into the file. Returns its job and its usage."""
+    async def _spoken(
+        self, request: SpeechRequest, model: str, file: WholeFile
+    ) -> tuple[SpeechJob, UtteranceOptions, Usage]:
+        """Speaks an item into the file. Returns its job, its options with the voice, and its usage."""
         meter = SpeechMeter(self.service.metrics, model)
         outcome: RequestOutcome = "disconnected"
         admitted = False
         try:
             job = await prepare(request, self.service, self._max_wait_s).read()
-            with Speech(job, await job.find_voice(), meter, self.caller.client) as speech:
+            voice = await job.find_voice()
+            with Speech(job, voice, meter, self.caller.client) as speech:
                 admitted = True
                 cost = await speech.whole(file)
             outcome = "completed"
@@ -216,7 +224,7 @@ class BatchResponse(SpokenResponse):
             raise
         finally:
             meter.end(outcome)
-        return job, cost
+        return job, voice, cost
 
 
 @router.post(

@@ -100,6 +100,9 @@ class ServerConfig(BaseModel):
     strict_text: bool = True
     """If true, a text that the model cannot speak is refused: without a letter or digit, or in a script that the model
     does not read. If false, it is spoken as well as possible."""
+    strict: bool = False
+    """If true, a field that the model cannot follow is refused: instructions, or the name of a voice while another one
+    speaks. If false, it is ignored, and the header X-Vivavoce-Ignored of the answer names it."""
     leading_silence: LeadingSilenceChoice = "trim"
     """Silence that a voice puts before its first word, in speech whose request does not say: `trim` sends the last
     20 ms of it, so that speech is heard at once; `keep` sends all."""

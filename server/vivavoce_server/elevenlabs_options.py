@@ -3,7 +3,7 @@
 A client of ElevenLabs sends options that mean nothing here, and model and voice ids of ElevenLabs' own. Options without
 a meaning are ignored. Ids of models (eleven_*) mean the first model. A voice id means, in this order: the voice that
 `voice_aliases` names; a voice of this server; and, if it has the form of ElevenLabs' ids, the default voice, with a
-warning. Any other name is refused.
+warning, unless the server is strict. Any other name is refused.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ OUTPUT_FORMATS = _output_formats()
 class VoiceSettings(BaseModel):
     """Settings of a voice. All others of ElevenLabs are ignored."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="allow")
 
     speed: Speed | None = Field(
         default=None, description="Factor of the speaking rate, at the same pitch", examples=[1.0]
@@ -109,7 +109,8 @@ async def choose_voice(voice_id: str, model_id: str | None, service: Service) ->
     """
     _, engine = service.find_model(model_of(model_id))
     wanted = aliases_of(service.config).get(voice_id, voice_id)
-    if not OWN_VOICE.fullmatch(wanted) or await asyncio.to_thread(is_voice, wanted, engine):
+    is_strict = service.config.strict
+    if is_strict or not OWN_VOICE.fullmatch(wanted) or await asyncio.to_thread(is_voice, wanted, engine):
         return VoiceChoice(wanted)
     default = default_voice(engine)
     spoken_by = "the model's own voice" if default is None else repr(default)

@@ -1,6 +1,7 @@
 """ElevenLabs' routes for speech, voices and the account, for clients of ElevenLabs that are given this address."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -23,9 +24,8 @@ from vivavoce_server.elevenlabs_options import (
 )
 from vivavoce_server.errors import ApiError, responses
 from vivavoce_server.framing import AudioFraming, Framing, TimestampsFraming
-from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
+from vivavoce_server.http import ERROR_RESPONSES, SPEECH_HEADERS, Responses, ServiceDep
 from vivavoce_server.jobs import SpeechJob, prepare
-from vivavoce_server.reading import WARNINGS_ABOUT, WARNINGS_HEADER
 from vivavoce_server.schemas import MAX_NAME_CHARS, Name, Seed, SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.streaming import SpeechResponse, SpeechRoute
@@ -43,12 +43,14 @@ PAGE = r"^[0-9]{1,9}$"
 """The form of the tokens of pages: the number of a voice."""
 NOT_FOUND: Responses = responses(_404="There is no such voice")
 VoiceId = Annotated[str, Path(description="A voice of this server, or an id of ElevenLabs", examples=["heart"])]
-HEADERS = {WARNINGS_HEADER: {"description": WARNINGS_ABOUT, "schema": {"type": "string"}}}
+FIELD_NAME = re.compile(r"[a-z0-9_]{1,64}")
+MAX_IGNORED = 32
+"""Most ignored fields that the header names."""
 
 
 def _responses(*media_types: str) -> Responses:
     content: dict[str, Any] = {media_type: {} for media_type in media_types}
-    return {200: {"description": "The speech", "headers": HEADERS, "content": content}, **ERROR_RESPONSES}
+    return {200: {"description": "The speech", "headers": SPEECH_HEADERS, "content": content}, **ERROR_RESPONSES}
 
 
 AUDIO_RESPONSES = _responses(*dict.fromkeys(audio.media_type for audio in (*FORMATS.values(), *TELEPHONY.values())))
@@ -58,10 +60,15 @@ TIMESTAMPS_RESPONSES = _responses(TimestampsFraming.media_type)
 # ---- speech ---------------------------------------------------------------------------------------------------
 
 
-class TextToSpeech(BaseModel):
-    """A text to speak. All other fields of ElevenLabs are ignored."""
+def _given(fields: Mapping[str, Any] | None) -> list[str]:
+    """Names of the fields that have a value, and that a header can name."""
+    return [name for name, value in (fields or {}).items() if value is not None and FIELD_NAME.fullmatch(name)]
 
-    model_config = ConfigDict(extra="ignore")
+
+class TextToSpeech(BaseModel):
+    """A text to speak. All other fields of ElevenLabs are ignored, and a header of the answer names them."""
+
+    model_config = ConfigDict(extra="allow")
 
     text: Annotated[str, Field(max_length=MAX_TEXT_CHARS, description="The text to speak", examples=["Hello there."])]
     model_id: Name | None = Field(
@@ -79,6 +86,13 @@ class TextToSpeech(BaseModel):
     apply_text_normalization: Name | None = Field(
         default=None, description="Reading of the text: `auto`, `on` or `off`", examples=["auto"]
     )
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The first MAX_IGNORED fields that have a value, but no meaning here."""
+        settings = None if self.voice_settings is None else self.voice_settings.model_extra
+        names = (*_given(self.model_extra), *(f"voice_settings.{name}" for name in _given(settings)))
+        return names[:MAX_IGNORED]
 
 
 @contextmanager
@@ -136,7 +150,8 @@ class Spoken:
         request = validated(SpeechRequest, {**fields, "input": body.text})
         with _naming_text():
             job = prepare(request, self._service, self._max_wait_s)
-        return replace(job, audio=audio, warnings=voice.warnings)
+        ignored = (*body.ignored, *(("voice_id",) if voice.warnings else ()), *job.ignored)
+        return replace(job, audio=audio, warnings=job.warnings + voice.warnings, ignored=ignored)
 
 
 SpokenDep = Annotated[Spoken, Depends()]

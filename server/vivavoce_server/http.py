@@ -14,6 +14,7 @@ from vivavoce_server.context import REQUEST_ID_HEADER
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.elevenlabs_options import ElevenLabsModel, elevenlabs_models
 from vivavoce_server.framing import AudioFraming, SseFraming
+from vivavoce_server.ignored import IGNORED_ABOUT, IGNORED_HEADER
 from vivavoce_server.jobs import prepare
 from vivavoce_server.reading import WARNINGS_ABOUT, WARNINGS_HEADER, plan_text
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
@@ -39,18 +40,20 @@ ERROR_RESPONSES: Responses = {
 }
 MODEL_NOT_FOUND = errors.responses(_404="There is no such model")
 SPEECH_HEADERS = {
-    REQUEST_ID_HEADER: "Name of the request in the log; the client's own, if it sent one",
-    "X-Usage-Input-Tokens": "Tokens of the text, on an answer that is not streamed",
-    "X-Usage-Output-Tokens": "Codec frames that were made, on an answer that is not streamed",
-    "X-Finish-Reason": "`length` if max_new_tokens ended the speech, on an answer that is not streamed",
+    name: {"description": about, "schema": {"type": "string"}}
+    for name, about in {
+        WARNINGS_HEADER: WARNINGS_ABOUT,
+        IGNORED_HEADER: IGNORED_ABOUT,
+        REQUEST_ID_HEADER: "Name of the request in the log; the client's own, if it sent one",
+        "X-Usage-Input-Tokens": "Tokens of the text, on an answer that is not streamed",
+        "X-Usage-Output-Tokens": "Codec frames that were made, on an answer that is not streamed",
+        "X-Finish-Reason": "`length` if max_new_tokens ended the speech, on an answer that is not streamed",
+    }.items()
 }
 SPEECH_RESPONSES: Responses = {
     200: {
         "description": "The audio, or the text that would be said",
-        "headers": {
-            WARNINGS_HEADER: {"description": WARNINGS_ABOUT, "schema": {"type": "string"}},
-            **{name: {"description": about, "schema": {"type": "string"}} for name, about in SPEECH_HEADERS.items()},
-        },
+        "headers": SPEECH_HEADERS,
         "content": {media_type: {} for media_type in SPEECH_TYPES},
         "model": SpokenText,
     },

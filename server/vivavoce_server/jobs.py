@@ -12,6 +12,13 @@ from vivavoce_text import PAUSE_TAG, Spoken
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import LeadingSilenceChoice, ServerConfig
 from vivavoce_server.errors import invalid, rejected_as
+from vivavoce_server.ignored import (
+    INSTRUCTIONS_IGNORED,
+    ignores_instructions,
+    ignores_voice,
+    log_ignored,
+    refused,
+)
 from vivavoce_server.reading import TextPlan, check_speakable, in_worker, nothing_to_speak, plan_text, read, warnings_of
 from vivavoce_server.references import References
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
@@ -22,7 +29,6 @@ NOTHING_S = 0.3
 """Seconds of silence that stand for a text of which nothing can be spoken."""
 MIN_TEMPERATURE = 0.01
 """Below it, the most likely code is drawn, as with temperature 0. Logits divided by less could overflow."""
-INSTRUCTIONS_IGNORED = "The model was not trained to follow instructions; they are ignored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,8 @@ class SpeechJob:
 
     `text_plan` tells how its text is read, also one that arrives later. `spoken` is what will be said, and `warnings`
     say what of the request will not be as it was asked for. `max_part_chars` is the longest part, in characters.
+
+    `ignored` are the fields that the model cannot follow; a `strict` server refuses them instead.
 
     `model` is the engine's name on this server. `options_without_voice` apply to every utterance; `find_voice` adds the
     voice. `seed_is_fixed` is true if the client chose the seed. The job is refused as Overloaded unless its first text
@@ -56,6 +64,8 @@ class SpeechJob:
     parts: tuple[str | Silence, ...] = ()
     spoken: Spoken | None = None
     warnings: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    strict: bool = False
     seed_is_fixed: bool = False
     start_by_s: float = math.inf
 
@@ -115,14 +125,23 @@ class SpeechJob:
         If the speech would miss `start_by_s` and be refused, no reference is fetched.
 
         Raises:
-            ApiError: 400, the voice does not exist, or the reference is unusable; names the field.
+            ApiError: 400, the voice does not exist, or the reference is unusable, or a strict server would ignore the
+                voice; names the field.
             NotServing: the engine is not running.
             Overloaded: too many references are being processed, or the speech would be refused.
         """
         if self.request.ref_audio is not None and self.max_wait_s is not None:
             self.engine.check_room(self.max_wait_s)
         speaker, reference = await self.references.voice_of(self.request, self.engine)
-        return replace(self.options_without_voice, speaker=speaker, reference=reference)
+        voiced = replace(self.options_without_voice, speaker=speaker, reference=reference)
+        if self.strict and ignores_voice(self.request, voiced):
+            raise refused("voice")
+        log_ignored(self.model, self.ignored_with(voiced))
+        return voiced
+
+    def ignored_with(self, voiced: UtteranceOptions) -> tuple[str, ...]:
+        """The fields that are ignored, also `voice` if another voice was found, which is in `voiced`."""
+        return (*self.ignored, *(("voice",) if ignores_voice(self.request, voiced) else ()))
 
 
 def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None = None) -> SpeechJob:
@@ -146,7 +165,12 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
     config = service.config
     if isinstance(request, SpeechRequest):
         _check_text(request, config)
-    options, warnings = _without_ignored(_options_of(request, engine.info), engine.info)
+    options = _options_of(request, engine.info)
+    ignored: tuple[str, ...] = ()
+    if ignores_instructions(request, engine.info):
+        if config.strict:
+            raise refused("instructions")
+        options, ignored = replace(options, instructions=""), ("instructions",)
     return SpeechJob(
         model=model,
         engine=engine,
@@ -157,7 +181,9 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
         text_plan=plan_text(request, engine.info, config),
         max_part_chars=min(config.max_part_chars, engine.info.max_utterance_chars or config.max_part_chars),
         leading_silence=request.leading_silence or config.leading_silence,
-        warnings=warnings,
+        warnings=(INSTRUCTIONS_IGNORED,) if ignored else (),
+        ignored=ignored,
+        strict=config.strict,
         seed_is_fixed=request.seed is not None,
         start_by_s=math.inf if max_wait_s is None else time.monotonic() + max_wait_s,
     )
@@ -205,16 +231,6 @@ def _options_of(request: SpeechOptions, info: ModelInfo) -> UtteranceOptions:
         max_frames=request.max_new_tokens,
         first_chunk_frames=request.initial_codec_chunk_frames or defaults.first_chunk_frames,
     )
-
-
-def _without_ignored(options: UtteranceOptions, info: ModelInfo) -> tuple[UtteranceOptions, tuple[str, ...]]:
-    """The options without those that the model cannot follow, and a warning about each.
-
-    OpenAI's clients send `instructions` to any voice, some without being asked, and could not speak at all otherwise.
-    """
-    if not options.instructions.strip() or info.takes_instructions:
-        return options, ()
-    return replace(options, instructions=""), (INSTRUCTIONS_IGNORED,)
 
 
 def _sampling_of(request: SpeechOptions, defaults: Sampling) -> Sampling:

@@ -55,17 +55,27 @@ class JsonRoute(APIRoute):
 
         async def with_json(request: Request) -> Response:
             read = JsonRequest(request.scope, request.receive)
-            try:
-                body = await read.body()
-            except ClientDisconnect:
-                raise _invalid("The body ended before its announced length") from None
-            if body:
-                _check_headers(request)
-                small = len(body) <= SMALL_BODY_BYTES
-                read.parsed = parse_json(body) if small else await asyncio.to_thread(parse_json, body)
+            read.parsed = await json_body(read)
             return await handle(read)
 
         return with_json
+
+
+async def json_body(request: Request) -> object:
+    """The value of a request's body; None without one.
+
+    Raises:
+        ApiError: 400, the body is not JSON, or would cost too much.
+    """
+    try:
+        body = await request.body()
+    except ClientDisconnect:
+        raise _invalid("The body ended before its announced length") from None
+    if not body:
+        return None
+    _check_headers(request)
+    small = len(body) <= SMALL_BODY_BYTES
+    return parse_json(body) if small else await asyncio.to_thread(parse_json, body)
 
 
 def parse_json(text: bytes, what: str = "The body") -> object:
@@ -111,14 +121,23 @@ def _check_headers(request: Request) -> None:
     if encoding not in ("identity", ""):
         shown = encoding[:SHOWN_CHARS]
         raise _invalid(f"The body is compressed (Content-Encoding: {shown}); send it as it is")
-    given = request.headers.get("content-type", "")
-    header = email.message.Message()
-    header["content-type"] = given
-    kind = header.get_content_subtype() if header.get_content_maintype() == "application" else ""
-    if not (given and (kind == "json" or kind.endswith("+json"))):
-        sent = f"of type {given[:SHOWN_CHARS]!r}" if given else "without a type"
-        message = f"The body came {sent}; send JSON with the header Content-Type: application/json"
+    if not is_json(request):
+        message = f"The body came {sent_as(request)}; send JSON with the header Content-Type: application/json"
         raise _invalid(message, "invalid_value")
+
+
+def is_json(request: Request) -> bool:
+    """True if the header says that the body is JSON."""
+    header = email.message.Message()
+    header["content-type"] = given = request.headers.get("content-type", "")
+    kind = header.get_content_subtype() if given and header.get_content_maintype() == "application" else ""
+    return kind == "json" or kind.endswith("+json")
+
+
+def sent_as(request: Request) -> str:
+    """The type of a body as its header gives it, for a message."""
+    given = request.headers.get("content-type", "")
+    return f"of type {given[:SHOWN_CHARS]!r}" if given else "without a type"
 
 
 def _check_cost(text: bytes, what: str) -> None:

@@ -37,6 +37,7 @@ class SpokenText(BaseModel):
 
     `text` has pauses as tags, `parts` as numbers. `language` is an ISO 639-1 code, or null if the script of each piece
     of the text decides. `stages` are those that could change the text. `left_out` lists what cannot be said.
+    `ignored` are the fields that the model cannot follow.
 
     `map` lists runs as [start, end, input start, input end]: the characters of `text` from `start` to `end` (exclusive)
     come from those of the input. Characters of the input that are in no run are not said.
@@ -54,6 +55,7 @@ class SpokenText(BaseModel):
     warnings: list[str] = Field(
         description="Sentences about what is not spoken as it was asked for", examples=[["漢字 is left out"]]
     )
+    ignored: list[str] = Field(description="Fields that the model cannot follow", examples=[["instructions"]])
     characters: CharacterCounts = Field(description="Lengths of both texts")
     map: list[Run] = Field(
         description="Runs of characters: [start, end, input start, input end]",
@@ -76,6 +78,7 @@ def spoken_text(job: SpeechJob) -> SpokenText:
         stages=[stage for stage in STAGES if stage in plan.profile.stages],
         left_out=list(spoken.left_out),
         warnings=list(job.warnings),
+        ignored=list(job.ignored),
         characters=CharacterCounts(input=len(request.input), output=len(spoken.text)),
         map=runs_of(spoken.traced),
     )

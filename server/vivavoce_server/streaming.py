@@ -14,6 +14,7 @@ from vivavoce_engine import EngineError, Overloaded
 
 from vivavoce_server.access import Caller
 from vivavoce_server.framing import CUT_SHORT, Framing
+from vivavoce_server.ignored import IGNORED_HEADER, ignored_header
 from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.json_bodies import JsonRoute
 from vivavoce_server.metrics import UNKNOWN_MODEL, RequestOutcome, SpeechMeter, outcome_of
@@ -127,7 +128,10 @@ class SpeechResponse(SpokenResponse):
             job = await self._job.read()
             if job.warnings:
                 self.headers[WARNINGS_HEADER] = warnings_header(job.warnings)
-            with Speech(job, await job.find_voice(), meter, self.caller.client) as speech:
+            options = await job.find_voice()
+            if ignored := job.ignored_with(options):
+                self.headers[IGNORED_HEADER] = ignored_header(ignored)
+            with Speech(job, options, meter, self.caller.client) as speech:
                 outcome = await (
                     self._send_whole(speech, send) if self._whole else self._send_stream(speech, meter, send)
                 )

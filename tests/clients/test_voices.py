@@ -30,7 +30,7 @@ def server(folder: Path) -> Iterator[LiveServer]:
 def test_the_client_stores_lists_and_deletes(server: LiveServer, folder: Path) -> None:
     with Client(server.url) as client:
         stored = client.add_voice(NewVoice("Ada", CONSENT, audio=recording(0), ref_text="It's fine."))
-        assert (stored.id, stored.name) == ("ada", "ada")
+        assert (stored.id, stored.name) == ("ada", "Ada")
         (voice,) = [voice for voice in client.voices() if voice.created_at is not None]
         assert (voice.id, voice.model, voice.created_at) == ("ada", "fake", stored.created_at)
         kept = VoiceStore(folder).get("ada")

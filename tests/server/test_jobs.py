@@ -10,7 +10,8 @@ from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, fake_voices
 from vivavoce_server import ServerConfig
 from vivavoce_server.batch import BatchRequest
 from vivavoce_server.errors import ApiError
-from vivavoce_server.jobs import INSTRUCTIONS_IGNORED, prepare
+from vivavoce_server.ignored import INSTRUCTIONS_IGNORED
+from vivavoce_server.jobs import prepare
 from vivavoce_server.schemas import SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
 

@@ -52,6 +52,9 @@ def fields(document: Document) -> Iterator[tuple[str, Document]]:
         for field, content in schema.get("properties", {}).items():
             yield f"{name}.{field}", content
     for name, operation in operations(document):
+        for body in operation.get("requestBody", {}).get("content", {}).values():
+            for field, content in body["schema"].get("properties", {}).items():
+                yield f"{name} {field}", content
         for parameter in operation.get("parameters", ()):
             examples = {key: parameter[key] for key in ("examples", "example") if key in parameter}
             about = {"description": parameter["description"]} if "description" in parameter else {}

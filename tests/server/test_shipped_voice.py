@@ -14,7 +14,7 @@ import pytest
 import soundfile
 from vivavoce_server.containers import FormatName
 from vivavoce_server.effects import Samples
-from vivavoce_server.jobs import INSTRUCTIONS_IGNORED
+from vivavoce_server.ignored import INSTRUCTIONS_IGNORED
 
 from tests.support.server_process import serving
 

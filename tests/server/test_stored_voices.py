@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from vivavoce_engine import VoiceStore
 from vivavoce_engine.fake_runner import EMBEDDING_SIZE
 from vivavoce_server import ServerConfig
-from vivavoce_server.voice_routes import MAX_PARTS
+from vivavoce_server.forms import MAX_PARTS
 
 from tests.support.cloning import (
     REF_TEXT,
@@ -72,7 +72,7 @@ def test_openais_client_stores_a_voice_and_speaks_with_it_after_a_restart(base_c
         made = client.audio.voices.create(
             name="Ada", consent=CONSENT, audio_sample=("a.wav", recording(0)), extra_body={"ref_text": REF_TEXT}
         )
-        assert (made.id, made.name, made.object, made.type) == ("ada", "ada", "audio.voice", "audio_sample")
+        assert (made.id, made.name, made.object, made.type) == ("ada", "Ada", "audio.voice", "audio_sample")
         spoken.append(say(server, voice={"id": made.id}))
         spoken.append(say(server, ref_audio=as_base64(recording(0)), ref_text=REF_TEXT))
         by_embedding = say(server, voice="ada", x_vector_only_mode=True)
@@ -84,7 +84,7 @@ def test_openais_client_stores_a_voice_and_speaks_with_it_after_a_restart(base_c
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="unused", max_retries=0) as client,
     ):
         (listed,) = httpx.get(server.url + VOICES).json()["voices"]
-        expected = {"object": "audio.voice", "id": "ada", "name": "ada", "model": "base", "aliases": []}
+        expected = {"object": "audio.voice", "id": "ada", "name": "Ada", "model": "base", "aliases": []}
         assert {name: listed[name] for name in expected} == expected
         assert listed["created_at"] == made.created_at
         assert [listed[name] for name in ("sex", "accent", "language", "description")] == [None] * 4
@@ -153,7 +153,8 @@ BAD: list[tuple[bytes | None, dict[str, Any], str, str]] = [
     (recording(0), {"consent": "x" * 5000}, "consent", "5000 characters"),
     (recording(0), {"ref_text": "x" * 5000}, "ref_text", "5000 characters"),
     (recording(0), {"sex": "f"}, "sex", "Unknown field"),
-    (recording(0), {"type": "prompt"}, "type", ""),
+    (recording(0), {"type": "prompt"}, "audio_sample", "in words"),
+    (recording(0), {"type": "video"}, "type", "'audio_sample' or 'prompt'"),
     (recording(0), {"speaker_embedding": EMBEDDING}, "speaker_embedding", "several voices"),
     (recording(0), {"voice": "heart"}, "voice", "several voices"),
     (None, {}, "audio_sample", "Missing"),
@@ -213,11 +214,6 @@ def test_half_a_recording_is_refused(server: LiveServer) -> None:
 
 def test_a_model_that_is_not_there(server: LiveServer) -> None:
     assert refusal(add(server, recording(0), model="x"))[:2] == (404, "model")
-
-
-def test_json_is_no_form(server: LiveServer) -> None:
-    response = httpx.post(server.url + VOICES, json={"name": "ada"})
-    assert refusal(response)[0] == 400
 
 
 @pytest.mark.parametrize("name", ["nobody", "heart", "..%2Fada", "%2e%2e", "a%00b"])

@@ -13,7 +13,7 @@ from vivavoce_engine import Engine, EngineConfig, LiveUtterance
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, fake_voices
 from vivavoce_server import ServerConfig
-from vivavoce_server.jobs import INSTRUCTIONS_IGNORED
+from vivavoce_server.ignored import INSTRUCTIONS_IGNORED
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 

@@ -7,10 +7,11 @@ calls them through `asyncio.to_thread`.
 import hashlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +23,7 @@ from vivavoce_engine.runtime import lower_thread_priority
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of, parse_blend
 from vivavoce_engine.voices.lru import ByteLimitedCache
 from vivavoce_engine.voices.reference_reader import ReferenceReader
-from vivavoce_engine.voices.store import StoredVoice, VoiceStore, check_voice
+from vivavoce_engine.voices.store import StoredVoice, VoiceStore, check_voice, key_of
 
 CACHE_BYTES = 64 * 2**20
 MAX_WAITING = 16
@@ -30,6 +31,7 @@ MAX_WAITING = 16
 RETRY_AFTER_S = 2.0
 MAX_NAMES_IN_ERROR = 24
 NO_ALIASES: Mapping[str, str] = {}
+Result = TypeVar("Result")
 
 
 class AudioEncoder(Protocol):
@@ -165,16 +167,17 @@ class Voices:
         if self._encoder is None:
             raise Rejected("reference", "this model does not clone voices from audio; a Base model does")
         key = hashlib.sha256(audio).digest()
-        encoded = self._encoded.get(key) or self._encode_queued(key, audio)
+        encoded = self._encoded.get(key) or self._in_turn(partial(self._encode, key, audio))
         return replace(encoded, text=text) if text.strip() else VoiceReference(encoded.embedding)
 
-    def _encode_queued(self, key: bytes, audio: bytes) -> VoiceReference:
+    def _in_turn(self, work: Callable[[], Result]) -> Result:
+        """Does work with a recording on the encoder's thread. Raises Overloaded if too many wait."""
         with self._lock:
             if self._waiting_recordings >= MAX_WAITING:
                 raise Overloaded(f"{MAX_WAITING} recordings are waiting to be encoded", RETRY_AFTER_S)
             self._waiting_recordings += 1
         try:
-            return self._encoder_thread.submit(self._encode, key, audio).result()
+            return self._encoder_thread.submit(work).result()
         finally:
             with self._lock:
                 self._waiting_recordings -= 1
@@ -192,30 +195,44 @@ class Voices:
             self._encoded.put(key, encoded)
         return encoded
 
-    # ---- to store ---------------------------------------------------------------------------------------------
-
-    def add(self, name: str, consent: str, voice: bytes | str | ArrayLike, text: str = "") -> StoredVoice:
-        """Stores a voice: an audio file's bytes (`text` holds its words, if known), a mix `a(2)+b(1)`, or an embedding.
+    def check_recording(self, audio: bytes) -> None:
+        """Decodes a recording that is to be kept, but not cloned.
 
         Raises:
-            Rejected: `param` is the argument at fault: name, consent, ref_text, speaker or reference.
+            Rejected: the file cannot be read, or is no recording that could be cloned.
+            Overloaded: too many recordings are waiting.
+        """
+        self._in_turn(partial(self._reader.read, audio))
+
+    # ---- to store ---------------------------------------------------------------------------------------------
+
+    def add(
+        self, name: str, consent: str, voice: bytes | str | ArrayLike, text: str = "", prompt: str = ""
+    ) -> StoredVoice:
+        """Stores a voice: an audio file's bytes (`text` holds its words, if known), a mix `a(2)+b(1)`, or an embedding.
+
+        A voice that was designed has a `prompt`, and needs no consent.
+
+        Raises:
+            Rejected: `param` is the argument at fault: name, consent, ref_text, prompt, speaker or reference.
             StoreFull, Overloaded: try again when there is room.
             StoreFailed: the disk cannot be written to.
         """
-        name = name.strip().casefold()
+        label = " ".join(name.split())
+        name = key_of(name)
         if self.store is None:
             raise Rejected("name", "this server stores no voices")
         if name in self._names:
             raise Rejected("name", f"there is a voice {name!r} already")
         blank = VoiceReference(np.zeros(0, np.float32), None, text)
-        check_voice(StoredVoice(name, 0, consent, blank))  # before the recording is encoded
+        check_voice(StoredVoice(name, 0, consent, blank, label, prompt))  # before the recording is encoded
         if self.store.has(name):
             raise Rejected("name", f"there is a voice {name!r} already")
         if isinstance(voice, bytes):
             reference = self.clone(voice, text)
         else:
             reference = self.direct(self.blend(voice) if isinstance(voice, str) else voice, text)
-        return self.store.add(StoredVoice(name, int(time.time()), consent, reference))
+        return self.store.add(StoredVoice(name, int(time.time()), consent, reference, label, prompt))
 
     def direct(self, embedding: ArrayLike, text: str = "") -> VoiceReference:
         """A voice from a client's own speaker embedding, [hidden] numbers.

@@ -52,17 +52,21 @@ Version: TypeAlias = tuple[int, int, int]
 class StoredVoice:
     """A voice that clients refer to by name.
 
-    `consent` is the speaker's permission, in the speaker's words. `created_at_s` is in seconds since 1970.
+    `consent` is the speaker's permission, in the speaker's words. `created_at_s` is in seconds since 1970. `label` is
+    the name as it was written. `prompt` is the description of a voice that was designed, which has no speaker to
+    consent.
     """
 
     name: str
     created_at_s: int
     consent: str
     reference: VoiceReference
+    label: str = ""
+    prompt: str = ""
 
     @property
     def nbytes(self) -> int:
-        return self.reference.nbytes + len(self.consent.encode())
+        return self.reference.nbytes + sum(len(text.encode()) for text in (self.consent, self.label, self.prompt))
 
 
 class VoiceStore:
@@ -76,6 +80,14 @@ class VoiceStore:
         self._told: Mapping[str, str] = {}
         """Faults of files that the log has told, by name. Each is told once."""
         folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    @property
+    def max_voices(self) -> int:
+        return self._max_voices
 
     @property
     def cached_bytes(self) -> int:
@@ -112,13 +124,13 @@ class VoiceStore:
         return voices
 
     def get(self, name: str) -> StoredVoice | None:
-        """The voice of that name, in any letter case, or None.
+        """The voice of that name, in any letter case and with any blanks, or None.
 
         Raises:
             Rejected: the voice's file is broken.
             NotServing: this process has too many files open.
         """
-        name = name.casefold()
+        name = key_of(name)
         if not NAME.fullmatch(name):
             return None
         path = self._path(name)
@@ -138,7 +150,8 @@ class VoiceStore:
 
     def has(self, name: str) -> bool:
         """True if the name is taken, be it by a file that cannot be read."""
-        return bool(NAME.fullmatch(name.casefold())) and os.path.lexists(self._path(name.casefold()))
+        name = key_of(name)
+        return bool(NAME.fullmatch(name)) and os.path.lexists(self._path(name))
 
     def add(self, voice: StoredVoice) -> StoredVoice:
         """Writes a new voice to the disk.
@@ -170,7 +183,7 @@ class VoiceStore:
 
     def delete(self, name: str) -> bool:
         """Deletes a voice. Returns False if it did not exist. Raises StoreFailed if its file cannot be deleted."""
-        name = name.casefold()
+        name = key_of(name)
         if not NAME.fullmatch(name):
             return False
         path = self._path(name)
@@ -213,6 +226,11 @@ class VoiceStore:
         return found
 
 
+def key_of(name: str) -> str:
+    """The name of a voice's file: in small letters, with _ for blanks. It may still be no valid name."""
+    return "_".join(name.casefold().split())
+
+
 def store_error(what: str, error: OSError) -> EngineError:
     """The error for a disk that does not serve. Lack of descriptors passes, so it is told to try again."""
     if error.errno in NO_DESCRIPTORS:
@@ -231,10 +249,18 @@ def is_file(entry: "os.DirEntry[str]") -> bool:
 def check_voice(voice: StoredVoice) -> None:
     """Raises Rejected, with the argument at fault as `param`, if the voice cannot be stored."""
     if not NAME.fullmatch(voice.name):
-        raise Rejected("name", "a voice's name has 1 to 64 letters a-z, digits, _ and -, and begins with no _ or -")
-    if not voice.consent.strip():
+        raise Rejected(
+            "name", "a voice's name has 1 to 64 letters a-z, digits, blanks, _ and -, and begins with no _ or -"
+        )
+    if not voice.consent.strip() and not voice.prompt.strip():
         raise Rejected("consent", "storing a voice takes its speaker's consent, in words")
-    for param, text in (("consent", voice.consent), ("ref_text", voice.reference.text)):
+    texts = (
+        ("consent", voice.consent),
+        ("ref_text", voice.reference.text),
+        ("prompt", voice.prompt),
+        ("name", voice.label),
+    )
+    for param, text in texts:
         if len(text) > MAX_TEXT_CHARS:
             raise Rejected(param, f"{param} has {len(text)} characters; the most is {MAX_TEXT_CHARS}")
         check_characters(param, text)
@@ -261,6 +287,8 @@ def serialize_voice(voice: StoredVoice) -> bytes:
         "created_at_s": str(voice.created_at_s),
         "consent": voice.consent,
         "ref_text": reference.text,
+        "label": voice.label,
+        "prompt": voice.prompt,
     }
     return save(tensors, metadata)
 
@@ -289,7 +317,14 @@ def read_voice(path: Path) -> StoredVoice:
     if not np.isfinite(reference.embedding).all():
         raise ValueError("its embedding is not finite")
     name = path.name.removesuffix(SUFFIX)
-    voice = StoredVoice(name, int(metadata["created_at_s"]), metadata["consent"], reference)
+    voice = StoredVoice(
+        name,
+        int(metadata["created_at_s"]),
+        metadata["consent"],
+        reference,
+        label=metadata.get("label", ""),  # files of earlier versions have neither
+        prompt=metadata.get("prompt", ""),
+    )
     check_voice(voice)
     return voice
 
@@ -309,13 +344,18 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
         ValueError: it is no regular file, or is larger than `max_bytes`.
         OSError: it cannot be read.
     """
-    with open(path, "rb", opener=open_without_waiting) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it is no regular file")
-        content = file.read(max_bytes + 1)
+    content = read_beginning(path, max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError(f"it is larger than {max_bytes} bytes")
     return content
+
+
+def read_beginning(path: Path, most_bytes: int) -> bytes:
+    """The first bytes of a regular file. Raises as `read_regular`, at any size."""
+    with open(path, "rb", opener=open_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no regular file")
+        return file.read(most_bytes)
 
 
 def open_without_waiting(path: str, flags: int) -> int:

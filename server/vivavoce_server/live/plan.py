@@ -27,6 +27,8 @@ class LivePlan:
     """Most characters that the model speaks as one utterance of its own; None for any number."""
     warnings: tuple[str, ...] = ()
     """Sentences that say what of the options is ignored."""
+    ignored: tuple[str, ...] = ()
+    """Fields that the model cannot follow."""
     file: SharedEncoder | None = None
     """The file that all utterances share; None if each is a file of its own."""
 
@@ -53,4 +55,5 @@ async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
         leading_silence=job.leading_silence,
         max_part_chars=job.engine.info.max_utterance_chars,
         warnings=job.warnings,
+        ignored=job.ignored_with(voiced),
     )

@@ -68,6 +68,7 @@ class LiveText:
         """Characters of text so far."""
         self.passed_over = False
         """True once text was refused because the utterance would be too long with it."""
+        self.ignored = plan.ignored
         self.warnings = plan.warnings
         """Sentences that say what is not spoken as it was asked for. Those about the text come at its end."""
 

@@ -34,6 +34,8 @@ class UtteranceSummary:
     cancelled: bool
     said: Said
     warnings: tuple[str, ...]
+    ignored: tuple[str, ...]
+    """Fields of the client that the model cannot follow."""
     is_cut_short: bool
     """True if the client's own max_new_tokens ended a part of the speech."""
 
@@ -134,6 +136,7 @@ class Utterance:
             cancelled,
             said,
             self.text.warnings,
+            self.text.ignored,
             self.is_cut_short,
         )
 

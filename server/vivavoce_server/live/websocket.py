@@ -30,7 +30,8 @@ Server → client
                      there, so their texts, joined, were said for certain. `text_begun` is there if the utterance was
                      cancelled: the text of the next part, of which some audio was sent, or "". Words have no times yet.
                      `warnings` is a list of sentences about what was not spoken as it was asked for, such as letters
-                     or instructions that the model cannot follow; absent without any.
+                     or instructions that the model cannot follow; absent without any. `ignored` is a list of the
+                     fields that were ignored because the model cannot follow them; absent without any.
                      `finish_reason` is "length" if max_new_tokens ended the speech, and absent otherwise. Speech that
                      another limit ends is cancelled, after an error.
     session.done     {utterances}: the answer to session.close, before the connection closes.
@@ -265,6 +266,7 @@ class SpeechStream:
             parts=[{"text": part.text, "end_ms": round(part.end_s * 1000)} for part in summary.said.parts],
             **({"text_begun": summary.said.begun} if summary.cancelled else {}),
             **({"warnings": summary.warnings} if summary.warnings else {}),
+            **({"ignored": summary.ignored} if summary.ignored else {}),
             **({"finish_reason": CUT_SHORT} if summary.is_cut_short else {}),
         )
 
