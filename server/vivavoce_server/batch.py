@@ -185,7 +185,7 @@ class BatchResponse(SpokenResponse):
         request = self._requests[index]
         try:
             with self.service.metrics.admission():
-                model, _ = self.service.find_model(request.model)
+                model, _ = self.service.find_model(request.model or None)
             async with self._rows[model]:
                 job, options, cost = await self._spoken(request, model, file)
         except (ApiError, EngineError) as error:

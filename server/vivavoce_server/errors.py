@@ -27,6 +27,7 @@ from vivavoce_engine import (
 )
 
 from vivavoce_server.methods import allowed_methods
+from vivavoce_server.wrong_paths import hint
 
 log = logging.getLogger(__name__)
 
@@ -227,6 +228,8 @@ def validation_detail(path: tuple[str | int, ...], kind: str, reason: str) -> Er
             message, code = f"{param}: Missing required field: {path[-1]}", "missing_required_parameter"
         case "missing":
             message, code = f"Missing required field: {param or 'the body'}", "missing_required_parameter"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            message, code = f"{param or 'The body'}: Input should be a JSON object", "invalid_value"
         case "json_invalid":
             message, code, param = f"The body is not JSON: {reason}", "invalid_json", None
         case _:
@@ -248,7 +251,7 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
         detail = ErrorDetail(message=message, type="server_error", param=None, code="store_failed")
         return error_response(STORAGE_FULL, detail)
     messages = {
-        404: f"There is nothing at {request.method} {request.url.path}",
+        404: f"There is nothing at {request.method} {request.url.path}{hint(request.scope)}",
         405: f"{request.url.path} does not take {request.method}",
     }
     response = http_error_response(error.status_code, messages.get(error.status_code, error.detail))

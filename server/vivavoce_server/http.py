@@ -1,6 +1,6 @@
 """OpenAI's routes for speech and models."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import JSONResponse
@@ -81,9 +81,12 @@ class ModelObject(BaseModel):
     """OpenAI's fields of a model, then the model's capabilities."""
 
     id: str = Field(description="Name of the model in requests", examples=["vivavoce-small-en"])
-    object: str = Field(default="model", description="Kind of the object", examples=["model"])
+    object: Literal["model"] = Field(default="model", description="Kind of the object")
     created: int = Field(description="Start of the server, in seconds since 1970", examples=[1_796_000_000])
     owned_by: str = Field(default="vivavoce", description="Owner of the model", examples=["vivavoce"])
+    shutdown_date: str | None = Field(
+        default=None, description="Date of the model's end; null, as none is planned", examples=["2027-01-06"]
+    )
     task: str = Field(description="Kind of the model: `CustomVoice`, `VoiceDesign` or `Base`", examples=["CustomVoice"])
     languages: list[str] = Field(description="Languages that it speaks", examples=[["english"]])
     takes_instructions: bool = Field(description="True if the model follows `instructions`", examples=[False])
@@ -114,7 +117,7 @@ def model_object(service: Service, name: str) -> ModelObject:
 class ModelList(BaseModel):
     """OpenAI's list of models."""
 
-    object: str = Field(default="list", description="Kind of the object", examples=["list"])
+    object: Literal["list"] = Field(default="list", description="Kind of the object")
     data: list[ModelObject] = Field(description="The models, the default one first")
 
 

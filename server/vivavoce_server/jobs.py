@@ -154,7 +154,7 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
     """
     if not isinstance(request, SpeechRequest):
         _check_live(request)
-    model, engine = service.find_model(request.model)
+    model, engine = service.find_model(request.model or None)
     _check_task(request, model, engine, service)
     _check_language(request, engine.info)
     if request.normalize is not None and request.normalization_options is not None:

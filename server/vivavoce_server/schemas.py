@@ -155,7 +155,7 @@ Transcript = Annotated[str, Field(json_schema_extra={"maxLength": MAX_TRANSCRIPT
 """Transcript of a recording. The engine refuses a longer one, with a better message."""
 Name = Annotated[str, Field(max_length=MAX_NAME_CHARS)]
 Language = Annotated[str, Field(max_length=MAX_NAME_CHARS), AfterValidator(language_of_code)]
-"""A model's language, by its name or by an ISO 639-1 code such as en or en-US."""
+"""A model's language, by its name or by a code of ISO 639 such as en, eng or en-US."""
 Speed = Annotated[float, Field(ge=0.25, le=4)]
 Seed = Annotated[int, Field(ge=0, le=SEED_MAX)]
 

@@ -32,7 +32,24 @@ LANGUAGE_CODES = {
 }
 """Maps the models' names of languages to the splitter's. Its English rules apply to all others."""
 
-NAMES_OF_CODES = {code: name for name, code in LANGUAGE_CODES.items()}
+LONG_CODES = {
+    "chi": "chinese",
+    "cmn": "chinese",
+    "deu": "german",
+    "eng": "english",
+    "fra": "french",
+    "fre": "french",
+    "ger": "german",
+    "ita": "italian",
+    "jpn": "japanese",
+    "kor": "korean",
+    "por": "portuguese",
+    "rus": "russian",
+    "spa": "spanish",
+    "zho": "chinese",
+}
+"""The same languages by their codes of ISO 639-2 and 639-3."""
+NAMES_OF_CODES = {**{code: name for name, code in LANGUAGE_CODES.items()}, **LONG_CODES}
 
 TOO_MANY_PAUSES = "too_many_pauses"
 """Code of the error about pauses that are too many, or too long together."""
@@ -41,8 +58,12 @@ Part = str | float
 
 
 def language_of_code(language: str) -> str:
-    """The models' name of a language that is given by its ISO 639-1 code, such as en, EN or en-US; others unchanged."""
-    return NAMES_OF_CODES.get(re.split("[-_]", language.lower(), maxsplit=1)[0], language)
+    """The models' name of a language that is given by a code of ISO 639, such as en, EN, eng or en-US.
+
+    "" is "auto", because clients send it for a setting that was left open. Other names are unchanged.
+    """
+    language = language.strip()
+    return NAMES_OF_CODES.get(re.split("[-_]", language.lower(), maxsplit=1)[0], language) if language else "auto"
 
 
 def is_speakable(text: str) -> bool:

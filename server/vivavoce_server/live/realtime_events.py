@@ -42,7 +42,16 @@ def _few(given: object) -> object:
 
 
 class _Fields(BaseModel):
+    """An object of an event. null means that a field is absent."""
+
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        return {name: given[name] for name in cls.model_fields if given.get(name) is not None}
 
 
 class AudioFormat(_Fields):
@@ -243,10 +252,8 @@ def parse(fields: dict[str, Any]) -> ClientEvent:
         raise invalid(
             "type", f"There is no event {str(kind)[:SHOWN_CHARS]!r} here; there are {', '.join(CLIENT_EVENTS)}"
         )
-    # An optional object may be null, as clients write an absent one.
-    given = {name: value for name, value in fields.items() if value is not None}
     try:
-        return CLIENT_EVENTS[kind].model_validate(given)
+        return CLIENT_EVENTS[kind].model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         param = ".".join(map(str, first["loc"]))

@@ -1,21 +1,41 @@
-"""The npm package `openai`: every format, and the class of an error."""
+"""The npm package `openai`: every format, the class of an error, every call of the server, every field of its types."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from openai.types.audio import Voice, VoiceConsent, VoiceConsentDeleted, VoiceDeleted
+from openai.types.audio.speech_create_params import SpeechCreateParams
+from openai.types.audio.voice_consent_create_params import VoiceConsentCreateParams
+from openai.types.audio.voice_consent_update_params import VoiceConsentUpdateParams
+from openai.types.audio.voice_create_params import CreateVoiceRequestAudioSample, CreateVoiceRequestPrompt
 from vivavoce_server import ServerConfig
 
-from tests.clients.real.harness import Session
+from tests.clients.real.harness import HERE, Session
 from tests.support.live_server import live_server
+from tests.support.openai_table import PCM_BYTES, TEXT, TOLD, openai_server
 from tests.support.programs import needs
+from tests.support.recordings import voice_like, wav
 from tests.support.server_process import serving
 
-TEXT = "Hello there."
-PCM_BYTES = round(len(TEXT) * 0.08 * 24000) * 2
+TYPES = HERE / "openai_npm/node_modules/openai/resources/audio"
+FIELDS: dict[tuple[str, str], type] = {
+    ("speech", "SpeechCreateParams"): SpeechCreateParams,
+    ("voices", "Consent"): CreateVoiceRequestAudioSample,
+    ("voices", "Prompt"): CreateVoiceRequestPrompt,
+    ("voice-consents", "VoiceConsentCreateParams"): VoiceConsentCreateParams,
+    ("voice-consents", "VoiceConsentUpdateParams"): VoiceConsentUpdateParams,
+    ("voices", "Voice"): Voice,
+    ("voices", "VoiceDeleted"): VoiceDeleted,
+    ("voice-consents", "VoiceConsent"): VoiceConsent,
+    ("voice-consents", "VoiceConsentDeleted"): VoiceConsentDeleted,
+}
+"""File and interface of the npm package → the same type of the Python package, whose fields are all served
+(tests/clients/test_openai_contract.py)."""
 
 pytestmark = needs("node", "npm")
 
@@ -34,8 +54,8 @@ def shipped_url(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def answer(url: str, folder: Path) -> dict[str, Any]:
-    command = [*Session("openai_npm/speak", live=False).command, f"{url}/v1", TEXT]
+def answer(url: str, folder: Path, script: str = "speak", argument: str = TEXT) -> dict[str, Any]:
+    command = [*Session(f"openai_npm/{script}", live=False).command, f"{url}/v1", argument]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=folder)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     heard: dict[str, Any] = json.loads(ended.stdout)
@@ -53,3 +73,22 @@ def test_formats_and_errors(fake_url: str, tmp_path: Path) -> None:
 
 def test_the_shipped_voice(shipped_url: str, tmp_path: Path) -> None:
     assert all(count > 2000 for count in answer(shipped_url, tmp_path)["bytes"].values())
+
+
+def test_every_call(tmp_path: Path) -> None:
+    recording = tmp_path / "a.wav"
+    recording.write_bytes(wav(voice_like(0, 1.5)))
+    with openai_server(tmp_path / "voices") as server:
+        told = answer(server.url, tmp_path, "calls", str(recording))
+    assert told.pop("deletedModel")["status"] == 405
+    assert told.pop("fast") == pytest.approx(PCM_BYTES / 2, abs=4800)
+    assert told == TOLD
+
+
+@pytest.mark.parametrize(("file", "interface"), FIELDS)
+def test_its_types_have_the_fields_of_the_python_package(file: str, interface: str) -> None:
+    declared = (TYPES / f"{file}.d.ts").read_text(encoding="utf-8")
+    body = re.search(rf"^( *)(?:export )?interface {interface} {{$(.*?)^\1}}$", declared, re.MULTILINE | re.DOTALL)
+    assert body is not None
+    fields = set(re.findall(rf"^{body[1]}    (\w+)\??: ", body[2], re.MULTILINE))
+    assert fields == FIELDS[file, interface].__annotations__.keys()
