@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server text clients eval voice tests deploy bench examples
 
-.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack fuzz audit bench voice clean
+.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack fuzz audit bench voice docs clean
 .PHONY: test-pins refresh-pins refresh-advisories
 
 run: $(VENV)/.server
@@ -97,6 +97,10 @@ soak-sockets: $(VENV)/.dev
 MODEL ?= shipped
 attack: $(VENV)/.dev
 	$(BIN)/python -m tests.attack --minutes $(MINUTES) --model $(MODEL)
+
+# The docs site, from the repository's own Markdown and the API's documents, into dist/site.
+docs: $(VENV)/.dev
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 FUZZ_INPUTS ?= 100000
 fuzz: $(VENV)/.dev

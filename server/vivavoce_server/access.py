@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
-from fastapi.security import HTTPBearer
+from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from starlette.requests import HTTPConnection
 
@@ -245,8 +245,17 @@ def _read_file(path: Path, limits: dict[str, int | None]) -> list[tuple[str, Key
     return entries
 
 
-BEARER = HTTPBearer(auto_error=False)
+BEARER = HTTPBearer(
+    auto_error=False, scheme_name="key", description="One of the server's keys, as OpenAI's clients send it"
+)
 """Declares in the OpenAPI document that requests need a key. door.py checks the key."""
+ELEVENLABS_KEY = APIKeyHeader(
+    name=ELEVENLABS_HEADER,
+    auto_error=False,
+    scheme_name="elevenlabs_key",
+    description="One of the server's keys, as ElevenLabs' clients send it",
+)
+"""Declares the other place of the key, for routes of ElevenLabs."""
 
 
 async def caller_of(request: Request) -> Caller:

@@ -5,14 +5,26 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 from vivavoce_engine import SpeechEngine
 from vivavoce_text import missing_packages
 
-from vivavoce_server import batch, consent_routes, elevenlabs_routes, errors, health, http, playground, voice_routes
-from vivavoce_server.access import BEARER, Keyring, load_keyring
+from vivavoce_server import (
+    asyncapi,
+    batch,
+    consent_routes,
+    elevenlabs_routes,
+    errors,
+    health,
+    http,
+    playground,
+    reference_pages,
+    voice_routes,
+)
+from vivavoce_server.access import BEARER, ELEVENLABS_KEY, Keyring, load_keyring
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.context import RequestContextMiddleware
 from vivavoce_server.door import DoorMiddleware
@@ -28,6 +40,35 @@ log = logging.getLogger(__name__)
 
 SOCKETS = (websocket.router, elevenlabs.router, elevenlabs_multi.router, realtime.router)
 """The routers of WebSockets."""
+OPENAI = (
+    http.speech_router,
+    batch.router,
+    http.router,
+    voice_routes.router,
+    consent_routes.router,
+    consent_routes.json_router,
+)
+"""The routers of OpenAI's routes and their extensions."""
+ELEVENLABS = (elevenlabs_routes.speech_router, elevenlabs_routes.router, elevenlabs_routes.router_v2)
+"""The routers of ElevenLabs' routes."""
+TAGS = {
+    "Speech": "Text in, speech out. The fields are OpenAI's, then extensions.",
+    "Models": "The models that are served.",
+    "Voices": "Speakers of the models, and voices that clients store.",
+    "Consents": "Recordings in which speakers consent to the cloning of their voices.",
+    "ElevenLabs": "ElevenLabs' routes, for clients that are given this address.",
+    "Operation": "Routes for supervisors, balancers and Prometheus.",
+}
+"""Tags of the OpenAPI document, in the order in which pages show them."""
+DESCRIPTION = """\
+OpenAI's clients speak through this server once their base URL is its address with `/v1`.
+
+Every error has the body `{"error": {"message", "type", "param", "code"}}`, with all four keys. Every answer has an
+`X-Request-ID`, which is also on the log's lines. 429 and 503 have a `Retry-After`. A failure after the first byte
+breaks the transfer off, so that half of a file never looks whole.
+
+The WebSockets are in [another document](asyncapi).
+"""
 BUILDING = threading.Lock()
 """Held while the routes of an app are built."""
 
@@ -44,7 +85,16 @@ def create_app(
         engines = {config.model_name or engines.info.name: engines}
     app = FastAPI(
         title="Vivavoce",
-        description="Streaming speech of the Qwen3-TTS family",
+        summary="Streaming speech of the Qwen3-TTS model family",
+        description=DESCRIPTION,
+        version=version("vivavoce-speech"),
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        openapi_tags=[{"name": name, "description": about} for name, about in TAGS.items()],
+        # The address of the document itself, with any prefix that a proxy puts before it.
+        servers=[{"url": "./", "description": "This server"}],
+        root_path_in_servers=False,
+        docs_url=None,  # reference_pages.py has pages that load nothing from elsewhere
+        redoc_url=None,
         responses={"4XX": {"description": "The request is at fault", "model": errors.ErrorBody}},
         lifespan=_watched,
         # FastAPI's own spans and records hold addresses with their queries, and messages of errors.
@@ -55,19 +105,18 @@ def create_app(
     app.state.service = Service(engines, config)
     app.state.tracing = open_tracing(config)
     app.state.keyring = load_keyring(config) if keyring is None else keyring
-    documented = [Depends(BEARER)] if app.state.keyring.wanted else []
-    app.include_router(http.router, dependencies=documented)
-    app.include_router(http.speech_router, dependencies=documented)
-    app.include_router(batch.router, dependencies=documented)
-    app.include_router(voice_routes.router, dependencies=documented)
-    app.include_router(consent_routes.router, dependencies=documented)
-    app.include_router(consent_routes.json_router, dependencies=documented)
-    app.include_router(elevenlabs_routes.router, dependencies=documented)
-    app.include_router(elevenlabs_routes.router_v2, dependencies=documented)
-    app.include_router(elevenlabs_routes.speech_router, dependencies=documented)
+    key = [Depends(BEARER)] if app.state.keyring.wanted else []
+    either_key = [*key, Depends(ELEVENLABS_KEY)] if key else []
+    for router in OPENAI:
+        app.include_router(router, dependencies=key, responses=errors.ANY_ROUTE)
+    for router in ELEVENLABS:
+        app.include_router(router, dependencies=either_key, responses=errors.ANY_ROUTE)
     for router in SOCKETS:
         app.include_router(router)
     app.include_router(playground.router)
+    app.include_router(reference_pages.router)
+    app.include_router(asyncapi.router)
+    app.include_router(health.metrics_router, dependencies=key)
     app.include_router(health.router)
     refuse_unknown_paths(app, SOCKETS)
     errors.install(app)

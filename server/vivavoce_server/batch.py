@@ -25,7 +25,7 @@ from vivavoce_server.streaming import SpeechRoute, SpokenResponse
 from vivavoce_server.text_parts import TOO_MANY_PAUSES, PauseBudget, pause_tags
 from vivavoce_server.whole_files import MAX_HELD_BYTES, InBase64, Part, WholeFile
 
-router = APIRouter(prefix="/v1", route_class=SpeechRoute)
+router = APIRouter(prefix="/v1", route_class=SpeechRoute, tags=["Speech"])
 
 READINGS = frozenset({"normalize", "normalization_options"})
 """Fields that say the same. An item with either of them overrides both of the batch's."""
@@ -34,13 +34,16 @@ READINGS = frozenset({"normalize", "normalization_options"})
 class BatchItem(SpeechOptions):
     """One text. Its options override the batch's."""
 
-    input: InputText
+    input: Annotated[InputText, Field(description="The text to speak", examples=["The first text."])]
 
 
 class BatchRequest(SpeechOptions):
     """Items, and the default options for all of them."""
 
-    items: Annotated[list[BatchItem], Field(fail_fast=True, min_length=1, max_length=MAX_BATCH_ITEMS)]
+    items: Annotated[
+        list[BatchItem],
+        Field(fail_fast=True, min_length=1, max_length=MAX_BATCH_ITEMS, description="The texts, each with its options"),
+    ]
 
     def requests(self) -> list[SpeechRequest]:
         return [SpeechRequest.model_construct(**self._options_of(item)) for item in self.items]
@@ -53,9 +56,11 @@ class BatchRequest(SpeechOptions):
 
 
 class UsageObject(BaseModel):
-    input_tokens: int
-    output_tokens: int
-    total_tokens: int
+    """OpenAI's usage."""
+
+    input_tokens: int = Field(description="Tokens of the text", examples=[9])
+    output_tokens: int = Field(description="Codec frames of 80 ms that were sent", examples=[25])
+    total_tokens: int = Field(description="The sum of both", examples=[34])
 
 
 class BatchResult(BaseModel):
@@ -65,27 +70,35 @@ class BatchResult(BaseModel):
     `finish_reason` is "length" if the item's max_new_tokens ended its speech.
     """
 
-    index: int
-    status: Literal["success", "error"]
-    audio_data: str | None = None
-    media_type: str | None = None
-    usage: UsageObject | None = None
-    finish_reason: Literal["stop", "length"] | None = None
-    warnings: list[str] = []
-    ignored: list[str] = []
-    status_code: int = 200
-    error: ErrorDetail | None = None
+    index: int = Field(description="Number of the item, from 0", examples=[0])
+    status: Literal["success", "error"] = Field(description="Outcome of the item", examples=["success"])
+    audio_data: str | None = Field(default=None, description="The file, in base64", examples=["UklGRiQAAABXQVZF"])
+    media_type: str | None = Field(default=None, description="Media type of the file", examples=["audio/wav"])
+    usage: UsageObject | None = Field(default=None, description="Usage of the item")
+    finish_reason: Literal["stop", "length"] | None = Field(
+        default=None, description="`length` if max_new_tokens ended the speech", examples=["stop"]
+    )
+    warnings: list[str] = Field(
+        default=[],
+        description="Sentences about what is not spoken as it was asked for",
+        examples=[["漢字 is left out"]],
+    )
+    ignored: list[str] = Field(
+        default=[], description="Fields that the model cannot follow", examples=[["instructions"]]
+    )
+    status_code: int = Field(default=200, description="The status that a request of its own would have", examples=[200])
+    error: ErrorDetail | None = Field(default=None, description="The error, if there is one")
 
 
 class BatchResults(BaseModel):
     """One result for each item, in the items' order."""
 
-    id: str
-    object: Literal["audio.speech.batch"] = "audio.speech.batch"
-    results: list[BatchResult]
-    total: int
-    succeeded: int
-    failed: int
+    id: str = Field(description="Random name of this answer", examples=["batch-0f4c"])
+    object: Literal["audio.speech.batch"] = Field(default="audio.speech.batch", description="Kind of the object")
+    results: list[BatchResult] = Field(description="The results, in the items' order")
+    total: int = Field(description="Number of items", examples=[2])
+    succeeded: int = Field(description="Items that were spoken", examples=[2])
+    failed: int = Field(description="Items that were not", examples=[0])
 
 
 class Running:
@@ -233,6 +246,7 @@ class BatchResponse(SpokenResponse):
 
 @router.post(
     "/audio/speech/batch",
+    summary="Speak several texts",
     status_code=200,
     response_class=BatchResponse,
     responses={200: {"model": BatchResults}, **ERROR_RESPONSES},

@@ -4,12 +4,12 @@ import asyncio
 from functools import partial
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, UploadFile
-from pydantic import BaseModel
+from fastapi import APIRouter, Depends, Path, Query, UploadFile
+from pydantic import BaseModel, Field
 from vivavoce_engine import MAX_REFERENCE_BYTES, Consent, ConsentStore, Rejected
 
 from vivavoce_server.access import CallerDep
-from vivavoce_server.errors import ApiError, ErrorBody, invalid, rejected_as
+from vivavoce_server.errors import ApiError, invalid, rejected_as, responses
 from vivavoce_server.forms import form_body, form_of
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
 from vivavoce_server.json_bodies import JsonRoute
@@ -17,48 +17,53 @@ from vivavoce_server.schemas import Fields, Name
 from vivavoce_server.service import Service
 from vivavoce_server.voice_routes import DELETING_RESPONSES, STORING_RESPONSES, find_consents
 
-router = APIRouter(prefix="/v1/audio/voice_consents")
-json_router = APIRouter(prefix="/v1/audio/voice_consents", route_class=JsonRoute)
-NOT_FOUND: Responses = {404: {"description": "There is no such consent", "model": ErrorBody}}
+router = APIRouter(prefix="/v1/audio/voice_consents", tags=["Consents"])
+json_router = APIRouter(prefix="/v1/audio/voice_consents", route_class=JsonRoute, tags=["Consents"])
+NOT_FOUND: Responses = responses(_404="There is no such consent")
+ConsentId = Annotated[str, Path(description="Id of the consent", examples=["cons_1234"])]
 MAX_PAGE = 100
 
 
 class ConsentForm(Fields):
     """A consent to store. `language` is the BCP 47 tag of what is said in the recording."""
 
-    name: Name
-    language: Name
-    recording: UploadFile
+    name: Name = Field(description="Name of the consent", examples=["Ada"])
+    language: Name = Field(description="BCP 47 tag of what is said", examples=["en-GB"])
+    recording: UploadFile = Field(description="The recording, at most 10 MiB", examples=["(the bytes of consent.wav)"])
 
 
 class ConsentName(Fields):
-    name: Name
+    """A new name of a consent."""
+
+    name: Name = Field(description="Name of the consent", examples=["Ada"])
 
 
 class ConsentObject(BaseModel):
     """OpenAI's fields of a consent."""
 
-    object: Literal["audio.voice_consent"] = "audio.voice_consent"
-    id: str
-    name: str
-    language: str
-    created_at: int
+    object: Literal["audio.voice_consent"] = Field(default="audio.voice_consent", description="Kind of the object")
+    id: str = Field(description="Id of the consent", examples=["cons_1234"])
+    name: str = Field(description="Name of the consent", examples=["Ada"])
+    language: str = Field(description="BCP 47 tag of what is said", examples=["en-GB"])
+    created_at: int = Field(description="Time of storing, in seconds since 1970", examples=[1_796_000_000])
 
 
 class ConsentPage(BaseModel):
     """Consents, the newest first. `last_id` is the `after` of the next page."""
 
-    object: Literal["list"] = "list"
-    data: list[ConsentObject]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
+    object: Literal["list"] = Field(default="list", description="Kind of the object")
+    data: list[ConsentObject] = Field(description="The consents")
+    first_id: str | None = Field(description="Id of the first one", examples=["cons_1234"])
+    last_id: str | None = Field(description="Id of the last one", examples=["cons_1234"])
+    has_more: bool = Field(description="True if another page follows", examples=[False])
 
 
 class DeletedConsent(BaseModel):
-    object: Literal["audio.voice_consent"] = "audio.voice_consent"
-    id: str
-    deleted: bool = True
+    """OpenAI's fields of a consent that was deleted."""
+
+    object: Literal["audio.voice_consent"] = Field(default="audio.voice_consent", description="Kind of the object")
+    id: str = Field(description="Id of the consent that is gone", examples=["cons_1234"])
+    deleted: bool = Field(default=True, description="True", examples=[True])
 
 
 def _store(service: Service) -> ConsentStore:
@@ -79,7 +84,7 @@ def _not_found(consent_id: str) -> ApiError:
     return ApiError(404, f"There is no consent {consent_id!r}", None, "consent_not_found")
 
 
-@router.post("", responses=STORING_RESPONSES, openapi_extra=form_body(ConsentForm))
+@router.post("", summary="Store a consent", responses=STORING_RESPONSES, openapi_extra=form_body(ConsentForm))
 async def add_consent(
     form: Annotated[ConsentForm, Depends(form_of(ConsentForm))], service: ServiceDep, caller: CallerDep
 ) -> ConsentObject:
@@ -100,11 +105,13 @@ async def add_consent(
     return _object(stored, stored.id)
 
 
-@router.get("", responses=ERROR_RESPONSES)
+@router.get("", summary="List the consents", responses=ERROR_RESPONSES)
 async def list_consents(
     service: ServiceDep,
-    after: Annotated[str | None, Query(max_length=64)] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20,
+    after: Annotated[
+        str | None, Query(max_length=64, description="The last id of the page before", examples=["cons_1234"])
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Consents on a page", examples=[20])] = 20,
 ) -> ConsentPage:
     """Lists the consents, the newest first. `after` is the last id of the page before."""
     store = find_consents(service)
@@ -115,13 +122,14 @@ async def list_consents(
     )
 
 
-@router.get("/{consent_id}", responses=NOT_FOUND)
-async def get_consent(consent_id: str, service: ServiceDep) -> ConsentObject:
+@router.get("/{consent_id}", summary="Get a consent", responses=NOT_FOUND)
+async def get_consent(consent_id: ConsentId, service: ServiceDep) -> ConsentObject:
+    """One consent, without its recording."""
     return _object(await asyncio.to_thread(_store(service).get, consent_id), consent_id)
 
 
-@json_router.post("/{consent_id}", responses={**STORING_RESPONSES, **NOT_FOUND})
-async def rename_consent(consent_id: str, body: ConsentName, service: ServiceDep) -> ConsentObject:
+@json_router.post("/{consent_id}", summary="Rename a consent", responses={**STORING_RESPONSES, **NOT_FOUND})
+async def rename_consent(consent_id: ConsentId, body: ConsentName, service: ServiceDep) -> ConsentObject:
     """Changes the name of a consent."""
     try:
         renamed = await asyncio.to_thread(_store(service).rename, consent_id, body.name)
@@ -130,8 +138,8 @@ async def rename_consent(consent_id: str, body: ConsentName, service: ServiceDep
     return _object(renamed, consent_id)
 
 
-@router.delete("/{consent_id}", responses=DELETING_RESPONSES)
-async def delete_consent(consent_id: str, service: ServiceDep) -> DeletedConsent:
+@router.delete("/{consent_id}", summary="Delete a consent", responses=DELETING_RESPONSES)
+async def delete_consent(consent_id: ConsentId, service: ServiceDep) -> DeletedConsent:
     """Deletes a consent. Voices that were stored with it stay."""
     if not await asyncio.to_thread(_store(service).delete, consent_id):
         raise _not_found(consent_id)

@@ -18,7 +18,7 @@ DESCRIPTION = "Seconds within which the speech must begin. If it cannot, the ans
 
 async def _of_request(
     service: Annotated[Service, Depends(get_service)],
-    x_request_timeout: Annotated[Seconds | None, Header(description=DESCRIPTION)] = None,
+    x_request_timeout: Annotated[Seconds | None, Header(description=DESCRIPTION, examples=[5.0])] = None,
 ) -> float:
     return service.config.max_wait_s if x_request_timeout is None else x_request_timeout
 

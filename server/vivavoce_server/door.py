@@ -27,9 +27,11 @@ from vivavoce_server.server_names import ANY, ServerNames
 
 PROBES = frozenset({"/health", "/ready"})
 """Paths that answer to any name. Supervisors and balancers choose it as they like, and the answers tell nothing."""
-PUBLIC = frozenset({"/", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json", *PROBES})
+PUBLIC = frozenset(
+    {"/", "/docs", "/redoc", "/redoc/logo-mini.svg", "/openapi.json", "/asyncapi", "/asyncapi.json", *PROBES}
+)
 """Paths that need no key: what a page or a supervisor loads before it has one."""
-PUBLIC_FOLDER = "/playground/"
+PUBLIC_FOLDERS = ("/playground/", "/reference/")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 OWN_SITES = frozenset({"same-origin", "none"})
@@ -81,7 +83,7 @@ class DoorMiddleware:
             self._check_origin(headers)
         if is_socket:
             return
-        is_public = path in PUBLIC or path.startswith(PUBLIC_FOLDER) or scope["method"] == "OPTIONS"
+        is_public = path in PUBLIC or path.startswith(PUBLIC_FOLDERS) or scope["method"] == "OPTIONS"
         if not is_public:
             connection.state.caller = self._keyring.find(header_key(connection))
 

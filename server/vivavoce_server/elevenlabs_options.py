@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from vivavoce_engine import SEED_MAX, SpeechEngine
 
 from vivavoce_server.audio import AudioOptions
@@ -55,7 +55,9 @@ class VoiceSettings(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    speed: Speed | None = None
+    speed: Speed | None = Field(
+        default=None, description="Factor of the speaking rate, at the same pitch", examples=[1.0]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,19 +176,21 @@ def api_error(error: ValidationError) -> ApiError:
 
 
 class ElevenLabsLanguage(BaseModel):
-    language_id: str
-    name: str
+    """A language of a model."""
+
+    language_id: str = Field(description="ISO 639-1 code", examples=["en"])
+    name: str = Field(description="Name of the language", examples=["English"])
 
 
 class ElevenLabsModel(BaseModel):
     """ElevenLabs' fields of a model."""
 
-    model_id: str
-    name: str
-    can_do_text_to_speech: bool = True
-    can_do_voice_conversion: bool = False
-    languages: list[ElevenLabsLanguage]
-    maximum_text_length_per_request: int
+    model_id: str = Field(description="Name of the model in requests", examples=["vivavoce-small-en"])
+    name: str = Field(description="The same name", examples=["vivavoce-small-en"])
+    can_do_text_to_speech: bool = Field(default=True, description="True", examples=[True])
+    can_do_voice_conversion: bool = Field(default=False, description="False", examples=[False])
+    languages: list[ElevenLabsLanguage] = Field(description="Languages that it speaks")
+    maximum_text_length_per_request: int = Field(description="Most characters of a text", examples=[4096])
 
 
 def elevenlabs_models(service: Service) -> list[ElevenLabsModel]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import Send
 
@@ -21,7 +21,7 @@ from vivavoce_server.elevenlabs_options import (
     speech_fields,
     validated,
 )
-from vivavoce_server.errors import ApiError, ErrorBody
+from vivavoce_server.errors import ApiError, responses
 from vivavoce_server.formats import FORMATS
 from vivavoce_server.framing import AudioFraming, Framing, TimestampsFraming
 from vivavoce_server.http import ERROR_RESPONSES, SPEECH_HEADERS, Responses, ServiceDep
@@ -40,7 +40,8 @@ NO_LIMIT = 2**31 - 1
 MAX_PAGE = 100
 PAGE = r"^[0-9]{1,9}$"
 """The form of the tokens of pages: the number of a voice."""
-NOT_FOUND: Responses = {404: {"description": "There is no such voice", "model": ErrorBody}}
+NOT_FOUND: Responses = responses(_404="There is no such voice")
+VoiceId = Annotated[str, Path(description="A voice of this server, or an id of ElevenLabs", examples=["heart"])]
 FIELD_NAME = re.compile(r"[a-z0-9_]{1,64}")
 MAX_IGNORED = 32
 """Most ignored fields that the header names."""
@@ -68,12 +69,22 @@ class TextToSpeech(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    text: Annotated[str, Field(max_length=MAX_TEXT_CHARS)]
-    model_id: Name | None = None
-    language_code: Name | None = None
-    voice_settings: VoiceSettings | None = None
-    seed: Seed | None = None
-    apply_text_normalization: Name | None = None
+    text: Annotated[str, Field(max_length=MAX_TEXT_CHARS, description="The text to speak", examples=["Hello there."])]
+    model_id: Name | None = Field(
+        default=None,
+        description="A served model; names that begin with `eleven_` mean the first one",
+        examples=["eleven_flash_v2_5"],
+    )
+    language_code: Name | None = Field(
+        default=None, description="Language of the text, as an ISO 639-1 code", examples=["en"]
+    )
+    voice_settings: VoiceSettings | None = Field(default=None, description="Settings of the voice")
+    seed: Seed | None = Field(
+        default=None, description="Seed of the random numbers: it makes speech repeatable", examples=[42]
+    )
+    apply_text_normalization: Name | None = Field(
+        default=None, description="Reading of the text: `auto`, `on` or `off`", examples=["auto"]
+    )
 
     @property
     def ignored(self) -> tuple[str, ...]:
@@ -107,12 +118,15 @@ class Spoken:
 
     def __init__(
         self,
-        voice_id: str,
+        voice_id: VoiceId,
         body: TextToSpeech,
         service: ServiceDep,
         caller: CallerDep,
         max_wait_s: MaxWaitDep,
-        output_format: Name | None = None,
+        output_format: Annotated[
+            Name | None,
+            Query(description="Format, sample rate and bit rate by ElevenLabs' names", examples=["mp3_44100_128"]),
+        ] = None,
     ) -> None:
         self._voice_id = voice_id
         self._body = body
@@ -142,20 +156,36 @@ class Spoken:
 SpokenDep = Annotated[Spoken, Depends()]
 
 
-@speech_router.post("/{voice_id}", status_code=200, response_class=SpeechResponse, responses=AUDIO_RESPONSES)
+@speech_router.post(
+    "/{voice_id}",
+    summary="Speak a text into a file",
+    status_code=200,
+    response_class=SpeechResponse,
+    responses=AUDIO_RESPONSES,
+)
 async def convert(spoken: SpokenDep) -> SpeechResponse:
     """Speaks `text` and sends the whole file. The query's `output_format` is mp3_44100_128 unless given."""
     return await spoken.answer(whole=True)
 
 
-@speech_router.post("/{voice_id}/stream", status_code=200, response_class=SpeechResponse, responses=AUDIO_RESPONSES)
+@speech_router.post(
+    "/{voice_id}/stream",
+    summary="Speak a text as a stream",
+    status_code=200,
+    response_class=SpeechResponse,
+    responses=AUDIO_RESPONSES,
+)
 async def stream(spoken: SpokenDep) -> SpeechResponse:
     """Speaks `text` and sends the file while it is made."""
     return await spoken.answer(whole=False)
 
 
 @speech_router.post(
-    "/{voice_id}/with-timestamps", status_code=200, response_class=SpeechResponse, responses=TIMESTAMPS_RESPONSES
+    "/{voice_id}/with-timestamps",
+    summary="Speak a text into an object",
+    status_code=200,
+    response_class=SpeechResponse,
+    responses=TIMESTAMPS_RESPONSES,
 )
 async def convert_with_timestamps(spoken: SpokenDep) -> SpeechResponse:
     """Speaks `text` and sends the file as one JSON object. The times in it are null, because they are not known yet."""
@@ -163,7 +193,11 @@ async def convert_with_timestamps(spoken: SpokenDep) -> SpeechResponse:
 
 
 @speech_router.post(
-    "/{voice_id}/stream/with-timestamps", status_code=200, response_class=SpeechResponse, responses=TIMESTAMPS_RESPONSES
+    "/{voice_id}/stream/with-timestamps",
+    summary="Speak a text as a stream of objects",
+    status_code=200,
+    response_class=SpeechResponse,
+    responses=TIMESTAMPS_RESPONSES,
 )
 async def stream_with_timestamps(spoken: SpokenDep) -> SpeechResponse:
     """Speaks `text` and sends the file while it is made, a JSON object a line. The times in it are null."""
@@ -176,31 +210,43 @@ async def stream_with_timestamps(spoken: SpokenDep) -> SpeechResponse:
 class Voice(BaseModel):
     """ElevenLabs' fields of a voice."""
 
-    voice_id: str
-    name: str
-    category: Literal["premade", "cloned"]
-    labels: dict[str, str] = {}
-    description: str | None = None
-    created_at_unix: int | None = None
-    is_owner: bool = True
+    voice_id: str = Field(description="Name of the voice in requests", examples=["heart"])
+    name: str = Field(description="Name of the voice", examples=["heart"])
+    category: Literal["premade", "cloned"] = Field(
+        description="`premade` for a speaker, `cloned` for a stored voice", examples=["premade"]
+    )
+    labels: dict[str, str] = Field(
+        default={},
+        description="Accent, gender and language, where they are known",
+        examples=[{"accent": "american", "gender": "female"}],
+    )
+    description: str | None = Field(
+        default=None, description="Sound of the voice, if stated", examples=["Warm and clear."]
+    )
+    created_at_unix: int | None = Field(
+        default=None, description="Time of storing, in seconds since 1970; null for a speaker", examples=[1_796_000_000]
+    )
+    is_owner: bool = Field(default=True, description="True", examples=[True])
 
 
 class Voices(BaseModel):
-    voices: list[Voice]
+    """All voices."""
+
+    voices: list[Voice] = Field(description="Speakers, stored voices, and names of the setting `voice_aliases`")
 
 
 class VoicesPage(Voices):
     """A page of voices. `next_page_token` asks for the next one."""
 
-    has_more: bool
-    total_count: int
-    next_page_token: str | None
+    has_more: bool = Field(description="True if another page follows", examples=[False])
+    total_count: int = Field(description="Number of voices on all pages", examples=[6])
+    next_page_token: str | None = Field(description="Token of the next page; null on the last one", examples=["10"])
 
 
 class Settings(BaseModel):
     """The one setting of a voice that has a meaning here."""
 
-    speed: float = 1.0
+    speed: float = Field(default=1.0, description="Factor of the speaking rate", examples=[1.0])
 
 
 async def _all_voices(service: Service) -> list[Voice]:
@@ -236,17 +282,22 @@ async def _voice(voice_id: str, service: Service) -> Voice:
     return found
 
 
-@router.get("/voices")
+@router.get("/voices", summary="List the voices")
 async def get_voices(service: ServiceDep) -> Voices:
+    """All voices on one page."""
     return Voices(voices=await _all_voices(service))
 
 
-@router_v2.get("/voices")
+@router_v2.get("/voices", summary="Search the voices")
 async def search_voices(
     service: ServiceDep,
-    page_size: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 10,
-    next_page_token: Annotated[str, Query(pattern=PAGE)] | None = None,
-    search: Annotated[str, Query(max_length=MAX_NAME_CHARS)] = "",
+    page_size: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Voices on a page", examples=[10])] = 10,
+    next_page_token: Annotated[
+        str | None, Query(pattern=PAGE, description="The token that the page before gave", examples=["10"])
+    ] = None,
+    search: Annotated[
+        str, Query(max_length=MAX_NAME_CHARS, description="A piece of the name, in any letter case", examples=["hea"])
+    ] = "",
 ) -> VoicesPage:
     """Lists the voices whose name contains `search`, page by page."""
     found = [voice for voice in await _all_voices(service) if search.casefold() in voice.name.casefold()]
@@ -258,18 +309,21 @@ async def search_voices(
     )
 
 
-@router.get("/voices/settings/default")
+@router.get("/voices/settings/default", summary="Get the default settings of voices")
 async def get_default_settings() -> Settings:
+    """The settings of a voice that nobody has set."""
     return Settings()
 
 
-@router.get("/voices/{voice_id}", responses=NOT_FOUND)
-async def get_voice(voice_id: str, service: ServiceDep) -> Voice:
+@router.get("/voices/{voice_id}", summary="Get a voice", responses=NOT_FOUND)
+async def get_voice(voice_id: VoiceId, service: ServiceDep) -> Voice:
+    """One voice."""
     return await _voice(voice_id, service)
 
 
-@router.get("/voices/{voice_id}/settings", responses=NOT_FOUND)
-async def get_settings(voice_id: str, service: ServiceDep) -> Settings:
+@router.get("/voices/{voice_id}/settings", summary="Get the settings of a voice", responses=NOT_FOUND)
+async def get_settings(voice_id: VoiceId, service: ServiceDep) -> Settings:
+    """The settings of one voice, which are the default ones."""
     await _voice(voice_id, service)
     return Settings()
 
@@ -278,51 +332,62 @@ async def get_settings(voice_id: str, service: ServiceDep) -> Settings:
 
 
 class Price(BaseModel):
-    amount: str = "0"
-    currency: Literal["usd"] = "usd"
+    """A price, which is always 0."""
+
+    amount: str = Field(default="0", description="Amount", examples=["0"])
+    currency: Literal["usd"] = Field(default="usd", description="Currency")
 
 
 class Subscription(BaseModel):
     """ElevenLabs' fields of a plan. This server counts no characters and bills nothing."""
 
-    tier: str = "self-hosted"
-    character_count: int = 0
-    character_limit: int = NO_LIMIT
-    max_credit_limit_extension: int = 0
-    can_extend_character_limit: bool = False
-    allowed_to_extend_character_limit: bool = False
-    voice_slots_used: int
-    professional_voice_slots_used: int = 0
-    professional_voice_slots_used_in_workspace: int = 0
-    voice_limit: int
-    voice_add_edit_counter: int = 0
-    professional_voice_limit: int = 0
-    can_extend_voice_limit: bool = False
-    can_use_instant_voice_cloning: bool
-    can_use_professional_voice_cloning: bool = False
-    current_overage: Price = Price()
-    status: Literal["active"] = "active"
-    open_invoices: list[str] = []
-    has_open_invoices: bool = False
-    cancels_immediately: bool = False
+    tier: str = Field(default="self-hosted", description="Name of the plan", examples=["self-hosted"])
+    character_count: int = Field(default=0, description="Characters that were used: none are counted", examples=[0])
+    character_limit: int = Field(
+        default=NO_LIMIT, description="A number that stands for no limit", examples=[2_147_483_647]
+    )
+    max_credit_limit_extension: int = Field(default=0, description="No extension", examples=[0])
+    can_extend_character_limit: bool = Field(default=False, description="False: there is no limit", examples=[False])
+    allowed_to_extend_character_limit: bool = Field(
+        default=False, description="False: there is no limit", examples=[False]
+    )
+    voice_slots_used: int = Field(description="Number of stored voices", examples=[3])
+    professional_voice_slots_used: int = Field(default=0, description="No such voices", examples=[0])
+    professional_voice_slots_used_in_workspace: int = Field(default=0, description="No such voices", examples=[0])
+    voice_limit: int = Field(description="Most stored voices", examples=[1000])
+    voice_add_edit_counter: int = Field(default=0, description="Changes are not counted", examples=[0])
+    professional_voice_limit: int = Field(default=0, description="No such voices", examples=[0])
+    can_extend_voice_limit: bool = Field(
+        default=False, description="False: the operator sets the limit", examples=[False]
+    )
+    can_use_instant_voice_cloning: bool = Field(description="True if a model here clones", examples=[False])
+    can_use_professional_voice_cloning: bool = Field(default=False, description="False", examples=[False])
+    current_overage: Price = Field(default=Price(), description="Nothing is billed")
+    status: Literal["active"] = Field(default="active", description="State of the plan")
+    open_invoices: list[str] = Field(default=[], description="No invoices", examples=[[]])
+    has_open_invoices: bool = Field(default=False, description="False: nothing is billed", examples=[False])
+    cancels_immediately: bool = Field(default=False, description="False", examples=[False])
 
 
 class User(BaseModel):
     """ElevenLabs' fields of the holder of a key. `user_id` is the key's name on this server."""
 
-    user_id: str
-    workspace_id: str = "vivavoce"
-    subscription: Subscription
-    is_new_user: bool = False
-    can_use_delayed_payment_methods: bool = False
-    is_onboarding_completed: bool = True
-    is_onboarding_checklist_completed: bool = True
-    created_at: int
-    seat_type: Literal["workspace_member"] = "workspace_member"
+    user_id: str = Field(description="Name of the key on this server; `anybody` without keys", examples=["alice"])
+    workspace_id: str = Field(default="vivavoce", description="Name of the workspace", examples=["vivavoce"])
+    subscription: Subscription = Field(description="The plan")
+    is_new_user: bool = Field(default=False, description="False", examples=[False])
+    can_use_delayed_payment_methods: bool = Field(
+        default=False, description="False: nothing is billed", examples=[False]
+    )
+    is_onboarding_completed: bool = Field(default=True, description="True", examples=[True])
+    is_onboarding_checklist_completed: bool = Field(default=True, description="True", examples=[True])
+    created_at: int = Field(description="Start of the server, in seconds since 1970", examples=[1_796_000_000])
+    seat_type: Literal["workspace_member"] = Field(default="workspace_member", description="Kind of the seat")
 
 
-@router.get("/user/subscription")
+@router.get("/user/subscription", summary="Get the plan")
 async def get_subscription(service: ServiceDep) -> Subscription:
+    """Limits and use of the account, as ElevenLabs tells them."""
     stored = [voice for voice in await _all_voices(service) if voice.category == "cloned"]
     return Subscription(
         voice_slots_used=len(stored),
@@ -331,7 +396,7 @@ async def get_subscription(service: ServiceDep) -> Subscription:
     )
 
 
-@router.get("/user")
+@router.get("/user", summary="Get the holder of the key")
 async def get_user(service: ServiceDep, caller: CallerDep) -> User:
     """Tells a client whether its key is known."""
     return User(

@@ -8,12 +8,12 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BaseModel, BeforeValidator, Field
 from starlette.exceptions import HTTPException
 from vivavoce_engine import (
     EndlessSpeech,
@@ -90,10 +90,12 @@ bytes in UTF-8: they are escaped."""
 class ErrorDetail(BaseModel):
     """OpenAI's error object."""
 
-    message: Printable
-    type: str
-    param: Printable | None
-    code: str | None
+    message: Printable = Field(
+        description="The reason, for people", examples=["speed: Input should be less than or equal to 4"]
+    )
+    type: str = Field(description="Kind of the error, as OpenAI names it", examples=["invalid_request_error"])
+    param: Printable | None = Field(description="The field at fault; null if it is none", examples=["speed"])
+    code: str | None = Field(description="The reason, for programs", examples=["invalid_value"])
 
 
 BUG_DETAIL = ErrorDetail(message="The server has a fault; see its log", type="server_error", param=None, code="bug")
@@ -102,7 +104,7 @@ BUG_DETAIL = ErrorDetail(message="The server has a fault; see its log", type="se
 class ErrorBody(BaseModel):
     """Body of every error response."""
 
-    error: ErrorDetail
+    error: ErrorDetail = Field(description="The error; all four keys are always there")
 
 
 class ApiError(Exception):
@@ -281,6 +283,20 @@ def descriptors_response() -> JSONResponse:
     message = "Too many connections and files are open; try again later"
     detail = ErrorDetail(message=message, type="service_unavailable", param=None, code="too_many_open_files")
     return error_response(503, detail, NOT_SERVING_RETRY_S)
+
+
+def responses(**descriptions: str) -> dict[int | str, dict[str, Any]]:
+    """Error responses of a route for the OpenAPI document: `_400` and so on, each with its meaning."""
+    return {int(name[1:]): {"description": text, "model": ErrorBody} for name, text in descriptions.items()}
+
+
+ANY_ROUTE = responses(
+    _400="A field or a parameter is wrong; `param` names it",
+    _401="The API key is missing or unknown",
+    _403="The Host is no name of this server, or a page of another site calls a server without keys",
+    _500="The server has a fault; its log has the reason",
+)
+"""Errors of every route behind the door."""
 
 
 def install(app: FastAPI) -> None:

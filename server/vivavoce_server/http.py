@@ -2,15 +2,16 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Path, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from vivavoce_text import STAGES
 
+from vivavoce_server import errors
 from vivavoce_server.access import ELEVENLABS_HEADER, CallerDep
+from vivavoce_server.context import REQUEST_ID_HEADER
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.elevenlabs_options import ElevenLabsModel, elevenlabs_models
-from vivavoce_server.errors import ErrorBody
 from vivavoce_server.formats import FORMATS
 from vivavoce_server.framing import AudioFraming, SseFraming
 from vivavoce_server.ignored import IGNORED_ABOUT, IGNORED_HEADER
@@ -21,23 +22,33 @@ from vivavoce_server.service import Service, get_service
 from vivavoce_server.spoken_text import SpokenText, spoken_text
 from vivavoce_server.streaming import SpeechResponse, SpeechRoute
 
-router = APIRouter(prefix="/v1")
-speech_router = APIRouter(prefix="/v1", route_class=SpeechRoute)
+router = APIRouter(prefix="/v1", tags=["Models"])
+speech_router = APIRouter(prefix="/v1", route_class=SpeechRoute, tags=["Speech"])
 ServiceDep = Annotated[Service, Depends(get_service)]
 Responses = dict[int | str, dict[str, Any]]
 SPEECH_TYPES = (*(audio.media_type for audio in FORMATS.values()), SseFraming.media_type)
 ERROR_RESPONSES: Responses = {
-    400: {"description": "A field is wrong; `param` names it", "model": ErrorBody},
-    401: {"description": "The API key is missing or unknown", "model": ErrorBody},
-    404: {"description": "There is no such model", "model": ErrorBody},
-    413: {"description": "The body is too large", "model": ErrorBody},
-    429: {"description": "The queue is full, the wait too long, or a limit of the key is reached", "model": ErrorBody},
-    500: {"description": "The speech failed", "model": ErrorBody},
-    503: {"description": "The server is starting or stopping", "model": ErrorBody},
+    **errors.ANY_ROUTE,
+    **errors.responses(
+        _404="There is no such model",
+        _413="The body is too large",
+        _429="The queue is full, the wait too long, or a limit of the key is reached; `Retry-After` says when it helps",
+        _500="The speech failed, or the server has a fault",
+        _503="The server is starting or stopping; `Retry-After` says when it helps",
+        _507="The disk has no room for the answer, which is kept until its speech is complete",
+    ),
 }
+MODEL_NOT_FOUND = errors.responses(_404="There is no such model")
 SPEECH_HEADERS = {
     name: {"description": about, "schema": {"type": "string"}}
-    for name, about in ((WARNINGS_HEADER, WARNINGS_ABOUT), (IGNORED_HEADER, IGNORED_ABOUT))
+    for name, about in {
+        WARNINGS_HEADER: WARNINGS_ABOUT,
+        IGNORED_HEADER: IGNORED_ABOUT,
+        REQUEST_ID_HEADER: "Name of the request in the log; the client's own, if it sent one",
+        "X-Usage-Input-Tokens": "Tokens of the text, on an answer that is not streamed",
+        "X-Usage-Output-Tokens": "Codec frames that were made, on an answer that is not streamed",
+        "X-Finish-Reason": "`length` if max_new_tokens ended the speech, on an answer that is not streamed",
+    }.items()
 }
 SPEECH_RESPONSES: Responses = {
     200: {
@@ -56,25 +67,31 @@ class ReadableTextObject(BaseModel):
     The stages are those for the model's only language, or for a text whose language is not given.
     """
 
-    reads: str
-    alphabet: str | None
-    letters: str
-    stages: list[str]
+    reads: str = Field(description="What the model reads: `words`, `prose` or `anything`", examples=["prose"])
+    alphabet: str | None = Field(description="The script that it reads; null for any", examples=["Latin"])
+    letters: str = Field(
+        description="How single letters are said: `names`, `spaced` or `as_written`", examples=["names"]
+    )
+    stages: list[str] = Field(
+        description="Stages of reading, in the order in which they run", examples=[["clean", "numbers", "units"]]
+    )
 
 
 class ModelObject(BaseModel):
     """OpenAI's fields of a model, then the model's capabilities."""
 
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "vivavoce"
-    shutdown_date: str | None = None
-    task: str
-    languages: list[str]
-    takes_instructions: bool
-    clones: bool
-    text: ReadableTextObject
+    id: str = Field(description="Name of the model in requests", examples=["vivavoce-small-en"])
+    object: Literal["model"] = Field(default="model", description="Kind of the object")
+    created: int = Field(description="Start of the server, in seconds since 1970", examples=[1_796_000_000])
+    owned_by: str = Field(default="vivavoce", description="Owner of the model", examples=["vivavoce"])
+    shutdown_date: str | None = Field(
+        default=None, description="Date of the model's end; null, as none is planned", examples=["2027-01-06"]
+    )
+    task: str = Field(description="Kind of the model: `CustomVoice`, `VoiceDesign` or `Base`", examples=["CustomVoice"])
+    languages: list[str] = Field(description="Languages that it speaks", examples=[["english"]])
+    takes_instructions: bool = Field(description="True if the model follows `instructions`", examples=[False])
+    clones: bool = Field(description="True if the model speaks with the voice of a recording", examples=[False])
+    text: ReadableTextObject = Field(description="The text that it reads")
 
 
 def model_object(service: Service, name: str) -> ModelObject:
@@ -98,20 +115,32 @@ def model_object(service: Service, name: str) -> ModelObject:
 
 
 class ModelList(BaseModel):
-    object: Literal["list"] = "list"
-    data: list[ModelObject]
+    """OpenAI's list of models."""
+
+    object: Literal["list"] = Field(default="list", description="Kind of the object")
+    data: list[ModelObject] = Field(description="The models, the default one first")
 
 
 class AudioModel(BaseModel):
-    id: str
-    name: str
+    """A model, as Open WebUI lists it."""
+
+    id: str = Field(description="Name of the model in requests", examples=["vivavoce-small-en"])
+    name: str = Field(description="The same name", examples=["vivavoce-small-en"])
 
 
 class AudioModelList(BaseModel):
-    models: list[AudioModel]
+    """The models, as Open WebUI lists them."""
+
+    models: list[AudioModel] = Field(description="The models, the default one first")
 
 
-@speech_router.post("/audio/speech", status_code=200, response_class=SpeechResponse, responses=SPEECH_RESPONSES)
+@speech_router.post(
+    "/audio/speech",
+    summary="Speak a text",
+    status_code=200,
+    response_class=SpeechResponse,
+    responses=SPEECH_RESPONSES,
+)
 async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max_wait_s: MaxWaitDep) -> Response:
     """Speaks `input`. The audio is sent while it is made, unless `stream` is false.
 
@@ -125,7 +154,7 @@ async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max
     return SpeechResponse(service, caller, job, framing, whole=body.stream is False)
 
 
-@router.get("/models")
+@router.get("/models", summary="List the models")
 async def list_models(request: Request, service: ServiceDep) -> ModelList | list[ElevenLabsModel]:
     """Lists the models as OpenAI does; for a client that sends ElevenLabs' header, as ElevenLabs does."""
     if ELEVENLABS_HEADER in request.headers:
@@ -133,13 +162,17 @@ async def list_models(request: Request, service: ServiceDep) -> ModelList | list
     return ModelList(data=[model_object(service, name) for name in service.engines])
 
 
-@router.get("/audio/models")
+@router.get("/audio/models", summary="List the models' names")
 async def list_audio_models(service: ServiceDep) -> AudioModelList:
     """Lists the models for Open WebUI, which requests this path."""
     return AudioModelList(models=[AudioModel(id=name, name=name) for name in service.engines])
 
 
-@router.get("/models/{model:path}", responses={404: {"model": ErrorBody}})
-async def get_model(model: str, service: ServiceDep) -> ModelObject:
+@router.get("/models/{model:path}", summary="Get a model", responses=MODEL_NOT_FOUND)
+async def get_model(
+    model: Annotated[str, Path(description="A served model, or one of OpenAI's names", examples=["tts-1"])],
+    service: ServiceDep,
+) -> ModelObject:
+    """One model, with what it can do."""
     model_id, _ = service.find_model(model)
     return model_object(service, model_id)

@@ -8,10 +8,12 @@ voice that exists here, the request is ambiguous and refused.
 
 import asyncio
 import base64
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +46,8 @@ PERCENT_CODES = tuple(
     for code in {f"%{ord(sign):02x}".encode(), f"%{ord(sign):02X}".encode()}
 )
 """Signs of base64 and blanks in percent code. Letters and figures never need it."""
+ENCODED_HEAD = re.compile("data%3a[^,]{0,256}?%2c", re.IGNORECASE)
+"""The part of a data URL before its data, in percent code."""
 Chosen = tuple[str, VoiceReference | None]
 """`speaker` and `reference` of a SynthesisRequest."""
 Recording = tuple[SpeechEngine, str, str]
@@ -177,11 +181,13 @@ def mean_embedding(given: Sequence[float] | Sequence[WeightedEmbedding]) -> NDAr
 def decode_audio(text: str) -> bytes:
     """The file in a `data:` URL or in plain base64: RFC 4648 with either alphabet, padded or not, in lines (RFC 2045).
 
-    Signs of base64 may be in percent code, as in any URL.
+    Signs of base64 may be in percent code, as in any URL, and the signs before it too: programs encode whole URLs.
 
     Raises:
         ApiError: 400, the text is neither, or the file is too large.
     """
+    if text[:7].lower() == "data%3a" and (head := ENCODED_HEAD.match(text)):
+        text = unquote(head[0]) + text[head.end() :]
     if text[:5].lower() == "data:":
         kind, comma, text = text.partition(",")
         if not comma or not kind.lower().endswith(";base64"):

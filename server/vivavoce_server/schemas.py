@@ -75,19 +75,26 @@ class Fields(BaseModel):
 class VoiceId(Fields):
     """OpenAI's custom voice object."""
 
-    id: Annotated[str, Field(max_length=MAX_BLEND_CHARS)]
+    id: Annotated[str, Field(max_length=MAX_BLEND_CHARS, description="The voice, as in `voice`", examples=["heart"])]
 
 
 # The engine refuses values out of range, also after a sum, with a better message.
 EmbeddingValue = Annotated[float, Field(json_schema_extra={"minimum": -EMBEDDING_MAX, "maximum": EMBEDDING_MAX})]
-Embedding = Annotated[list[EmbeddingValue], Field(fail_fast=True, max_length=MAX_EMBEDDING)]
+Embedding = Annotated[
+    list[EmbeddingValue], Field(fail_fast=True, max_length=MAX_EMBEDDING, examples=[[0.013, -0.021, 0.004]])
+]
 
 
 class WeightedEmbedding(Fields):
     """One part of a mixed voice."""
 
-    embedding: Embedding
-    weight: Annotated[float, Field(ge=MIN_BLEND_WEIGHT, le=MAX_BLEND_WEIGHT), NullIsDefault()] = 1.0
+    embedding: Annotated[Embedding, Field(description="A speaker embedding, as long as the model's embeddings")]
+    weight: Annotated[
+        float,
+        Field(ge=MIN_BLEND_WEIGHT, le=MAX_BLEND_WEIGHT, description="Its share of the mix, beside the others'"),
+        Field(examples=[2.0]),
+        NullIsDefault(),
+    ] = 1.0
 
 
 def _kind_of_embedding(given: object) -> str:
@@ -120,13 +127,26 @@ class NormalizationOptions(Fields):
     }
     """Switch → the stages that do its work."""
 
-    normalize: bool | None = None
-    unit_normalization: bool | None = None
-    url_normalization: bool | None = None
-    email_normalization: bool | None = None
-    phone_normalization: bool | None = None
-    optional_pluralization_normalization: bool | None = None
-    replace_remaining_symbols: bool | None = None
+    normalize: Annotated[
+        bool | None,
+        Field(
+            description="Reading as a whole: true starts from all stages, false turns everything off", examples=[True]
+        ),
+    ] = None
+    unit_normalization: Annotated[
+        bool | None, Field(description="Units: 5 kg is said as five kilograms", examples=[True])
+    ] = None
+    url_normalization: Annotated[bool | None, Field(description="Addresses of the web", examples=[True])] = None
+    email_normalization: Annotated[bool | None, Field(description="Addresses of mail", examples=[True])] = None
+    phone_normalization: Annotated[
+        bool | None, Field(description="Telephone numbers, digit by digit", examples=[True])
+    ] = None
+    optional_pluralization_normalization: Annotated[
+        bool | None, Field(description="Names with a plural in brackets, such as file(s)", examples=[True])
+    ] = None
+    replace_remaining_symbols: Annotated[
+        bool | None, Field(description="Signs that no other stage has read, such as & and @", examples=[True])
+    ] = None
 
 
 # The pattern is for readers of the OpenAPI page. Blank text is refused elsewhere, with a better message.
@@ -143,39 +163,113 @@ Seed = Annotated[int, Field(ge=0, le=SEED_MAX)]
 class SpeechOptions(Fields):
     """Options of speech: OpenAI's fields, then extensions, with vLLM-Omni's names where it has them."""
 
-    model: Name | None = None
-    voice: Annotated[str, Field(max_length=MAX_BLEND_CHARS)] | VoiceId | None = None
-    instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] | None = None
-    response_format: Annotated[FormatName, NullIsDefault()] = "mp3"
-    speed: Annotated[Speed, NullIsDefault()] = 1.0
-
-    task_type: Literal["CustomVoice", "VoiceDesign", "Base"] | None = None
-    language: Language | None = None
-    seed: Seed | None = None
-    temperature: Annotated[
-        float | None, Field(ge=0, le=2, description="0, and any value below 0.01: always the most likely code")
+    model: Annotated[
+        Name | None,
+        Field(description="A served model, or one of OpenAI's names, which mean the first one", examples=["tts-1"]),
     ] = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int | None, Field(ge=-1, le=MAX_TOP_K, description="-1 and 0 keep every code")] = None
-    repetition_penalty: Annotated[float, Field(ge=1, le=2)] | None = None
-    max_new_tokens: Annotated[int, Field(ge=1, le=MAX_FRAMES)] | None = None
-    non_streaming_mode: bool | None = None
-    initial_codec_chunk_frames: Annotated[int, Field(ge=1, le=MAX_FRAMES)] | None = None
-    normalize: StageChoice | None = None
-    normalization_options: NormalizationOptions | None = None
-    word_timestamps: bool | None = None
-    sample_rate: Literal[8000, 16000, 24000, 48000] | None = None
+    voice: Annotated[
+        Annotated[str, Field(max_length=MAX_BLEND_CHARS)] | VoiceId | None,
+        Field(
+            description="A speaker, a stored voice, one of OpenAI's names, or a mix such as `heart(2)+michael(1)`."
+            " GET /v1/audio/voices lists them.",
+            examples=["alloy", "heart(2)+michael(1)", {"id": "heart"}],
+        ),
+    ] = None
+    instructions: Annotated[
+        Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] | None,
+        Field(description="Style of the speech, or the voice to design", examples=["Calm and friendly."]),
+    ] = None
+    response_format: Annotated[
+        FormatName,
+        Field(description="Format of the audio. Each of them streams", examples=["mp3"]),
+        NullIsDefault(),
+    ] = "mp3"
+    speed: Annotated[
+        Speed, Field(description="Factor of the speaking rate, at the same pitch", examples=[1.0]), NullIsDefault()
+    ] = 1.0
+
+    task_type: Annotated[
+        Literal["CustomVoice", "VoiceDesign", "Base"] | None,
+        Field(description="Kind of model that the request is meant for", examples=["CustomVoice"]),
+    ] = None
+    language: Annotated[
+        Language | None,
+        Field(description="Language of the text, by its name or by an ISO 639-1 code", examples=["en", "english"]),
+    ] = None
+    seed: Annotated[
+        Seed | None, Field(description="Seed of the random numbers: it makes speech repeatable", examples=[42])
+    ] = None
+    temperature: Annotated[
+        float | None,
+        Field(ge=0, le=2, description="0, and any value below 0.01: always the most likely code", examples=[0.9]),
+    ] = None
+    top_p: Annotated[
+        Annotated[float, Field(gt=0, le=1)] | None,
+        Field(description="Keeps the likeliest codes, of this probability together", examples=[0.95]),
+    ] = None
+    top_k: Annotated[int | None, Field(ge=-1, le=MAX_TOP_K, description="-1 and 0 keep every code", examples=[50])] = (
+        None
+    )
+    repetition_penalty: Annotated[
+        Annotated[float, Field(ge=1, le=2)] | None,
+        Field(description="Makes codes that were drawn already less likely; 1 leaves them", examples=[1.05]),
+    ] = None
+    max_new_tokens: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_FRAMES)] | None,
+        Field(description="Most codec frames of 80 ms, for each part of the text", examples=[2048]),
+    ] = None
+    non_streaming_mode: Annotated[
+        bool | None,
+        Field(description="True gives the model the whole text before it speaks", examples=[False]),
+    ] = None
+    initial_codec_chunk_frames: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_FRAMES)] | None,
+        Field(description="Codec frames of the first piece of audio", examples=[1]),
+    ] = None
+    normalize: Annotated[
+        StageChoice | None,
+        Field(
+            description="Reading of the text: true, false, or a list of stages", examples=[True, ["numbers", "units"]]
+        ),
+    ] = None
+    normalization_options: Annotated[
+        NormalizationOptions | None,
+        Field(description="Kokoro-FastAPI's switches of reading", examples=[{"unit_normalization": True}]),
+    ] = None
+    word_timestamps: Annotated[
+        bool | None, Field(description="Times of words, which no model here knows: true is refused", examples=[False])
+    ] = None
+    sample_rate: Annotated[
+        Literal[8000, 16000, 24000, 48000] | None,
+        Field(description="Sample rate of the audio, in Hz. The default suits the format", examples=[24000]),
+    ] = None
     leading_silence: Annotated[
         LeadingSilenceChoice | None,
         Field(
             description="Silence that the voice puts before its first word: `trim` drops all but 20 ms, `keep` nothing."
-            " The default is the server's, which is `trim` unless its operator chose otherwise."
+            " The default is the server's, which is `trim` unless its operator chose otherwise.",
+            examples=["trim"],
         ),
     ] = None
-    ref_audio: Annotated[str, Field(max_length=MAX_REF_AUDIO_CHARS)] | None = None
-    ref_text: Transcript | None = None
-    x_vector_only_mode: bool | None = None
-    speaker_embedding: GivenEmbedding | None = None
+    ref_audio: Annotated[
+        Annotated[str, Field(max_length=MAX_REF_AUDIO_CHARS)] | None,
+        Field(
+            description="A recording of the voice, of 1 to 30 s: a `data:` URL, base64, or an http(s) URL on a host"
+            " that the operator allows",
+            examples=["data:audio/wav;base64,UklGRiQAAABXQVZF"],
+        ),
+    ] = None
+    ref_text: Annotated[
+        Transcript | None,
+        Field(description="Transcript of `ref_audio`, from which the model then continues", examples=["Good morning."]),
+    ] = None
+    x_vector_only_mode: Annotated[
+        bool | None, Field(description="True takes the speaker embedding of `ref_audio` alone", examples=[False])
+    ] = None
+    speaker_embedding: Annotated[
+        GivenEmbedding | None,
+        Field(description="A speaker embedding, or several with their weights", examples=[[0.013, -0.021, 0.004]]),
+    ] = None
 
     @property
     def voice_name(self) -> str | None:
@@ -186,8 +280,23 @@ class SpeechOptions(Fields):
 class SpeechRequest(SpeechOptions):
     """Body of POST /v1/audio/speech."""
 
-    input: InputText
-    answer: Annotated[Literal["audio", "text"], Field(alias="return"), NullIsDefault()] = "audio"
-    """With "text", the answer is a SpokenText, and fields of the audio have no effect."""
-    stream_format: Annotated[Literal["audio", "sse"], NullIsDefault()] = "audio"
-    stream: bool | None = None
+    input: Annotated[InputText, Field(description="The text to speak", examples=["Hello, this is Vivavoce."])]
+    answer: Annotated[
+        Literal["audio", "text"],
+        Field(
+            alias="return",
+            description="With `text`, the answer is the text that would be said; fields of the audio then do nothing",
+            examples=["audio"],
+        ),
+        NullIsDefault(),
+    ] = "audio"
+    stream_format: Annotated[
+        Literal["audio", "sse"],
+        Field(description="`sse` sends OpenAI's events instead of the file", examples=["audio"]),
+        NullIsDefault(),
+    ] = "audio"
+    stream: Annotated[
+        bool | None,
+        Field(description="false sends one body, whose length is known; else audio goes out as it is made"),
+        Field(examples=[True]),
+    ] = None

@@ -13,20 +13,20 @@ from vivavoce_server.schemas import SpeechRequest
 class TextPart(BaseModel):
     """Text that would be one utterance."""
 
-    text: str
+    text: str = Field(description="Words of one utterance", examples=["It costs five dollars."])
 
 
 class PausePart(BaseModel):
     """Silence between two texts."""
 
-    pause_s: float
+    pause_s: float = Field(description="Length of the silence, in seconds", examples=[0.5])
 
 
 class CharacterCounts(BaseModel):
     """Lengths of the text as it is written, and as it is said."""
 
-    input: int
-    output: int
+    input: int = Field(description="Characters of the text as it is written", examples=[12])
+    output: int = Field(description="Characters of the text as it is said", examples=[22])
 
 
 Run = Annotated[list[int], Field(min_length=4, max_length=4)]
@@ -43,15 +43,24 @@ class SpokenText(BaseModel):
     come from those of the input. Characters of the input that are in no run are not said.
     """
 
-    text: str
-    parts: list[TextPart | PausePart]
-    language: str | None
-    stages: list[str]
-    left_out: list[str]
-    warnings: list[str]
-    ignored: list[str]
-    characters: CharacterCounts
-    map: list[Run]
+    text: str = Field(
+        description="The words that would be said, with pauses as tags", examples=["It costs five dollars."]
+    )
+    parts: list[TextPart | PausePart] = Field(description="Utterances, and silences between them")
+    language: str | None = Field(
+        description="ISO 639-1 code; null if the script of each piece of the text decides", examples=["en"]
+    )
+    stages: list[str] = Field(description="Stages that could change the text", examples=[["clean", "numbers"]])
+    left_out: list[str] = Field(description="Pieces of the text that cannot be said", examples=[["漢字"]])
+    warnings: list[str] = Field(
+        description="Sentences about what is not spoken as it was asked for", examples=[["漢字 is left out"]]
+    )
+    ignored: list[str] = Field(description="Fields that the model cannot follow", examples=[["instructions"]])
+    characters: CharacterCounts = Field(description="Lengths of both texts")
+    map: list[Run] = Field(
+        description="Runs of characters: [start, end, input start, input end]",
+        examples=[[[0, 9, 0, 9], [9, 22, 9, 12]]],
+    )
 
 
 def spoken_text(job: SpeechJob) -> SpokenText:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
-from fastapi import APIRouter, Depends, UploadFile
+from fastapi import APIRouter, Depends, Path, UploadFile
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from vivavoce_engine import (
@@ -24,7 +24,7 @@ from vivavoce_engine import (
 
 from vivavoce_server.access import CallerDep
 from vivavoce_server.designing import SCRIPT, find_models, store_designed
-from vivavoce_server.errors import ApiError, ErrorBody, invalid, rejected_as
+from vivavoce_server.errors import ApiError, invalid, rejected_as, responses
 from vivavoce_server.forms import form_body, form_of
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
 from vivavoce_server.json_bodies import parse_json
@@ -33,7 +33,7 @@ from vivavoce_server.references import check_ref_text, mean_embedding
 from vivavoce_server.schemas import Fields, GivenEmbedding, Name, NullIsDefault, Transcript
 from vivavoce_server.service import Service
 
-router = APIRouter(prefix="/v1/audio")
+router = APIRouter(prefix="/v1/audio", tags=["Voices"])
 EMBEDDINGS: TypeAdapter[GivenEmbedding] = TypeAdapter(GivenEmbedding, config=ConfigDict(allow_inf_nan=False))
 MAX_EMBEDDING_CHARS = 2**20
 """Longest `speaker_embedding` of a form, which is JSON. A field of a form has no more."""
@@ -44,14 +44,16 @@ CONSENT_ID = re.compile(r"cons_\S*")
 """The form of a consent's id. Any other consent is in words."""
 STORING_RESPONSES: Responses = {
     **ERROR_RESPONSES,
-    409: {"description": "The maximum number of voices is stored; delete one first", "model": ErrorBody},
-    507: {"description": "The voice could not be written to the disk", "model": ErrorBody},
+    **responses(
+        _409="The maximum number of voices is stored; delete one first",
+        _507="The voice could not be written to the disk",
+    ),
 }
-GETTING_RESPONSES: Responses = {404: {"description": "There is no such voice", "model": ErrorBody}}
-DELETING_RESPONSES: Responses = {
-    404: {"description": "There is no such stored voice", "model": ErrorBody},
-    507: {"description": "The voice could not be deleted from the disk", "model": ErrorBody},
-}
+GETTING_RESPONSES: Responses = responses(_404="There is no such voice")
+DELETING_RESPONSES: Responses = responses(
+    _404="There is no such stored voice", _507="The voice could not be deleted from the disk"
+)
+VoiceId = Annotated[str, Path(description="Name of the voice, in any letter case", examples=["heart"])]
 
 
 class VoiceObject(BaseModel):
@@ -63,41 +65,63 @@ class VoiceObject(BaseModel):
     `languages` are all that it speaks, its own first.
     """
 
-    object: Literal["audio.voice"] = "audio.voice"
-    id: str
-    name: str
-    model: str | None
-    aliases: list[str]
-    created_at: int | None = None
-    type: Literal["audio_sample", "prompt"] | None = None
-    prompt: str | None = None
-    sex: Literal["female", "male"] | None = None
-    accent: str | None = None
-    language: str | None = None
-    languages: list[str] = []
-    description: str | None = None
+    object: Literal["audio.voice"] = Field(default="audio.voice", description="Kind of the object")
+    id: str = Field(description="Name of the voice in requests", examples=["heart"])
+    name: str = Field(description="The same name", examples=["heart"])
+    model: str | None = Field(
+        description="The first model that can use it; null if none here can", examples=["vivavoce-small-en"]
+    )
+    aliases: list[str] = Field(description="OpenAI's names that mean it", examples=[["alloy", "shimmer"]])
+    created_at: int | None = Field(
+        default=None, description="Time of storing, in seconds since 1970; null for a speaker", examples=[1_796_000_000]
+    )
+    type: Literal["audio_sample", "prompt"] | None = Field(
+        default=None, description="Source of a stored voice", examples=["audio_sample"]
+    )
+    prompt: str | None = Field(
+        default=None, description="Description of a designed voice", examples=["A calm, low voice."]
+    )
+    sex: Literal["female", "male"] | None = Field(
+        default=None, description="Sex of the speaker, if stated", examples=["female"]
+    )
+    accent: str | None = Field(default=None, description="Accent of the speaker, if stated", examples=["American"])
+    language: str | None = Field(
+        default=None, description="The speaker's own language, if stated", examples=["english"]
+    )
+    languages: list[str] = Field(
+        default=[], description="All languages that it speaks, its own first", examples=[["english"]]
+    )
+    description: str | None = Field(
+        default=None, description="Sound of the voice, if stated", examples=["Warm and clear."]
+    )
 
 
 class VoiceList(BaseModel):
-    object: Literal["list"] = "list"
-    voices: list[VoiceObject]
+    """The voices of the server."""
+
+    object: Literal["list"] = Field(default="list", description="Kind of the object")
+    voices: list[VoiceObject] = Field(description="Speakers of all models, then stored voices")
 
 
 class StoredVoiceObject(BaseModel):
     """OpenAI's fields of a newly stored voice."""
 
-    object: Literal["audio.voice"] = "audio.voice"
-    id: str
-    name: str
-    created_at: int
-    type: Literal["audio_sample", "prompt"]
-    prompt: str | None = None
+    object: Literal["audio.voice"] = Field(default="audio.voice", description="Kind of the object")
+    id: str = Field(description="Name of the voice in requests", examples=["mine"])
+    name: str = Field(description="The same name", examples=["mine"])
+    created_at: int = Field(description="Time of storing, in seconds since 1970", examples=[1_796_000_000])
+    type: Literal["audio_sample", "prompt"] = Field(description="Source of the voice", examples=["audio_sample"])
+    prompt: str | None = Field(
+        default=None, description="Description of a designed voice", examples=["A calm, low voice."]
+    )
 
 
 class DeletedVoice(BaseModel):
-    object: Literal["audio.voice.deleted"] = "audio.voice.deleted"
-    id: str
-    deleted: bool = True
+    """OpenAI's fields of a voice that was deleted."""
+
+    object: Literal["audio.voice.deleted"] = Field(default="audio.voice.deleted", description="Kind of the object")
+    id: str = Field(description="Name of the voice that is gone", examples=["mine"])
+    deleted: bool = Field(default=True, description="True", examples=[True])
 
 
 def _as_text(given: object) -> object:
@@ -115,19 +139,41 @@ class VoiceForm(Fields):
     With `type` "prompt", a VoiceDesign model speaks `script_hint` as `prompt` describes, and a Base model clones that.
     """
 
-    name: Name
-    consent: Transcript | None = None
-    type: Annotated[Literal["audio_sample", "prompt"], NullIsDefault()] = "audio_sample"
-    prompt: Transcript | None = None
-    script_hint: Transcript | None = None
-    audio_sample: UploadFile | None = None
-    ref_text: Transcript | None = None
-    speaker_embedding: Annotated[str, Field(max_length=MAX_EMBEDDING_CHARS), BeforeValidator(_as_text)] | None = None
-    voice: Annotated[str, Field(max_length=MAX_BLEND_CHARS)] | None = None
-    model: Name | None = None
+    name: Name = Field(description="Name of the voice in later requests", examples=["mine"])
+    consent: Transcript | None = Field(
+        default=None,
+        description="The id of a stored consent, or the speaker's permission in words",
+        examples=["This is my voice, and I agree."],
+    )
+    type: Annotated[
+        Literal["audio_sample", "prompt"],
+        Field(description="`prompt` designs the voice", examples=["audio_sample"]),
+        NullIsDefault(),
+    ] = "audio_sample"
+    prompt: Transcript | None = Field(
+        default=None, description="Description of the voice to design", examples=["A calm, low voice."]
+    )
+    script_hint: Transcript | None = Field(
+        default=None, description="Text that the designed voice speaks first", examples=["Good morning, and welcome."]
+    )
+    audio_sample: UploadFile | None = Field(
+        default=None, description="A recording of 1 to 30 s, at most 10 MiB", examples=["(the bytes of me.wav)"]
+    )
+    ref_text: Transcript | None = Field(
+        default=None, description="Transcript of the recording", examples=["What I say in it."]
+    )
+    speaker_embedding: Annotated[str, Field(max_length=MAX_EMBEDDING_CHARS), BeforeValidator(_as_text)] | None = Field(
+        default=None,
+        description="One embedding as JSON, or a weighted list as in a request",
+        examples=["[0.013, -0.021, 0.004]"],
+    )
+    voice: Annotated[str, Field(max_length=MAX_BLEND_CHARS)] | None = Field(
+        default=None, description="A mix of existing voices", examples=["heart(2)+michael(1)"]
+    )
+    model: Name | None = Field(default=None, description="A model, if several could take the voice", examples=["base"])
 
 
-@router.get("/voices")
+@router.get("/voices", summary="List the voices")
 async def list_voices(service: ServiceDep) -> VoiceList:
     """Lists the models' speakers, then stored voices."""
     voices = [
@@ -141,8 +187,8 @@ async def list_voices(service: ServiceDep) -> VoiceList:
     return VoiceList(voices=voices)
 
 
-@router.get("/voices/{voice_id}", responses=GETTING_RESPONSES)
-async def get_voice(voice_id: str, service: ServiceDep) -> VoiceObject:
+@router.get("/voices/{voice_id}", summary="Get a voice", responses=GETTING_RESPONSES)
+async def get_voice(voice_id: VoiceId, service: ServiceDep) -> VoiceObject:
     """One voice, its name in any letter case. If several models have a speaker of that name, the first one's."""
     for voice in (await list_voices(service)).voices:
         if voice_id.casefold() in (voice.id.casefold(), voice.name.casefold()):
@@ -183,7 +229,11 @@ def _listed(voice: StoredVoice, service: Service) -> VoiceObject:
 
 
 @router.post(
-    "/voices", responses=STORING_RESPONSES, openapi_extra=form_body(VoiceForm), response_model_exclude_none=True
+    "/voices",
+    summary="Store a voice",
+    responses=STORING_RESPONSES,
+    openapi_extra=form_body(VoiceForm),
+    response_model_exclude_none=True,
 )
 async def add_voice(
     form: Annotated[VoiceForm, Depends(form_of(VoiceForm))], service: ServiceDep, caller: CallerDep
@@ -315,8 +365,8 @@ def _engine_for(form: VoiceForm, service: Service, size: int) -> SpeechEngine:
     return next(iter(service.engines.values()))
 
 
-@router.delete("/voices/{voice_id}", responses=DELETING_RESPONSES)
-async def delete_voice(voice_id: str, service: ServiceDep) -> DeletedVoice:
+@router.delete("/voices/{voice_id}", summary="Delete a stored voice", responses=DELETING_RESPONSES)
+async def delete_voice(voice_id: VoiceId, service: ServiceDep) -> DeletedVoice:
     """Deletes a stored voice. Running speech with this voice continues."""
     store = find_store(service)
     if store is None or not await asyncio.to_thread(store.delete, voice_id):

@@ -14,7 +14,7 @@ LIKENESS = 0.85
 
 
 def hint(scope: Scope) -> str:
-    """What a 404 adds to its message: the path that was meant, or "". The message ends before it without a dot."""
+    """The addition to a 404's message: the path that was meant, or "". The message ends before it without a dot."""
     root = scope.get("root_path", "")
     path = scope["path"].removeprefix(root)
     paths = list(scope["app"].openapi()["paths"])  # `vivavoce serve` has made it by now

@@ -19,7 +19,7 @@ def test_schemathesis_finds_no_fault(tmp_path: Path) -> None:
             [*command, "--max-examples", "10", "--seed", "1"],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
             cwd=tmp_path,
         )

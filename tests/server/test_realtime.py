@@ -250,6 +250,29 @@ async def test_what_needs_a_model_or_a_microphone_is_refused_by_name(server: Liv
         assert (await socket.expect("session.updated"))["session"] == before
 
 
+async def test_null_is_an_absent_field_at_any_depth(server: LiveServer) -> None:
+    output = {"format": None, "voice": None, "speed": None}
+    shared: dict[str, Any] = {"output_modalities": None, "tools": None, "tool_choice": None, "instructions": None}
+    content = [{"type": "input_text", "text": "Hi.", "transcript": None}]
+    item = {"type": "message", "id": None, "role": None, "content": content}
+    for response in (None, {**shared, "audio": None, "conversation": None, "metadata": None, "input": None}):
+        async with dial_realtime(server) as socket:
+            session = await begin(socket)
+            for audio in (None, {"input": None, "output": None}, {"output": output}):
+                given = {**shared, "type": None, "model": None, "audio": audio}
+                await socket.send("session.update", event_id=None, session=given)
+                assert (await socket.expect("session.updated"))["session"] == session
+            await socket.send("conversation.item.create", previous_item_id=None, item=item)
+            added = await socket.expect("conversation.item.added")
+            assert (added["item"]["role"], added["item"]["content"][0]["text"]) == ("user", "Hi.")
+            await socket.expect("conversation.item.done")
+            await socket.send("conversation.item.retrieve", item_id=None)
+            error = await socket.error()
+            assert (error["param"], error["code"]) == ("item_id", "missing_required_parameter")
+            await socket.send("response.create", response=response)
+            await socket.expect("response.created")
+
+
 async def test_audio_of_a_microphone_is_dropped(server: LiveServer) -> None:
     async with dial_realtime(server) as socket:
         await begin(socket)

@@ -136,6 +136,8 @@ PLAIN = base64.b64encode(RECORDING).decode()
         f"DATA:audio/wav;BASE64,{PLAIN.rstrip('=')}",
         "data:audio/wav;base64," + quote(PLAIN, safe=""),
         f"data:;base64,{PLAIN}",
+        quote(f"data:audio/wav;base64,{PLAIN}", safe=""),
+        quote(f"data:audio/wav;codecs=1;base64,{PLAIN}", safe="").replace("%3A", "%3a"),
         "data:audio/wav;base64," + PLAIN.replace("+", "%2b").replace("/", "%2f").replace("=", "%3d"),
     ],
 )
@@ -157,6 +159,9 @@ def test_every_form_of_base64_is_taken(text: str) -> None:
         "QUJD=" * 300_000,
         "data:audio/wav,AAAA",
         "data:,",
+        "data%3A",
+        "data%3Aaudio%2Fwav%2CAAAA",
+        "data%3a" * 10_000,
     ],
 )
 def test_other_text_is_no_base64(text: str) -> None:

@@ -37,7 +37,8 @@ export async function run(opened, all, names) {
   try {
     for (const name of names) results[name] = await all[name]();
   } catch (error) {
-    const shown = ["state", "error", "spoken", "buffer"].map(async (id) => [id, await page.locator(`#${id}`).textContent()]);
+    // The playground's own words; other pages have none of these.
+    const shown = ["state", "error", "spoken", "buffer"].map(async (id) => [id, await page.locator(`#${id}`).allTextContents()]);
     console.error({ error, complaints, done: Object.keys(results), shown: await Promise.all(shown) });
     process.exitCode = 1;
   } finally {

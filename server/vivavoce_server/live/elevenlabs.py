@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from fastapi import APIRouter, WebSocket
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vivavoce_server.access import header_key
 from vivavoce_server.audio import AudioOptions
@@ -61,10 +61,14 @@ class TextMessage(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    text: str | None = None
-    flush: bool | None = None
-    close_socket: bool | None = None
-    voice_settings: VoiceSettings | None = None
+    text: str | None = Field(
+        default=None, description="More text; empty text ends stream-input, and keeps contexts of the other socket open"
+    )
+    flush: bool | None = Field(default=None, description="True: no more text for now")
+    close_socket: bool | None = Field(default=None, description="True ends the connection")
+    voice_settings: VoiceSettings | None = Field(
+        default=None, description="Settings of the voice, in the first message"
+    )
 
     def check(self) -> None:
         """Raises a 400 for a message that asks for nothing."""

@@ -63,10 +63,17 @@ INACTIVITY_S, MAX_INACTIVITY_S = 20.0, 180.0
 
 
 class ContextMessage(TextMessage):
+    """A message of a client, for one context. Options without a meaning here are ignored."""
+
     context_id: str = Field(
-        default=DEFAULT_CONTEXT, max_length=MAX_NAME_CHARS, validation_alias=AliasChoices("context_id", "contextId")
+        default=DEFAULT_CONTEXT,
+        max_length=MAX_NAME_CHARS,
+        validation_alias=AliasChoices("context_id", "contextId"),
+        description="The context, as the client names it",
     )
-    close_context: bool | None = None
+    close_context: bool | None = Field(
+        default=None, description="True ends the turn behind a flush, and interrupts it anywhere else"
+    )
 
     def check(self) -> None:
         if not self.close_context:

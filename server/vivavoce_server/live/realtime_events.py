@@ -42,14 +42,25 @@ def _few(given: object) -> object:
 
 
 class _Fields(BaseModel):
+    """An object of an event. null means that a field is absent."""
+
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: object) -> object:
+        if not isinstance(given, dict):
+            return given
+        return {name: given[name] for name in cls.model_fields if given.get(name) is not None}
 
 
 class AudioFormat(_Fields):
+    """A format of audio."""
+
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    type: FormatType
-    rate: Annotated[int, Field(ge=1, le=MAX_RATE)] | None = None
+    type: FormatType = Field(description="Kind of the audio")
+    rate: Annotated[int, Field(ge=1, le=MAX_RATE)] | None = Field(default=None, description="Sample rate in Hz")
 
     @model_validator(mode="after")
     def _has_its_rate(self) -> "AudioFormat":
@@ -62,80 +73,122 @@ class AudioFormat(_Fields):
 
 
 class OutputSettings(_Fields):
-    format: AudioFormat | None = None
-    voice: Annotated[str, Field(max_length=MAX_BLEND_CHARS)] | VoiceId | None = None
-    speed: Speed | None = None
+    """Settings of the sound."""
+
+    format: AudioFormat | None = Field(default=None, description="Format of the audio")
+    voice: Annotated[str, Field(max_length=MAX_BLEND_CHARS)] | VoiceId | None = Field(
+        default=None, description="The voice"
+    )
+    speed: Speed | None = Field(default=None, description="Factor of the speaking rate")
 
 
 class AudioSettings(_Fields):
-    output: OutputSettings | None = None
+    """Settings of the sound. Those of a microphone have no effect."""
+
+    output: OutputSettings | None = Field(default=None, description="Settings of the sound")
 
 
 class Settings(_Fields):
     """The settings that a session and a response have in common."""
 
-    output_modalities: Annotated[list[Name], Field(fail_fast=True, max_length=MAX_LISTED)] | None = None
-    tools: Annotated[list[Any], Field(max_length=MAX_LISTED)] | None = None
-    audio: AudioSettings | None = None
+    output_modalities: Annotated[list[Name], Field(fail_fast=True, max_length=MAX_LISTED)] | None = Field(
+        default=None, description='["audio"]'
+    )
+    tools: Annotated[list[Any], Field(max_length=MAX_LISTED)] | None = Field(
+        default=None, description="Only an empty list is served"
+    )
+    audio: AudioSettings | None = Field(default=None, description="Settings of the sound")
 
 
 class SessionSettings(Settings):
-    type: Literal["realtime"] | None = None
-    model: Name | None = None
-    instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] | None = None
-    tool_choice: Name | None = None
+    """Settings of the connection."""
+
+    type: Literal["realtime"] | None = Field(default=None, description="Kind of the session")
+    model: Name | None = Field(default=None, description="A served model, or a name of OpenAI's")
+    instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] | None = Field(
+        default=None, description="Orders to a language model, which have no effect"
+    )
+    tool_choice: Name | None = Field(default=None, description="Has no effect")
 
 
 class ContentPart(_Fields):
-    type: Name
-    text: Text | None = None
-    transcript: Text | None = None
+    """A part of an item."""
+
+    type: Name = Field(description="`input_text`, `output_text`, `text`, `output_audio` or `audio`")
+    text: Text | None = Field(default=None, description="The text, of parts in writing")
+    transcript: Text | None = Field(default=None, description="The text, of parts with audio")
 
 
 class Message(_Fields):
     """An item of a conversation, or a reference to one: type `item_reference`, with its id."""
 
-    type: Name
-    id: Id | None = None
-    role: Literal["user", "assistant", "system"] = "user"
-    content: Annotated[list[ContentPart], Field(fail_fast=True, max_length=MAX_PARTS)] = []
+    type: Name = Field(description="`message`, or `item_reference`")
+    id: Id | None = Field(default=None, description="Name of the item")
+    role: Literal["user", "assistant", "system"] = Field(
+        default="user", description="Author of the text; only the user's is spoken"
+    )
+    content: Annotated[list[ContentPart], Field(fail_fast=True, max_length=MAX_PARTS)] = Field(
+        default=[], description="The parts"
+    )
 
 
 class ResponseSettings(Settings):
-    conversation: Literal["auto", "none"] | None = None
-    metadata: Annotated[dict[Name, Text], BeforeValidator(_few), Field(max_length=MAX_METADATA)] | None = None
-    input: Annotated[list[Message], Field(fail_fast=True, max_length=MAX_INPUT)] | None = None
+    """Settings of a response."""
+
+    conversation: Literal["auto", "none"] | None = Field(
+        default=None, description="`none` keeps the response beside the conversation"
+    )
+    metadata: Annotated[dict[Name, Text], BeforeValidator(_few), Field(max_length=MAX_METADATA)] | None = Field(
+        default=None, description="The client's own words, which the response repeats"
+    )
+    input: Annotated[list[Message], Field(fail_fast=True, max_length=MAX_INPUT)] | None = Field(
+        default=None, description="Messages, of which the last one of the user is spoken"
+    )
 
 
 class SessionUpdate(_Fields):
-    session: SessionSettings
+    """New settings of the connection, any number of them."""
+
+    session: SessionSettings = Field(description="The settings")
 
 
 class ItemCreate(_Fields):
-    item: Message
-    previous_item_id: Id | None = None
+    """A message for the conversation."""
+
+    item: Message = Field(description="The message")
+    previous_item_id: Id | None = Field(default=None, description="The item before it; `root` for none")
 
 
 class ItemDelete(_Fields):
-    item_id: Id
+    """An item is to go."""
+
+    item_id: Id = Field(description="The item")
 
 
 class ItemRetrieve(_Fields):
-    item_id: Id
+    """An item is to be told."""
+
+    item_id: Id = Field(description="The item")
 
 
 class ItemTruncate(_Fields):
-    item_id: Id
-    content_index: Annotated[int, Field(ge=0, le=MAX_LISTED)]
-    audio_end_ms: Annotated[int, Field(ge=0, le=MAX_AUDIO_MS)]
+    """Only the beginning of an item was heard."""
+
+    item_id: Id = Field(description="The item")
+    content_index: Annotated[int, Field(ge=0, le=MAX_LISTED, description="Number of the part")]
+    audio_end_ms: Annotated[int, Field(ge=0, le=MAX_AUDIO_MS, description="Milliseconds that were heard")]
 
 
 class ResponseCreate(_Fields):
-    response: ResponseSettings = ResponseSettings()
+    """Text is to be spoken."""
+
+    response: ResponseSettings = Field(default=ResponseSettings(), description="Settings of the response")
 
 
 class ResponseCancel(_Fields):
-    response_id: Id | None = None
+    """Speech is to stop at once."""
+
+    response_id: Id | None = Field(default=None, description="The response; the conversation's unless given")
 
 
 class AudioAppend(_Fields):
@@ -143,7 +196,7 @@ class AudioAppend(_Fields):
 
 
 class AudioClear(_Fields):
-    pass
+    """The audio of a microphone is to go."""
 
 
 ClientEvent = (
@@ -199,10 +252,8 @@ def parse(fields: dict[str, Any]) -> ClientEvent:
         raise invalid(
             "type", f"There is no event {str(kind)[:SHOWN_CHARS]!r} here; there are {', '.join(CLIENT_EVENTS)}"
         )
-    # An optional object may be null, as clients write an absent one.
-    given = {name: value for name, value in fields.items() if value is not None}
     try:
-        return CLIENT_EVENTS[kind].model_validate(given)
+        return CLIENT_EVENTS[kind].model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
         param = ".".join(map(str, first["loc"]))

@@ -101,27 +101,45 @@ router = APIRouter()
 
 
 class SessionConfig(SpeechOptions):
-    type: Literal["session.config"]
-    response_format: Annotated[FormatName, NullIsDefault()] = "pcm"
-    split: Annotated[Literal["none", "sentence"], NullIsDefault()] = "none"
-    api_key: SecretStr | None = None
+    """The voice, the model and the format of the utterances that follow."""
+
+    type: Literal["session.config"] = Field(description="Kind of the message")
+    response_format: Annotated[
+        FormatName, Field(description="Format of the audio", examples=["pcm"]), NullIsDefault()
+    ] = "pcm"
+    split: Annotated[
+        Literal["none", "sentence"],
+        Field(description="`sentence` makes every sentence an utterance of its own", examples=["none"]),
+        NullIsDefault(),
+    ] = "none"
+    api_key: SecretStr | None = Field(
+        default=None, description="The key, in the first message of a browser", examples=["sk-1234"]
+    )
 
 
 class InputText(Fields):
-    type: Literal["input.text"]
-    text: Annotated[str, Field(max_length=MAX_MESSAGE_BYTES)]
+    """More text, in fragments of any size. The first fragment opens an utterance."""
+
+    type: Literal["input.text"] = Field(description="Kind of the message")
+    text: Annotated[str, Field(max_length=MAX_MESSAGE_BYTES, description="A fragment with its own spaces")]
 
 
 class InputDone(Fields):
-    type: Literal["input.done"]
+    """The end of the text of this utterance."""
+
+    type: Literal["input.done"] = Field(description="Kind of the message")
 
 
 class InputCancel(Fields):
-    type: Literal["input.cancel"]
+    """An interruption: speech stops at once, and waiting messages are dropped."""
+
+    type: Literal["input.cancel"] = Field(description="Kind of the message")
 
 
 class SessionClose(Fields):
-    type: Literal["session.close"]
+    """The end of the connection, once all text sent so far has been spoken."""
+
+    type: Literal["session.close"] = Field(description="Kind of the message")
 
 
 Message = SessionConfig | InputText | InputDone | InputCancel | SessionClose
