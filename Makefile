@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server text clients conformance eval voice tests deploy bench examples
 
-.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack fuzz audit bench voice clean
+.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack conformance fuzz audit bench voice clean
 .PHONY: test-pins refresh-pins refresh-advisories
 
 run: $(VENV)/.server
@@ -97,6 +97,10 @@ soak-sockets: $(VENV)/.dev
 MODEL ?= shipped
 attack: $(VENV)/.dev
 	$(BIN)/python -m tests.attack --minutes $(MINUTES) --model $(MODEL)
+
+# The conformance suite against a server of its own on the shipped voice: all musts and shoulds have to hold.
+conformance: $(VENV)/.dev
+	$(BIN)/python -m tests.conformance
 
 FUZZ_INPUTS ?= 100000
 fuzz: $(VENV)/.dev

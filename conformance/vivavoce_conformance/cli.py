@@ -5,6 +5,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -86,8 +87,9 @@ def target_of(args: argparse.Namespace) -> Target:
     if not args.url:
         raise ValueError("a URL is missing, such as http://localhost:8000")
     try:
+        urlsplit(args.url)  # httpx does not mind half a pair of brackets
         url = httpx.URL(args.url)
-    except (httpx.InvalidURL, UnicodeError) as error:
+    except (httpx.InvalidURL, ValueError) as error:
         raise ValueError(f"{printable(args.url)} is no URL: {error}") from None
     if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment or url.userinfo:
         raise ValueError(f"{printable(args.url)} is no base URL, such as http://localhost:8000 or https://host/v1")

@@ -1,16 +1,16 @@
 """Samples of audio files, and how two sounds differ. The formats with codecs need PyAV or FFmpeg's program."""
 
 import asyncio
-import importlib.util
 import io
 import math
 import operator
-import shutil
 import struct
 import sys
 from array import array
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib.util import find_spec
+from shutil import which
 from typing import TypeAlias
 
 SAMPLE_RATE = 24_000
@@ -44,7 +44,7 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """How a sound compares with another: correlation at the best shift, and that shift (positive: it comes later)."""
+    """Correlation of two sounds at their best shift, and that shift in seconds, positive if the first comes later."""
 
     correlation: float
     lag_s: float
@@ -102,15 +102,26 @@ async def decode(body: bytes, name: str) -> Samples:
         return samples_of(body)
     if name == "wav":
         return decode_wave(body)
-    if importlib.util.find_spec("av") is not None:
-        return await asyncio.to_thread(_decode_by_av, body)
-    program = shutil.which("ffmpeg")
+    if has_av():
+        return await asyncio.to_thread(decode_by_av, body)
+    program = ffmpeg()
     if program is None:
         raise NoDecoder(f"{name} is decoded by PyAV (pip install av) or by ffmpeg, and neither is installed")
     return await _decode_by_program(program, body)
 
 
-def _decode_by_av(body: bytes) -> Samples:
+def has_av() -> bool:
+    """True if PyAV is installed."""
+    return find_spec("av") is not None
+
+
+def ffmpeg() -> str | None:
+    """The path of FFmpeg's program."""
+    return which("ffmpeg")
+
+
+def decode_by_av(body: bytes) -> Samples:
+    """Samples of any file that FFmpeg reads. Raises Undecodable."""
     import av  # not part of a bare install
 
     pcm = bytearray()

@@ -125,7 +125,7 @@ class Target:
 
     def content(self, **fields: object) -> bytes:
         """The body as bytes."""
-        return json.dumps(self.body(**fields)).encode()
+        return json.dumps(self.body(**fields), ensure_ascii=False).encode()
 
     @asynccontextmanager
     async def open(

@@ -32,9 +32,12 @@ DEEP = 100_000
 
 
 async def wrong(target: Target) -> Answer:
-    answer = await target.request_speech(response_format="no-such-format")
-    expect_refusal(answer, "an unknown response_format")
-    return answer
+    """The refusal of a request that is wrong in one field. Raises Failed if everything is taken."""
+    for fields in WRONG_FIELDS:
+        answer = await target.request_speech(**fields)
+        if 400 <= answer.status < 500:
+            return answer
+    raise Failed(f"nothing wrong is refused: {told(fields)} has status {answer.status}")
 
 
 @ERROR.check("must", f"{ERRORS}; openai SDK 3.57, APIStatusError", "an error is JSON with error.message and error.type")

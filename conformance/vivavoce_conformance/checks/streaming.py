@@ -22,11 +22,10 @@ TELLING_S = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """When the first and the latest byte came, counted from the request. `ended`: the latest was the last."""
+    """Times of the first and the latest byte, counted from the request."""
 
     first_s: float
     latest_s: float
-    ended: bool
 
     @property
     def is_streamed(self) -> bool:
@@ -46,9 +45,9 @@ async def arrival(target: Target, chars: int, **fields: object) -> Arrival:
                 continue
             latest_s = now() - begun_s
             first_s = first_s or latest_s
-            if (seen := Arrival(first_s, latest_s, ended=False)).is_streamed:
+            if (seen := Arrival(first_s, latest_s)).is_streamed:
                 return seen
-    return Arrival(first_s, latest_s, ended=True)
+    return Arrival(first_s, latest_s)
 
 
 async def expect_streaming(target: Target, **fields: object) -> None:
