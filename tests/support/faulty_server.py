@@ -127,7 +127,6 @@ class FaultyServer:
         except Problem as problem:
             response = self.error(problem, request)
         except ClientDisconnect:
-            self.stuck = self.breaks("cancelling.leaving_early")
             response = Response(status_code=400)
         given = request.headers.get("x-request-id", "")
         if self.breaks("headers.request_id_is_unique"):
@@ -279,7 +278,8 @@ class FaultyServer:
         headers = {"cache-control": "public, max-age=9"} if fault == "headers.no_public_cache" else {}
         if fault == "streaming.no_length" and not is_events and len(text) < LONG_CHARS:
             headers["content-length"] = str(len(file))
-        pieces = self.pieces(request, text, file, name)
+        slow_rule = f"streaming.{'sse_early' if is_events else name}"
+        pieces = self.pieces(text, file, name, is_late=self.breaks(slow_rule))
         return StreamingResponse(self.events(pieces) if is_events else pieces, 200, headers, media_type)
 
     async def body_of(self, request: Request) -> dict[str, Any]:
@@ -292,6 +292,8 @@ class FaultyServer:
             raise Problem(400, "an unknown header")
         if self.breaks("requests.empty_bearer") and request.headers.get("authorization") == "Bearer":
             raise Problem(401, "no key")
+        if "expect" in request.headers and self.breaks("cancelling.leaving_early"):
+            self.stuck = True
         content = await request.body()
         if len(content) > MAX_BODY_BYTES:
             if self.breaks("errors.large"):
@@ -428,8 +430,8 @@ class FaultyServer:
             return pcm + bytes(self.breaks("formats.pcm"))
         return encoded(pcm, name)
 
-    async def pieces(self, request: Request, text: str, file: bytes, name: str) -> AsyncIterator[bytes]:
-        """The file in pieces. Those of a long text take their time."""
+    async def pieces(self, text: str, file: bytes, name: str, is_late: bool) -> AsyncIterator[bytes]:
+        """The file in pieces. Those of a long text take their time. If `is_late`, all are sent with the last."""
         if len(text) < LONG_CHARS:
             yield file
             return
@@ -441,7 +443,7 @@ class FaultyServer:
         try:
             step = len(file) // PIECES + 1
             made = [file[start : start + step] for start in range(0, len(file), step)]
-            if self.breaks(f"streaming.{name}") or (self.breaks("streaming.sse_early") and name == "pcm"):
+            if is_late:
                 await asyncio.sleep(PIECES * PACE_S)
                 made = [file]
             for piece in made:
