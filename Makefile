@@ -6,9 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
-SOURCES := engine server text clients eval voice tests deploy bench examples
+SOURCES := engine server text clients conformance eval voice tests deploy bench examples
 
-.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack fuzz audit bench voice docs clean
+.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack conformance fuzz audit bench voice docs clean
 .PHONY: test-pins refresh-pins refresh-advisories
 
 run: $(VENV)/.server
@@ -101,6 +101,10 @@ attack: $(VENV)/.dev
 # The docs site, from the repository's own Markdown and the API's documents, into dist/site.
 docs: $(VENV)/.dev
 	$(BIN)/python -m mkdocs build --strict --quiet
+
+# The conformance suite against a server of its own on the shipped voice: all musts and shoulds have to hold.
+conformance: $(VENV)/.dev
+	$(BIN)/python -m tests.conformance
 
 FUZZ_INPUTS ?= 100000
 fuzz: $(VENV)/.dev

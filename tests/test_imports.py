@@ -21,6 +21,7 @@ PACKAGES = {
     "vivavoce_bench": "bench",
     "vivavoce_text": "text",
     "vivavoce_eval": "eval",
+    "vivavoce_conformance": "conformance",
     "vivavoce_ray": "deploy/ray",
     "examples": ".",
 }
@@ -37,6 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "vivavoce_engine.runtime",
         "vivavoce_bench",
         "vivavoce_client",
+        "vivavoce_conformance",
         "vivavoce_text",
         "vivavoce_voice",
         "vivavoce_web",
@@ -68,6 +70,7 @@ FORBIDDEN = {
     "vivavoce_engine": {"fastapi", "starlette", "uvicorn", "pydantic", "httpx"},
     "vivavoce_server": {"torch", "transformers", "safetensors"},
     "vivavoce_client": {"torch", "numpy", "fastapi"},
+    "vivavoce_conformance": {"torch", "numpy", "fastapi", "vivavoce_client", "vivavoce_engine", "vivavoce_server"},
     "vivavoce_bench.listener": {"torch", "numpy", "fastapi", "vivavoce_engine", "vivavoce_voice"},
     "vivavoce_text": {"torch", "numpy", "fastapi", "vivavoce_engine", "vivavoce_server"},
     "vivavoce_voice": {"torch"},
@@ -220,6 +223,8 @@ def test_what_a_room_never_imports(room: str) -> None:
         ("vivavoce_client.__main__", "numpy"),
         ("vivavoce_client.__main__", "vivavoce_bench"),
         ("vivavoce_bench.listener.cli", "numpy"),
+        ("vivavoce_conformance.cli", "numpy"),
+        ("vivavoce_conformance.cli", "av"),
         ("vivavoce_bench.listener.cli", "vivavoce_engine"),
     ],
 )

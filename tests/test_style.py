@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("engine", "server", "text", "clients", "bench", "eval", "voice", "deploy", "examples")
+SOURCES = ("engine", "server", "text", "clients", "bench", "conformance", "eval", "voice", "deploy", "examples")
 MAX_FUNCTION_LINES = 60
 MAX_FILE_LINES = 500
 MAX_PARAMETERS = 6

@@ -29,6 +29,7 @@ EXTRAS = {
 """Command → the extra of vivavoce-speech that installs its imports. By default the extra has the command's name."""
 HELP = {
     "card": "measure this machine's NVIDIA card, for the table of cards",
+    "conformance": "check a speech server against the rules of OpenAI's API",
     "compare": "measure two servers under the same load",
     "doctor": "check what serving needs of this machine, and say what mends a lack",
     "engine": "measure the engine on this machine",

@@ -1,0 +1,1 @@
+"""Conformance of speech servers with OpenAI's speech API: `vivavoce conformance URL`."""
