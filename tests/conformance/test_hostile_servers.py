@@ -97,16 +97,13 @@ def test_an_endless_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
         (HEAD + b"Content-Length: 0\r\n\r\n", "status 200 with an empty body"),
         (b"HTTP/1.1 302 Found\r\nLocation: /there\r\nContent-Length: 0\r\n\r\n", "status 302 instead of 200"),
         (b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n", "the server wants a key, which --key gives"),
-        (b"HTTP/1.1 500 No\r\nContent-Length: 8\r\n\r\n\x1b[31mred", "status 500 instead of 200: plain request"),
+        (b"HTTP/1.1 500 No\r\nContent-Length: 8\r\n\r\n\x1b[31mred", "status 500 instead of 200: [31mred"),
     ],
 )
 def test_broken_answers_are_findings(content: bytes, reason: str) -> None:
     with served(answering(content)) as url:
         (finding,) = findings_of(url, PLAIN)
-    if b"\x1b" in content:
-        assert finding.reason == "a plain request: status 500 instead of 200: [31mred"
-    else:
-        assert reason in finding.reason
+    assert reason in finding.reason
     assert finding.outcome == "failed"
     assert finding.reason.isprintable()
 
