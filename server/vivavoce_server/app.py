@@ -41,15 +41,15 @@ log = logging.getLogger(__name__)
 SOCKETS = (websocket.router, elevenlabs.router, elevenlabs_multi.router, realtime.router)
 """The routers of WebSockets."""
 OPENAI = (
+    http.router,
     http.speech_router,
     batch.router,
-    http.router,
     voice_routes.router,
     consent_routes.router,
     consent_routes.json_router,
 )
 """The routers of OpenAI's routes and their extensions."""
-ELEVENLABS = (elevenlabs_routes.speech_router, elevenlabs_routes.router, elevenlabs_routes.router_v2)
+ELEVENLABS = (elevenlabs_routes.router, elevenlabs_routes.router_v2, elevenlabs_routes.speech_router)
 """The routers of ElevenLabs' routes."""
 TAGS = {
     "Speech": "Text in, speech out. The fields are OpenAI's, then extensions.",
