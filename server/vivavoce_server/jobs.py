@@ -137,6 +137,7 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
     if not isinstance(request, SpeechRequest):
         _check_live(request)
     model, engine = service.find_model(request.model)
+    _note(request, model)
     _check_task(request, model, engine, service)
     _check_language(request, engine.info)
     if request.normalize is not None and request.normalization_options is not None:
@@ -148,7 +149,6 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
     if isinstance(request, SpeechRequest):
         _check_text(request, config)
     options, warnings = _without_ignored(_options_of(request, engine.info), engine.info)
-    _note(request, model)
     return SpeechJob(
         model=model,
         engine=engine,

@@ -45,6 +45,7 @@ class JsonRequest(Request):
     parsed: object = None
 
     async def json(self) -> object:
+        note_body(self.parsed)
         return self.parsed
 
 
@@ -64,7 +65,6 @@ class JsonRoute(APIRoute):
                 _check_headers(request)
                 small = len(body) <= SMALL_BODY_BYTES
                 read.parsed = parse_json(body) if small else await asyncio.to_thread(parse_json, body)
-                note_body(read.parsed)
             return await handle(read)
 
         return with_json
