@@ -164,6 +164,7 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
     if not isinstance(request, SpeechRequest):
         _check_live(request)
     model, engine = service.find_model(request.model or None)
+    _note(request, model)
     _check_task(request, model, engine, service)
     _check_language(request, engine.info)
     if request.normalize is not None and request.normalization_options is not None:
@@ -180,7 +181,6 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
         if config.strict:
             raise refused("instructions")
         options, ignored = replace(options, instructions=""), ("instructions",)
-    _note(request, model)
     return SpeechJob(
         model=model,
         engine=engine,

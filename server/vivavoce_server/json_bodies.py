@@ -45,6 +45,7 @@ class JsonRequest(Request):
     parsed: object = None
 
     async def json(self) -> object:
+        note_body(self.parsed)
         return self.parsed
 
 
@@ -76,9 +77,7 @@ async def json_body(request: Request) -> object:
         return None
     _check_headers(request)
     small = len(body) <= SMALL_BODY_BYTES
-    parsed = parse_json(body) if small else await asyncio.to_thread(parse_json, body)
-    note_body(parsed)
-    return parsed
+    return parse_json(body) if small else await asyncio.to_thread(parse_json, body)
 
 
 def parse_json(text: bytes, what: str = "The body") -> object:

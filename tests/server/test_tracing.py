@@ -3,6 +3,7 @@
 import logging
 import socket
 import sys
+import threading
 
 import httpx
 import pytest
@@ -13,6 +14,7 @@ from vivavoce_server.build import VERSION
 from vivavoce_server.spans import parent_of
 from vivavoce_server.tracing import VARIABLES, check_tracing, endpoint_of, open_tracing
 
+from tests.support.fleet import free_port
 from tests.support.live_server import live_server
 from tests.support.live_socket import dial
 from tests.support.otlp_collector import attributes, collecting
@@ -130,11 +132,21 @@ def test_a_path_that_is_nowhere_gets_no_name_of_its_own() -> None:
     assert (about["http.request.method"], about["http.request.method_original"]) == ("_OTHER", "BREW")
 
 
-def test_a_collector_that_is_away_costs_no_request() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    with live_server(config=ServerConfig(otlp_endpoint=f"http://127.0.0.1:{port}")) as server:
-        assert [httpx.post(server.url + SPEECH, json=BODY).status_code for _ in range(3)] == [200, 200, 200]
+@pytest.mark.parametrize("state", ["away", "silent"])
+def test_a_collector_that_takes_nothing_costs_no_request(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "2")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        if state == "away":
+            listener.close()
+            port = free_port()
+        else:
+            port = listener.getsockname()[1]
+        with live_server(config=ServerConfig(otlp_endpoint=f"http://127.0.0.1:{port}")) as server:
+            assert [httpx.post(server.url + SPEECH, json=BODY).status_code for _ in range(5)] == [200] * 5
+        # The server has stopped. Its thread gives up after the exporter's time-out.
+        wait_until(lambda: not any("OtelBatch" in thread.name for thread in threading.enumerate()))
 
 
 @pytest.mark.parametrize(
