@@ -21,6 +21,7 @@ from vivavoce_server.live.handshake import refuse_unknown_paths
 from vivavoce_server.loop_watch import LoopWatch
 from vivavoce_server.methods import MethodsMiddleware
 from vivavoce_server.reading import WARNINGS_HEADER
+from vivavoce_server.root_path import RootPathMiddleware
 from vivavoce_server.service import Service
 
 log = logging.getLogger(__name__)
@@ -77,6 +78,8 @@ def create_app(
             allow_headers=["*"],
             expose_headers=[REQUEST_ID_HEADER, WARNINGS_HEADER],
         )
+    if config.root_path:
+        app.add_middleware(RootPathMiddleware, root_path=config.root_path)
     app.add_middleware(RequestContextMiddleware)
     _build_routes(app)
     return app
