@@ -10,6 +10,7 @@ import logging
 import os
 import resource
 import socket
+import ssl
 from collections.abc import Callable
 from functools import partial
 
@@ -28,6 +29,11 @@ FULL_POLL_S = 0.05
 """Seconds between two looks for a free place."""
 PAUSE_S = 1.0
 """Seconds without accepting after the system had no descriptor or memory for a connection."""
+HANDSHAKE_S = 10.0
+"""Seconds that a client has for the handshake of TLS."""
+TLS_SHUTDOWN_S = 10.0
+"""Seconds that a client has to answer the end of TLS."""
+TlsContext = Callable[[], ssl.SSLContext]
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -55,15 +61,25 @@ class Acceptor:
         protocol: Callable[[], asyncio.BaseProtocol],
         count: Callable[[], int],
         most: int,
+        tls: TlsContext | None = None,
     ) -> None:
-        """`count` tells how many connections are open, of which there are at most `most`."""
+        """`count` tells how many connections are open, `most` is their limit, and `tls` gives each a context."""
         self._listener = listener
         self._protocol = protocol
         self._count = count
         self._most = most
+        self._tls = tls
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._told = Throttle(log, logging.WARNING)
 
     async def run(self) -> None:
+        try:
+            await self._run()
+        finally:
+            for handshake in self._handshakes:
+                handshake.cancel()
+
+    async def _run(self) -> None:
         self._listener.setblocking(False)
         while True:
             await self._wait_for_a_place()
@@ -77,16 +93,37 @@ class Acceptor:
             await asyncio.sleep(0)
 
     async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        connection, _ = await loop.sock_accept(self._listener)
+        connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+        if self._tls is None:
+            await self._connect(connection)
+            return
+        # Nobody else waits for a client that is slow to shake hands.
+        handshake = asyncio.create_task(self._shake_hands(connection, self._tls()))
+        self._handshakes.add(handshake)
+        handshake.add_done_callback(self._handshakes.discard)
+
+    async def _connect(self, connection: socket.socket) -> None:
         try:
-            await loop.connect_accepted_socket(self._protocol, connection)
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
         except BaseException:
             connection.close()
             raise
 
+    async def _shake_hands(self, connection: socket.socket, context: ssl.SSLContext) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._protocol,
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=TLS_SHUTDOWN_S,
+            )
+        except OSError as error:  # it speaks no TLS, knows no such certificate, or has gone
+            log.debug("a TLS handshake failed: %s", error)
+            connection.close()
+
     async def _wait_for_a_place(self) -> None:
-        while self._count() >= self._most:
+        while self._count() + len(self._handshakes) >= self._most:
             self._told.tell("%d connections are open; further ones wait for a place", self._most)
             await asyncio.sleep(FULL_POLL_S)
 
@@ -94,6 +131,8 @@ class Acceptor:
 class AcceptingServer(uvicorn.Server):
     """A uvicorn server that accepts by Acceptor. It serves sockets that are bound already."""
 
+    tls: TlsContext | None = None
+    """The context of each new connection; None without TLS."""
     _acceptors: tuple[asyncio.Task[None], ...] = ()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -104,7 +143,7 @@ class AcceptingServer(uvicorn.Server):
         kind: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         protocol = partial(kind, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
         most = most_connections()
-        acceptors = (Acceptor(listener, protocol, self._count, most) for listener in listeners)
+        acceptors = (Acceptor(listener, protocol, self._count, most, self.tls) for listener in listeners)
         self._acceptors = tuple(asyncio.create_task(acceptor.run()) for acceptor in acceptors)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -33,6 +33,7 @@ from vivavoce_server.live import elevenlabs, elevenlabs_multi, realtime, websock
 from vivavoce_server.live.handshake import refuse_unknown_paths
 from vivavoce_server.loop_watch import LoopWatch
 from vivavoce_server.methods import MethodsMiddleware
+from vivavoce_server.root_path import RootPathMiddleware
 from vivavoce_server.service import Service
 from vivavoce_server.tracing import open_tracing
 
@@ -132,6 +133,8 @@ def create_app(
             allow_headers=["*"],
             expose_headers=["*"],  # of requests without credentials, which are the only ones allowed
         )
+    if config.root_path:
+        app.add_middleware(RootPathMiddleware, root_path=config.root_path)
     app.add_middleware(RequestContextMiddleware, tracer=app.state.tracing.tracer)
     _build_routes(app)
     return app

@@ -3,12 +3,13 @@
 import argparse
 import logging
 import os
+import shlex
 import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 
 from fastapi import FastAPI
@@ -18,11 +19,12 @@ from vivavoce_engine import EngineError, SpeechEngine, freeze_gc
 from vivavoce_server.accepting import raise_descriptor_limit
 from vivavoce_server.access import Keyring, load_keyring
 from vivavoce_server.app import create_app
+from vivavoce_server.certificates import Certificate
 from vivavoce_server.config import ServerConfig, Settings, load_settings, setting_help
 from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import open_engines
 from vivavoce_server.listeners import bind
-from vivavoce_server.logs import log_settings, log_to_stderr
+from vivavoce_server.logs import log_settings, log_to_stderr, printable
 from vivavoce_server.reading import warm_up
 from vivavoce_server.server_names import is_loopback
 from vivavoce_server.setting_groups import grouped
@@ -30,6 +32,7 @@ from vivavoce_server.setting_sources import flag_of
 from vivavoce_server.setting_texts import is_switch, metavar
 from vivavoce_server.sighup import SighupHandler
 from vivavoce_server.tracing import check_tracing
+from vivavoce_server.unix_socket import UnixSocket
 from vivavoce_server.wyoming import WyomingServer
 from vivavoce_server.wyoming_announcement import Announcement, check_announcement
 
@@ -75,47 +78,69 @@ def run(args: argparse.Namespace) -> int:
     try:
         config, engine_config = load_settings(given_flags(args))
         keyring = load_keyring(config)  # reports invalid keys before the model loads
+        certificate = Certificate.of(config)
         check_announcement(config)
         check_tracing(config)
     except ValueError as error:
-        print(f"vivavoce: {error}", file=sys.stderr)
+        print(f"vivavoce: {printable(str(error))}", file=sys.stderr)
         return USAGE_ERROR
     log_to_stderr(config.log_level, as_json=config.log_format == "json")
     log_settings({**config.model_dump(mode="json"), **asdict(engine_config)})
     warn_if_open(config, keyring)
-    listeners = []
-    addresses = [(config.host, config.port)]
+    engines: Mapping[str, SpeechEngine] = {}
+    with ExitStack() as stack:
+        try:
+            listeners = open_listeners(config, stack)
+            engines = open_engines(config, engine_config)
+            with progress(f"loading and warming up {', '.join(config.model) or 'the shipped voice'}"):
+                warm_up((engine.info for engine in engines.values()), config)
+                for engine in engines.values():
+                    engine.start()
+            serve(create_app(engines, config, keyring), config, listeners, sighup, certificate)
+        except (EngineError, NoListener) as error:
+            print(f"vivavoce: {error}", file=sys.stderr)
+            return FAILURE
+        except KeyboardInterrupt:  # while the models load; later the signal drains
+            print("vivavoce: interrupted before it served", file=sys.stderr)
+            return INTERRUPTED
+        finally:
+            for engine in engines.values():
+                engine.stop()
+    return 0
+
+
+class NoListener(Exception):
+    """An address cannot be listened on. The message names it and the reason."""
+
+
+def open_listeners(config: ServerConfig, stack: ExitStack) -> list[socket.socket]:
+    """Binds the socket for HTTP, and the one for the Wyoming protocol if there is one. `stack` removes a socket file.
+
+    Raises:
+        NoListener: an address cannot be used.
+    """
+    listeners: list[socket.socket] = []
+    addresses = [] if config.uds is not None else [(config.host, config.port)]
+    if config.uds is not None:
+        try:
+            unix = UnixSocket(config.uds, int(config.uds_mode, 8))
+        except OSError as error:
+            raise NoListener(f"cannot listen on {config.uds}: {error.strerror or error}") from error
+        stack.callback(unix.remove)
+        listeners.append(unix.listener)
     if config.wyoming_port:
         addresses.append((config.wyoming_host, config.wyoming_port))
     for host, port in addresses:
         try:
             listeners.append(bind(host, port))
         except OSError as error:
-            print(f"vivavoce: cannot listen on {host}:{port}: {error}", file=sys.stderr)
-            return FAILURE
-    engines: Mapping[str, SpeechEngine] = {}
-    try:
-        engines = open_engines(config, engine_config)
-        with progress(f"loading and warming up {', '.join(config.model) or 'the shipped voice'}"):
-            warm_up((engine.info for engine in engines.values()), config)
-            for engine in engines.values():
-                engine.start()
-        serve(create_app(engines, config, keyring), config, listeners, sighup)
-    except EngineError as error:
-        print(f"vivavoce: {error}", file=sys.stderr)
-        return FAILURE
-    except KeyboardInterrupt:  # while the models load; later the signal drains
-        print("vivavoce: interrupted before it served", file=sys.stderr)
-        return INTERRUPTED
-    finally:
-        for engine in engines.values():
-            engine.stop()
-    return 0
+            raise NoListener(f"cannot listen on {host}:{port}: {error}") from error
+    return listeners
 
 
 def warn_if_open(config: ServerConfig, keyring: Keyring) -> None:
     """Logs a warning if strangers may reach the server and need no key."""
-    if not keyring.wanted and not is_loopback(config.host):
+    if not keyring.wanted and config.uds is None and not is_loopback(config.host):
         message = "open to the network without keys: all who reach %s:%d may speak, and store and delete voices; "
         log.warning(message + "set --api-keys or --api-keys-file, or --host 127.0.0.1", config.host, config.port)
     if config.wyoming_port and not is_loopback(config.wyoming_host):
@@ -123,7 +148,13 @@ def warn_if_open(config: ServerConfig, keyring: Keyring) -> None:
         log.warning(message, config.wyoming_host, config.wyoming_port)
 
 
-def serve(app: FastAPI, config: ServerConfig, listeners: Sequence[socket.socket], sighup: SighupHandler) -> None:
+def serve(
+    app: FastAPI,
+    config: ServerConfig,
+    listeners: Sequence[socket.socket],
+    sighup: SighupHandler,
+    certificate: Certificate | None = None,
+) -> None:
     """Runs the app on a bound socket until a signal. Prints the address as soon as the server answers.
 
     `listeners` are the socket for HTTP, and the one for the Wyoming protocol if there is one.
@@ -132,10 +163,7 @@ def serve(app: FastAPI, config: ServerConfig, listeners: Sequence[socket.socket]
     listener, *others = listeners
     announcement = Announcement(others[0]) if config.wyoming_zeroconf else None
     wyoming = WyomingServer(app.state.service, others[0], announcement, app.state.tracing.tracer) if others else None
-    host, port = listener.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):
-        host = "localhost"
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    url = url_of(listener, is_secure=certificate is not None)
     _, first = app.state.service.find_model(None)
 
     def begin() -> None:
@@ -144,24 +172,42 @@ def serve(app: FastAPI, config: ServerConfig, listeners: Sequence[socket.socket]
         if wyoming is not None:
             print(f"Wyoming clients find it at tcp://{config.wyoming_host}:{config.wyoming_port}", flush=True)
 
-    DrainingServer(app, config, begin, sighup, wyoming).run(sockets=[listener])
+    server = DrainingServer(app, config, begin, sighup, wyoming)
+    if certificate is not None:
+        server.secure(certificate)
+    server.run(sockets=[listener])
+
+
+def url_of(listener: socket.socket, *, is_secure: bool) -> str:
+    """The address of a bound socket for clients on this machine. A socket file has no host, so that any does."""
+    scheme = "https" if is_secure else "http"
+    if listener.family == socket.AF_UNIX:
+        return f"{scheme}://localhost"
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):
+        host = "localhost"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:
     voice = engine.info.speakers[0] if engine.info.speakers else "alloy"
-    print(f"Vivavoce speaks at {url} (docs: {url}/docs). Try:", flush=True)
+    where, options = url, "-s"
+    if config.uds is not None:
+        where, options = f"the socket {config.uds}", f"-s --unix-socket {shlex.quote(str(config.uds))}"
+    print(f"Vivavoce speaks at {where} (docs: {url}{config.root_path}/docs). Try:", flush=True)
     if engine.info.task == "base" and not engine.info.speakers:  # the model speaks only with voices that it is given
         voice = "me"
         print(f"vivavoce voices add me RECORDING.wav --consent 'This is my voice.' --url {url}", flush=True)
     print(
-        f"curl -s {url}/v1/audio/speech -H 'Content-Type: application/json' "
+        f"curl {options} {url}/v1/audio/speech -H 'Content-Type: application/json' "
         f"""-d '{{"input": "Hello, this is Vivavoce.", "voice": "{voice}", "response_format": "wav"}}' -o hello.wav""",
         flush=True,
     )
     if config.address_file is not None:
         # Renaming is atomic: a process that waits for the file never reads half a URL.
         partial = config.address_file.with_name(config.address_file.name + ".partial")
-        partial.write_text(url, encoding="utf-8")
+        address = url if config.uds is None else f"unix:{config.uds.absolute()}"
+        partial.write_text(address, encoding="utf-8")
         os.replace(partial, config.address_file)
 
 

@@ -26,6 +26,7 @@ from vivavoce_client.arguments import near_match
 from vivavoce_engine import SEED_MAX, EngineConfig
 
 from vivavoce_server.fetch_hosts import checked_hosts
+from vivavoce_server.root_path import checked_root_path
 from vivavoce_server.server_names import checked_names
 from vivavoce_server.setting_sources import Given, SettingError, flag_of, gather
 from vivavoce_server.setting_texts import (
@@ -81,6 +82,21 @@ class ServerConfig(BaseModel):
     """Address to listen on. 0.0.0.0 means every interface."""
     port: int = Field(default=8000, ge=0, le=65535)
     """Port to listen on. 0 selects a free one."""
+    uds: Path | None = None
+    """Socket file to listen on in place of `host` and `port`, for a proxy on this machine. It is removed at the end."""
+    uds_mode: Annotated[Literal["600", "660", "666"], BeforeValidator(str)] = "660"
+    """Permissions of the socket file: `600` for this user alone, `660` for the group too, `666` for everybody."""
+    root_path: Annotated[str, AfterValidator(checked_root_path)] = ""
+    """Path under which a proxy shows the server, such as /speech. The proxy may take it off or leave it."""
+    ssl_certfile: Path | None = None
+    """Certificate chain in PEM form, for TLS without a proxy. A renewed file is read within 5 s or at SIGHUP, and
+    connections stay open."""
+    ssl_keyfile: Path | None = None
+    """Private key of the certificate in PEM form. The default is the certificate's own file."""
+    ssl_keyfile_password: SecretStr | None = None
+    """Password of an encrypted private key."""
+    ssl_ca_certs: Path | None = None
+    """Certificates of authorities in PEM form. Every client must then show a certificate that one of them signed."""
     wyoming_port: int = Field(default=0, ge=0, le=65535)
     """Port for the Wyoming protocol, by which Home Assistant finds a voice; its usual one is 10200. 0 turns it off."""
     wyoming_host: str = Field(default="127.0.0.1", min_length=1)

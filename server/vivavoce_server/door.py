@@ -59,7 +59,7 @@ class DoorMiddleware:
             return
         try:
             scope = with_path(scope)
-            is_speech = scope.get("method") == "POST" and scope["path"].startswith(SPEECH)
+            is_speech = scope.get("method") == "POST" and _route_path(scope).startswith(SPEECH)
             with self._metrics.admission() if is_speech else nullcontext():
                 self._check(scope)
         except ApiError as error:
@@ -71,7 +71,7 @@ class DoorMiddleware:
         """Raises an ApiError for a request that may not come in."""
         connection = HTTPConnection(scope)
         is_socket = scope["type"] == "websocket"
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        path = _route_path(scope)
         headers = connection.headers
         if "transfer-encoding" in headers and "content-length" in headers:
             # Two lengths are how a request is smuggled past a proxy that believes the other one.
@@ -113,6 +113,12 @@ def _is_origin_of(origin: str, host: str | None) -> bool:
     """True if the origin's host and port are those of a Host header, in which a proxy may write a default port."""
     scheme, _, authority = origin.lower().partition("://")
     return host is not None and authority == host.lower().removesuffix(DEFAULT_PORTS.get(scheme, ""))
+
+
+def _route_path(scope: Scope) -> str:
+    """The path without the prefix of --root-path."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
 
 
 def with_path(scope: Scope) -> Scope:

@@ -1,6 +1,6 @@
 """A uvicorn server that drains: after a signal it refuses new speech, finishes running speech, and exits.
 
-SIGHUP reloads the API keys. Stored voices need no reload, because every look-up reads the disk.
+SIGHUP reloads the API keys and the certificate. Stored voices need no reload, because every look-up reads the disk.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from vivavoce_server.accepting import AcceptingServer
 from vivavoce_server.access import Keyring, read_keys
+from vivavoce_server.certificates import Certificate
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.listeners import make_reusable
 from vivavoce_server.logs import log_bug_of_loop
@@ -37,7 +38,7 @@ class DrainingServer(AcceptingServer):
 
     The first SIGTERM or SIGINT drains the server within `grace_s`. Live connections that say nothing are told at once.
     The server keeps listening, so that a load balancer reads "not ready" instead of a refused connection. The second
-    signal makes it exit at once. SIGHUP reloads the keys, or drains if the terminal has been closed.
+    signal makes it exit at once. SIGHUP reloads keys and certificate, or drains if the terminal has been closed.
     """
 
     def __init__(
@@ -68,15 +69,24 @@ class DrainingServer(AcceptingServer):
         self._settings = config
         self._on_started = on_started
         self._sighup = sighup
+        self._certificate: Certificate | None = None
         self._wyoming = wyoming
+        self._watching: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def secure(self, certificate: Certificate) -> None:
+        """Speaks TLS with a certificate, which SIGHUP and a change of its files renew. Call it before `run`."""
+        self._certificate = certificate
+        self.tls = lambda: certificate.context
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(log_bug_of_loop)
         if self._sighup is not None:
             self._sighup.serve(self._loop, self._reload, self._start_draining)
+        if self._certificate is not None:
+            self._watching = asyncio.create_task(self._certificate.watch())
         for listener in sockets or ():
             make_reusable(listener)
         await super().startup(sockets)
@@ -85,6 +95,8 @@ class DrainingServer(AcceptingServer):
         self._on_started()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
         if self._wyoming is not None:
             await self._wyoming.stop()
         await super().shutdown(sockets)
@@ -98,6 +110,8 @@ class DrainingServer(AcceptingServer):
         self._loop.call_soon_threadsafe(self._start_draining)
 
     def _reload(self) -> None:
+        if self._certificate is not None:
+            self._certificate.reload()
         try:
             self._keyring.replace(read_keys(self._settings))
         except ValueError as error:

@@ -19,6 +19,13 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "network": (
         "host",
         "port",
+        "uds",
+        "uds_mode",
+        "root_path",
+        "ssl_certfile",
+        "ssl_keyfile",
+        "ssl_keyfile_password",
+        "ssl_ca_certs",
         "wyoming_port",
         "wyoming_host",
         "wyoming_zeroconf",

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import logging
 import math
+import select
 import socket
 import struct
 import sys
@@ -22,6 +23,7 @@ from h11._writers import ChunkedWriter
 from opentelemetry.trace import NoOpTracer
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import is_ssl
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
@@ -67,7 +69,26 @@ TCP_CLOSED = 7
 """State of a connection that its peer has reset, in Linux' tcp_info."""
 
 
-class TimedHttp(H11Protocol):
+class ReadInPortions(asyncio.BufferedProtocol):
+    """A protocol that gets at most `read_bytes` at once, and lets other connections have their turn, with TLS too."""
+
+    read_bytes = READ_BYTES
+    _buffer = memoryview(b"")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        # A slice of it must not be a copy, because asyncio's TLS writes into slices.
+        if len(self._buffer) != self.read_bytes:
+            self._buffer = memoryview(bytearray(self.read_bytes))
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._buffer[:nbytes]))
+
+    def data_received(self, data: bytes) -> None:
+        raise NotImplementedError
+
+
+class TimedHttp(H11Protocol, ReadInPortions):
     """uvicorn's HTTP protocol, with time-outs for a peer that sends or reads almost nothing.
 
     A response is written as fast as the peer reads. Once the system's buffers are full, the speech waits and its row
@@ -101,7 +122,8 @@ class TimedHttp(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._set_read_bytes()
-        transport.set_write_buffer_limits(0)  # any byte that the peer has no room for starts the clock
+        # Any byte that the peer has no room for starts the clock. TLS takes a limit of 0 for one that is reached.
+        transport.set_write_buffer_limits(1 if is_ssl(transport) else 0, 0)
         self._await_request(h11.IDLE)
 
     def data_received(self, data: bytes) -> None:
@@ -113,10 +135,10 @@ class TimedHttp(H11Protocol):
             self._set_read_bytes()
 
     def _set_read_bytes(self) -> None:
-        """Sets how many bytes asyncio's transport reads at once. A WebSocket inherits it."""
+        """Sets how many bytes are read at once."""
         names = {name for name, _ in self.headers or ()} if self.conn.their_state is h11.SEND_BODY else set()
         known = b"content-length" in names and b"transfer-encoding" not in names and not self._is_upgraded
-        self.transport.max_size = BODY_READ_BYTES if known else READ_BYTES  # type: ignore[attr-defined]
+        self.read_bytes = BODY_READ_BYTES if known else READ_BYTES
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self.transport.set_write_buffer_limits()
@@ -138,6 +160,8 @@ class TimedHttp(H11Protocol):
         cycle = self.cycle
         if cycle is None or cycle.more_body or cycle.response_complete or not hasattr(socket, "TCP_INFO"):
             return False
+        if is_ssl(self.transport):  # asyncio's TLS has no connections that are half closed
+            return False
         if not self._has_sent_all:
             self._has_sent_all = True
             self._provoke_reset()
@@ -149,7 +173,7 @@ class TimedHttp(H11Protocol):
 
         The end of what a client sends looks alike, whether it still reads or not. HTTP/1.0 has no such bytes.
         """
-        if self.conn.their_http_version != b"1.1":
+        if self.conn.their_http_version != b"1.1" or self._peer().family == socket.AF_UNIX:
             return
         if self.conn.our_state is h11.SEND_RESPONSE:
             interim = h11.InformationalResponse(status_code=100, headers=[], reason="Continue")
@@ -161,11 +185,14 @@ class TimedHttp(H11Protocol):
         """Cuts the connection once the client has reset it. asyncio would see that in the next write but one."""
         if self.transport.is_closing() or self.cycle.response_complete:
             return
-        peer = self.transport.get_extra_info("socket")
-        if peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSED:
+        if has_left(self._peer()):
             self.transport.abort()
         else:
             self.loop.call_later(RESET_POLL_S, self._look_for_reset)
+
+    def _peer(self) -> socket.socket:
+        peer: socket.socket = self.transport.get_extra_info("socket")
+        return peer
 
     def send_400_response(self, msg: str) -> None:
         """Answers bytes that are no HTTP with an error object, unless an answer to them has begun."""
@@ -181,7 +208,10 @@ class TimedHttp(H11Protocol):
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self.transport.write_eof()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:  # TLS
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clocks()
@@ -229,6 +259,15 @@ class TimedHttp(H11Protocol):
     def _cut(self, reason: str, seconds: float) -> None:
         self._told.tell("a client that %s for %g s is disconnected", reason, seconds)
         self.transport.abort()
+
+
+def has_left(peer: socket.socket) -> bool:
+    """True if the peer has closed the whole connection, and not only its own side."""
+    if peer.family == socket.AF_UNIX:
+        poll = select.poll()
+        poll.register(peer.fileno(), 0)
+        return any(event & select.POLLHUP for _, event in poll.poll(0))
+    return peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_CLOSED
 
 
 def malformed(status: int, reason: str, client: str | None) -> bytes:
@@ -306,7 +345,7 @@ class Handshakes(ServerProtocol):
         return response
 
 
-class TimedWebSocket(WebSocketsSansIOProtocol):
+class TimedWebSocket(WebSocketsSansIOProtocol, ReadInPortions):
     """uvicorn's WebSocket protocol, with a time-out for a peer that reads nothing."""
 
     def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,7 +12,7 @@ from queue import SimpleQueue
 import httpx
 from vivavoce_server.listeners import bind
 
-from tests.support.programs import path_of
+from tests.support.certificates import make_pair
 from tests.support.waiting import HUNG_S
 
 PIECE_BYTES = 2**16
@@ -30,8 +29,8 @@ class TlsProxy:
 def tls_in_front(url: str, folder: Path) -> Iterator[TlsProxy]:
     """Passes the bytes of each TLS connection on to the server at this URL. Needs the program openssl."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    certificate = _make_certificate(folder)
-    context.load_cert_chain(certificate, folder / "key.pem")
+    pair = make_pair(folder, "localhost")
+    context.load_cert_chain(pair.certificate, pair.key)
     target = httpx.URL(url)
     listener = bind("127.0.0.1", 0)
     loops: SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = SimpleQueue()
@@ -51,19 +50,10 @@ def tls_in_front(url: str, folder: Path) -> Iterator[TlsProxy]:
     thread.start()
     loop, stopped = loops.get(timeout=HUNG_S)
     try:
-        yield TlsProxy(f"https://127.0.0.1:{listener.getsockname()[1]}", certificate)
+        yield TlsProxy(f"https://127.0.0.1:{listener.getsockname()[1]}", pair.certificate)
     finally:
         loop.call_soon_threadsafe(stopped.set)
         thread.join(HUNG_S)
-
-
-def _make_certificate(folder: Path) -> Path:
-    certificate = folder / "certificate.pem"
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    kind = ["-x509", "-nodes", "-days", "2", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-    files = ["-keyout", str(folder / "key.pem"), "-out", str(certificate)]
-    subprocess.run([path_of("openssl"), "req", *kind, *subject, *files], check=True, capture_output=True)
-    return certificate
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

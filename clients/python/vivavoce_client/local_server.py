@@ -33,6 +33,8 @@ def local_server(model: str | None) -> Iterator[str]:
         address_file = Path(folder) / "address"
         command = [sys.executable, "-m", SERVER_MODULE, "--port", "0", "--address-file", str(address_file)]
         command += ["--log-level", "warning"]
+        # The environment or a file may give these to a server of the user's. The local one has none of them.
+        command += ["--uds=", "--ssl-certfile=", "--ssl-keyfile=", "--ssl-keyfile-password=", "--ssl-ca-certs="]
         command += [] if model is None else ["--model", model]
         # Standard output has the ready message, which is for people who start a server. Warnings still show.
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
