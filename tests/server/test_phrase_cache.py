@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from pydantic import SecretStr
 from vivavoce_engine import Engine, EngineConfig, SynthesisFailed, VoiceStore
+from vivavoce_engine.batching.runner import Outcome
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_server import ServerConfig
@@ -347,6 +349,25 @@ def test_speech_that_fails_is_not_kept(tmp_path: Path) -> None:
         with httpx.stream("POST", server.url + SPEECH, json={**BODY, "input": "One two three. Four five six."}) as it:
             broken_text(it)
         wait_until(lambda: server.service.speaking == 0)
+    assert entries(tmp_path) == []
+
+
+def test_samples_that_are_no_numbers_are_not_kept(tmp_path: Path) -> None:
+    """A resampler hands the last ones on after the engine has ended."""
+
+    class Faulty(FakeRunner):
+        def run(self, plan: Plan) -> Outcome:
+            outcome = super().run(plan)
+            for chunk in outcome.audio.values():
+                chunk.pcm[-1] = np.nan
+            return outcome
+
+    engine = Engine(Faulty(), EngineConfig(), fake_voices(), "fake")
+    with live_server(engine, ServerConfig(cache_dir=tmp_path)) as server:
+        body = {**BODY, "input": "Hi", "sample_rate": 8000, "stream": False}
+        answers = [httpx.post(server.url + SPEECH, json=body, timeout=HUNG_S) for _ in range(2)]
+        assert [answer.status_code for answer in answers] == [500, 500]
+        assert counts(server) == {"phrases miss": 2}
     assert entries(tmp_path) == []
 
 

@@ -88,7 +88,7 @@ class PhraseCache:
         try:
             size_bytes = config.cache_size_mb * 2**20
             self._folder = PhraseFolder(config.cache_dir, size_bytes, metrics.evicted.inc)
-        except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
+        except OSError as error:
             metrics.errors.labels("write").inc()
             log.error("no phrases will be cached: %s", error)
             return
@@ -247,6 +247,8 @@ class NewPhrase(Phrase):
         return NewUtterance(self._engine.submit(request), self)
 
     async def add(self, chunk: AudioChunk) -> None:
+        if not np.isfinite(chunk.pcm).all():  # a fault, which the listener's encoder may find later
+            self._is_kept = False
         if self._is_kept:
             self._writer.add(chunk)
             if self._writer.waiting_bytes >= BLOCK_BYTES:
