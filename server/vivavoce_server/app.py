@@ -19,6 +19,7 @@ from vivavoce_server.limits import BodyLimitMiddleware
 from vivavoce_server.live import elevenlabs, elevenlabs_multi, realtime, websocket
 from vivavoce_server.live.handshake import refuse_unknown_paths
 from vivavoce_server.loop_watch import LoopWatch
+from vivavoce_server.marks import SYNTHETIC_HEADER
 from vivavoce_server.methods import MethodsMiddleware
 from vivavoce_server.reading import WARNINGS_HEADER
 from vivavoce_server.service import Service
@@ -75,7 +76,7 @@ def create_app(
             allow_origins=config.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=[REQUEST_ID_HEADER, WARNINGS_HEADER],
+            expose_headers=[REQUEST_ID_HEADER, WARNINGS_HEADER, SYNTHETIC_HEADER],
         )
     app.add_middleware(RequestContextMiddleware)
     _build_routes(app)

@@ -21,6 +21,7 @@ from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import open_engines
 from vivavoce_server.listeners import bind
 from vivavoce_server.logs import log_to_stderr
+from vivavoce_server.marks import open_marker
 from vivavoce_server.reading import warm_up
 from vivavoce_server.server_names import is_loopback
 from vivavoce_server.sighup import SighupHandler
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
         config, engine_config = load_settings(flags)
         keyring = load_keyring(config)  # reports invalid keys before the model loads
         check_announcement(config)
+        open_marker(config.mark_audio)  # loads the watermark before the model
     except ValueError as error:
         print(f"vivavoce: {explain(error)}", file=sys.stderr)
         return USAGE_ERROR

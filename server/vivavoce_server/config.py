@@ -31,6 +31,7 @@ from vivavoce_server.stage_names import StageSetting
 
 ENV_PREFIX = "VIVAVOCE_"
 LeadingSilenceChoice = Literal["trim", "keep"]
+MarkChoice = Literal["off", "metadata", "on"]
 MAX_WAIT_S = 86_400.0
 """Upper limit of `max_wait_s` and of the x-request-timeout header, in seconds."""
 MAX_TEXT_CHARS = 2**20
@@ -103,6 +104,10 @@ class ServerConfig(BaseModel):
     leading_silence: LeadingSilenceChoice = "trim"
     """Silence that a voice puts before its first word, in speech whose request does not say: `trim` sends the last
     20 ms of it, so that speech is heard at once; `keep` sends all."""
+    mark_audio: MarkChoice = "off"
+    """Marks of synthetic speech: `metadata` writes into each file, where its format has a place for it, and into a
+    header of the response, that software made it; `on` also puts a watermark into the samples (the extra
+    `watermark`)."""
     max_batch_items: int = Field(default=32, gt=0, le=MAX_BATCH_ITEMS)
     """Maximum number of texts in one batch request."""
     max_wait_s: float = Field(default=120.0, gt=0, le=MAX_WAIT_S)

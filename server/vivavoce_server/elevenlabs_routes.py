@@ -25,6 +25,7 @@ from vivavoce_server.formats import FORMATS, TELEPHONY
 from vivavoce_server.framing import AudioFraming, Framing, TimestampsFraming
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
 from vivavoce_server.jobs import SpeechJob, prepare
+from vivavoce_server.marks import SYNTHETIC_ABOUT, SYNTHETIC_HEADER
 from vivavoce_server.reading import WARNINGS_ABOUT, WARNINGS_HEADER
 from vivavoce_server.schemas import MAX_NAME_CHARS, Name, Seed, SpeechRequest
 from vivavoce_server.service import Service
@@ -41,7 +42,10 @@ MAX_PAGE = 100
 PAGE = r"^[0-9]{1,9}$"
 """The form of the tokens of pages: the number of a voice."""
 NOT_FOUND: Responses = {404: {"description": "There is no such voice", "model": ErrorBody}}
-HEADERS = {WARNINGS_HEADER: {"description": WARNINGS_ABOUT, "schema": {"type": "string"}}}
+HEADERS = {
+    WARNINGS_HEADER: {"description": WARNINGS_ABOUT, "schema": {"type": "string"}},
+    SYNTHETIC_HEADER: {"description": SYNTHETIC_ABOUT, "schema": {"type": "string"}},
+}
 
 
 def _responses(*media_types: str) -> Responses:
@@ -121,7 +125,7 @@ class Spoken:
         request = validated(SpeechRequest, {**fields, "input": body.text})
         with _naming_text():
             job = prepare(request, self._service, self._max_wait_s)
-        return replace(job, audio=audio, warnings=voice.warnings)
+        return replace(job.with_audio(audio), warnings=voice.warnings)
 
 
 SpokenDep = Annotated[Spoken, Depends()]

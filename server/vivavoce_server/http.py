@@ -14,6 +14,7 @@ from vivavoce_server.errors import ErrorBody
 from vivavoce_server.formats import FORMATS
 from vivavoce_server.framing import AudioFraming, SseFraming
 from vivavoce_server.jobs import prepare
+from vivavoce_server.marks import SYNTHETIC_ABOUT, SYNTHETIC_HEADER
 from vivavoce_server.reading import WARNINGS_ABOUT, WARNINGS_HEADER, plan_text
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service, get_service
@@ -37,7 +38,10 @@ ERROR_RESPONSES: Responses = {
 SPEECH_RESPONSES: Responses = {
     200: {
         "description": "The audio, or the text that would be said",
-        "headers": {WARNINGS_HEADER: {"description": WARNINGS_ABOUT, "schema": {"type": "string"}}},
+        "headers": {
+            WARNINGS_HEADER: {"description": WARNINGS_ABOUT, "schema": {"type": "string"}},
+            SYNTHETIC_HEADER: {"description": SYNTHETIC_ABOUT, "schema": {"type": "string"}},
+        },
         "content": {media_type: {} for media_type in SPEECH_TYPES},
         "model": SpokenText,
     },
@@ -115,7 +119,7 @@ async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max
     if body.answer == "text":
         with caller.speaking():
             return JSONResponse(spoken_text(await job.read()).model_dump())
-    framing = SseFraming() if body.stream_format == "sse" else AudioFraming(job.audio.media_type)
+    framing = SseFraming(job.audio.mark) if body.stream_format == "sse" else AudioFraming(job.audio.media_type)
     return SpeechResponse(service, caller, job, framing, whole=body.stream is False)
 
 

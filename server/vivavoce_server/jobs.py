@@ -59,6 +59,10 @@ class SpeechJob:
     seed_is_fixed: bool = False
     start_by_s: float = math.inf
 
+    def with_audio(self, audio: AudioOptions) -> "SpeechJob":
+        """The same job for other audio, which gets this one's mark."""
+        return replace(self, audio=replace(audio, mark=self.audio.mark))
+
     @property
     def max_wait_s(self) -> float | None:
         """Seconds left until the job must have its turn; None means no limit."""
@@ -150,7 +154,9 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
     return SpeechJob(
         model=model,
         engine=engine,
-        audio=AudioOptions(request.response_format, request.speed, request.sample_rate),
+        audio=AudioOptions(
+            request.response_format, request.speed, request.sample_rate, mark=service.mark(model, _voice_of(request))
+        ),
         options_without_voice=options,
         request=request,
         references=service.references,
@@ -161,6 +167,12 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
         seed_is_fixed=request.seed is not None,
         start_by_s=math.inf if max_wait_s is None else time.monotonic() + max_wait_s,
     )
+
+
+def _voice_of(request: SpeechOptions) -> str | None:
+    """The name of the voice; None for one that has none, such as that of a recording."""
+    brings_voice = request.ref_audio is not None or request.speaker_embedding is not None
+    return None if brings_voice else request.voice_name
 
 
 def _check_live(options: SpeechOptions) -> None:

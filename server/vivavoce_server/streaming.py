@@ -16,6 +16,7 @@ from vivavoce_server.access import Caller
 from vivavoce_server.framing import CUT_SHORT, Framing
 from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.json_bodies import JsonRoute
+from vivavoce_server.marks import SYNTHETIC_HEADER
 from vivavoce_server.metrics import UNKNOWN_MODEL, RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.reading import WARNINGS_HEADER, warnings_header
 from vivavoce_server.service import Service, get_service
@@ -53,7 +54,7 @@ class SpokenResponse(Response, ABC):
         self.status_code = 200
         self.media_type = media_type
         self.background = None
-        self.init_headers(STREAM_HEADERS)
+        self.init_headers({**STREAM_HEADERS, **service.header_fields()})
         self.service = service
         self.caller = caller
         self._model = model
@@ -127,6 +128,8 @@ class SpeechResponse(SpokenResponse):
             job = await self._job.read()
             if job.warnings:
                 self.headers[WARNINGS_HEADER] = warnings_header(job.warnings)
+            if job.audio.mark is not None:
+                self.headers[SYNTHETIC_HEADER] = job.audio.mark.header()
             with Speech(job, await job.find_voice(), meter, self.caller.client) as speech:
                 outcome = await (
                     self._send_whole(speech, send) if self._whole else self._send_stream(speech, meter, send)
