@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from vivavoce_server.containers import Encoder, FlacEncoder, SharedEncoder
 from vivavoce_server.effects import Effect, Resampler, Samples, TimeStretch
-from vivavoce_server.formats import LOSSY, FormatName, format_of
+from vivavoce_server.formats import FORMATS, LOSSY, FormatName
 from vivavoce_server.marks import AudioMark, marked
 from vivavoce_server.watermarks import Watermarker
 
@@ -20,7 +19,7 @@ another tempo does."""
 HELD_BY_WATERMARK_S = 0.1
 """Most seconds of the file that a watermark does."""
 OPUS_FRAMES_PER_S = 50
-DIRECT = frozenset({"pcm", "wav", "ulaw", "alaw"})
+DIRECT = frozenset({"pcm", "wav", "g711_ulaw", "g711_alaw"})
 """Formats that hold nothing back."""
 MPEG1_RATE = 32000
 """Lowest sample rate in Hz at which a frame of mp3 has 1152 samples. Below it, a frame has 576."""
@@ -30,7 +29,7 @@ MPEG1_RATE = 32000
 class AudioOptions:
     """The audio that a listener asked for. `sample_rate` (Hz) and `bit_rate` (bits/s) None mean the format's own."""
 
-    format: FormatName | Literal["ulaw", "alaw"] = "mp3"
+    format: FormatName = "mp3"
     speed: float = 1.0
     sample_rate: int | None = None
     bit_rate: int | None = None
@@ -39,7 +38,7 @@ class AudioOptions:
 
     @property
     def media_type(self) -> str:
-        return format_of(self.format).media_type
+        return FORMATS[self.format].media_type
 
     def held_s(self, model_rate: int) -> float:
         """Most seconds of the file that wait for the audio behind them."""
@@ -55,7 +54,7 @@ class AudioOptions:
 
     def rate_for(self, model_rate: int) -> int:
         """Sample rate of the file in Hz. `model_rate` is the model's, in Hz."""
-        return self.sample_rate or format_of(self.format).sample_rate or model_rate
+        return self.sample_rate or FORMATS[self.format].sample_rate or model_rate
 
     def new_encoder(self, model_rate: int) -> Encoder:
         """An encoder of a new file."""
@@ -63,7 +62,7 @@ class AudioOptions:
         if self.bit_rate is not None and self.format in LOSSY:
             encoder: Encoder = LOSSY[self.format](rate, self.bit_rate)
         else:
-            encoder = format_of(self.format).encoder(rate)
+            encoder = FORMATS[self.format].encoder(rate)
         return encoder if self.mark is None else marked(encoder, self.format, self.mark)
 
     def new_shared_encoder(self, model_rate: int) -> SharedEncoder:

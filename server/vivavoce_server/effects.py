@@ -4,6 +4,7 @@ They keep state between pieces, so the joined result does not depend on how the 
 """
 
 import ctypes
+from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from typing import Protocol
@@ -24,6 +25,10 @@ SLOWEST_STEP, FASTEST_STEP = 0.5, 2.0
 """Limits of one atempo step. Beyond them atempo would skip samples, so a wider change takes several steps."""
 
 
+PIECE_S, TAIL_S = 0.01, 0.4
+"""Seconds of a piece for atempo, and of the silence that pushes out what it holds back."""
+
+
 class Effect(Protocol):
     """Transforms a stream of mono samples. `feed` may hold samples back until `flush`."""
 
@@ -33,11 +38,24 @@ class Effect(Protocol):
 
 
 class TimeStretch:
-    """Changes the speed and keeps the pitch (FFmpeg's atempo)."""
+    """Changes the speed and keeps the pitch (FFmpeg's atempo).
+
+    What atempo gives depends on the sizes of its pieces, and it gives up to 100 ms too little or too much at the end.
+    It therefore gets pieces of one size, and silence behind the last one, and what it gives is cut to the length that
+    the speed makes of the signal.
+    """
 
     def __init__(self, speed: float, sample_rate: int) -> None:
+        self._speed = speed
         self._sample_rate = sample_rate
+        self._piece_samples = round(PIECE_S * sample_rate)
+        self._waiting: Samples = np.zeros(0, np.float32)
+        """Samples that do not fill a piece yet."""
         self._fed_samples = 0
+        self._pushed_samples = 0
+        self._made: Samples = np.zeros(0, np.float32)
+        """Samples that atempo has given before their time."""
+        self._given_samples = 0
         self._graph = av.filter.Graph()
         last = self._graph.add_abuffer(
             format="flt", sample_rate=sample_rate, layout="mono", time_base=Fraction(1, sample_rate)
@@ -50,24 +68,42 @@ class TimeStretch:
         self._graph.configure()
 
     def feed(self, pcm: Samples) -> Samples:
-        frame = audio_frame(pcm[np.newaxis, :], "flt", self._sample_rate, self._fed_samples)
         self._fed_samples += len(pcm)
-        self._graph.push(frame)
-        return self._pull()
+        return self._stretched(pcm)
 
     def flush(self) -> Samples:
-        self._graph.push(None)
-        return self._pull()
+        stretched = self._stretched(np.zeros(round(TAIL_S * self._sample_rate), np.float32))
+        missing = round(self._fed_samples / self._speed) - self._given_samples
+        return np.concatenate([stretched, np.zeros(missing, np.float32)])
 
-    def _pull(self) -> Samples:
-        pieces: list[Samples] = [np.zeros(0, np.float32)]
+    def _stretched(self, pcm: Samples) -> Samples:
+        """What is there of the stretched signal once these samples have come."""
+        samples = np.concatenate([self._waiting, pcm])
+        whole = len(samples) - len(samples) % self._piece_samples
+        self._waiting = samples[whole:]
+        made = [self._made]
+        for start in range(0, whole, self._piece_samples):
+            self._push(samples[start : start + self._piece_samples])
+            made += self._pulled()
+        joined = np.concatenate(made)
+        due = round(self._fed_samples / self._speed) - self._given_samples
+        given, self._made = joined[:due], joined[due:]
+        self._given_samples += len(given)
+        return given
+
+    def _push(self, piece: Samples) -> None:
+        self._graph.push(audio_frame(piece[np.newaxis, :], "flt", self._sample_rate, self._pushed_samples))
+        self._pushed_samples += len(piece)
+
+    def _pulled(self) -> Iterator[Samples]:
+        """The frames that atempo has ready."""
         while True:
             try:
                 frame = self._graph.pull()
-            except (BlockingIOError, EOFError):  # nothing yet, and nothing more
-                return np.concatenate(pieces)
+            except BlockingIOError:  # nothing yet
+                return
             assert isinstance(frame, av.AudioFrame)
-            pieces.append(frame.to_ndarray()[0])
+            yield frame.to_ndarray()[0]
 
 
 def tempo_steps(speed: float) -> list[float]:

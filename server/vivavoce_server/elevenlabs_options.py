@@ -41,8 +41,8 @@ def _output_formats() -> dict[str, AudioOptions]:
     for k in (32, 64, 96, 128, 192):
         formats[f"opus_48000_{k}"] = AudioOptions("opus", sample_rate=48000, bit_rate=1000 * k)
     formats["mp3_44100"] = formats[DEFAULT_FORMAT]
-    formats["ulaw_8000"] = AudioOptions("ulaw", sample_rate=8000)
-    formats["alaw_8000"] = AudioOptions("alaw", sample_rate=8000)
+    formats["ulaw_8000"] = AudioOptions("g711_ulaw")
+    formats["alaw_8000"] = AudioOptions("g711_alaw")
     return formats
 
 

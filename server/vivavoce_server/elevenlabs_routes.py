@@ -21,7 +21,7 @@ from vivavoce_server.elevenlabs_options import (
     validated,
 )
 from vivavoce_server.errors import ApiError, ErrorBody
-from vivavoce_server.formats import FORMATS, TELEPHONY
+from vivavoce_server.formats import FORMATS
 from vivavoce_server.framing import AudioFraming, Framing, TimestampsFraming
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
 from vivavoce_server.jobs import SpeechJob, prepare
@@ -53,7 +53,7 @@ def _responses(*media_types: str) -> Responses:
     return {200: {"description": "The speech", "headers": HEADERS, "content": content}, **ERROR_RESPONSES}
 
 
-AUDIO_RESPONSES = _responses(*dict.fromkeys(audio.media_type for audio in (*FORMATS.values(), *TELEPHONY.values())))
+AUDIO_RESPONSES = _responses(*dict.fromkeys(audio.media_type for audio in FORMATS.values()))
 TIMESTAMPS_RESPONSES = _responses(TimestampsFraming.media_type)
 
 

@@ -14,9 +14,9 @@ from vivavoce_server.containers import (
     PcmEncoder,
     WavEncoder,
 )
-from vivavoce_server.telephony import AlawEncoder, UlawEncoder
+from vivavoce_server.telephony import G711_RATE, AlawEncoder, UlawEncoder
 
-FormatName = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+FormatName = Literal["mp3", "opus", "aac", "flac", "wav", "pcm", "g711_ulaw", "g711_alaw"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class AudioFormat:
     media_type: str
     encoder: Callable[[int], Encoder]
     sample_rate: int | None = None
+    has_one_rate: bool = False
+    """True if the format has no other sample rate."""
 
 
 FORMATS: dict[FormatName, AudioFormat] = {
@@ -39,15 +41,9 @@ FORMATS: dict[FormatName, AudioFormat] = {
     "flac": AudioFormat("audio/flac", FlacEncoder),
     "wav": AudioFormat("audio/wav", WavEncoder),
     "pcm": AudioFormat("audio/pcm", PcmEncoder),
+    "g711_ulaw": AudioFormat("audio/PCMU;rate=8000", UlawEncoder, G711_RATE, has_one_rate=True),
+    "g711_alaw": AudioFormat("audio/PCMA;rate=8000", AlawEncoder, G711_RATE, has_one_rate=True),
 }
-LOSSY: dict[str, type[LossyEncoder]] = {"mp3": Mp3Encoder, "opus": OpusEncoder, "aac": AacEncoder}
+"""Media types of G.711 are RFC 4856's, whose parameter `rate` is required."""
+LOSSY: dict[FormatName, type[LossyEncoder]] = {"mp3": Mp3Encoder, "opus": OpusEncoder, "aac": AacEncoder}
 """Formats whose bit rate can be chosen."""
-TELEPHONY = {
-    "ulaw": AudioFormat("audio/basic", UlawEncoder, 8000),
-    "alaw": AudioFormat("audio/x-alaw-basic", AlawEncoder, 8000),
-}
-"""Formats that have no name in OpenAI's requests."""
-
-
-def format_of(name: str) -> AudioFormat:
-    return TELEPHONY[name] if name in TELEPHONY else FORMATS[name]  # type: ignore[index]

@@ -12,6 +12,8 @@ from vivavoce_text import PAUSE_TAG, Spoken
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import LeadingSilenceChoice, ServerConfig
 from vivavoce_server.errors import invalid, rejected_as
+from vivavoce_server.formats import FORMATS
+from vivavoce_server.marks import AudioMark
 from vivavoce_server.reading import TextPlan, check_speakable, in_worker, nothing_to_speak, plan_text, read, warnings_of
 from vivavoce_server.references import References
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
@@ -154,9 +156,7 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
     return SpeechJob(
         model=model,
         engine=engine,
-        audio=AudioOptions(
-            request.response_format, request.speed, request.sample_rate, mark=service.mark(model, _voice_of(request))
-        ),
+        audio=_audio_of(request, service.mark(model, _voice_of(request))),
         options_without_voice=options,
         request=request,
         references=service.references,
@@ -179,6 +179,16 @@ def _check_live(options: SpeechOptions) -> None:
     """Raises a 400 for an option that needs the whole text before speech begins."""
     if options.non_streaming_mode:
         raise invalid("non_streaming_mode", "Live text is always spoken as it comes", "not_available")
+
+
+def _audio_of(request: SpeechOptions, mark: AudioMark | None) -> AudioOptions:
+    """The audio that is asked for, with a mark. Raises a 400 for a sample rate that its format cannot have."""
+    name, rate = request.response_format, request.sample_rate
+    audio = FORMATS[name]
+    if audio.has_one_rate and rate not in (None, audio.sample_rate):
+        message = f"{name} always has {audio.sample_rate} Hz; leave sample_rate out, or choose another response_format"
+        raise invalid("sample_rate", message)
+    return AudioOptions(name, request.speed, rate, mark=mark)
 
 
 def _check_task(request: SpeechOptions, model: str, engine: SpeechEngine, service: Service) -> None:

@@ -6,6 +6,8 @@ from numpy.typing import NDArray
 from vivavoce_server.containers import PcmEncoder, to_int16
 from vivavoce_server.effects import Samples
 
+G711_RATE = 8000
+"""Sample rate in Hz."""
 ULAW_BIAS, ULAW_CLIP = 0x84, 32635
 ALAW_TOGGLES = 0x55
 """A-law inverts every other bit, so that silence has edges for a line's clock."""

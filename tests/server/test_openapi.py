@@ -19,7 +19,8 @@ def test_speech_is_described(server: LiveServer) -> None:
     operation = document["paths"][SPEECH]["post"]
     audio = {"audio/mpeg", "audio/ogg", "audio/aac", "audio/flac", "audio/wav", "audio/pcm", "text/event-stream"}
     spoken = operation["responses"]["200"]["content"]
-    assert spoken.keys() == audio | {"application/json"}
+    telephony = {"audio/PCMU;rate=8000", "audio/PCMA;rate=8000"}
+    assert spoken.keys() == audio | telephony | {"application/json"}
     assert spoken["application/json"]["schema"] == {"$ref": "#/components/schemas/SpokenText"}
     assert "X-Vivavoce-Warnings" in operation["responses"]["200"]["headers"]
     for status in ("400", "401", "404", "413", "429", "500", "503"):

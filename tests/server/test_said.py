@@ -18,6 +18,7 @@ from vivavoce_server.jobs import SpeechJob, prepare
 from vivavoce_server.said import PartTimes
 from vivavoce_server.schemas import SpeechRequest
 
+from tests.support.decoding import RAW
 from tests.support.live_server import Gate, LiveServer, fake_engine, live_server
 from tests.support.live_socket import dial, pcm_of
 from tests.support.realtime_socket import dial_realtime
@@ -89,8 +90,9 @@ def test_no_encoder_holds_back_more_than_its_options_say(name: FormatName, speed
 
 def seconds_of(content: bytes, name: FormatName, rate: int) -> float:
     """Seconds of a file that has not ended."""
-    if name in ("pcm", "wav"):
-        return (len(content) - 44 * (name == "wav")) / 2 / rate
+    if name in RAW or name == "wav":
+        sample_bytes = 2 if name in ("pcm", "wav") else 1
+        return (len(content) - 44 * (name == "wav")) / sample_bytes / rate
     samples = 0
     with av.open(io.BytesIO(content), "r", format={"opus": "ogg"}.get(name, name)) as file:
         for packet in file.demux(audio=0):

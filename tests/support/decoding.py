@@ -8,11 +8,16 @@ import numpy as np
 import soundfile
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
 from vivavoce_server.effects import Samples
+from vivavoce_server.formats import FORMATS
 
 MODEL_RATE, FRAME_SAMPLES = 24000, 1920
 OPUS_RATE = 48000
 """The rate at which FFmpeg decodes Opus, whatever went in."""
 READ_BY_SOUNDFILE = frozenset({"wav", "flac", "mp3", "opus"})
+RATES = (8000, 16000, 24000, 48000)
+"""Sample rates in Hz that a request may ask for."""
+FILES = [(name, rate) for name, audio in FORMATS.items() for rate in (RATES if not audio.has_one_rate else (8000,))]
+"""Every format at every one of its sample rates."""
 RAW = {"pcm": "s16le", "g711_ulaw": "mulaw", "g711_alaw": "alaw"}
 """Formats without a header → FFmpeg's name."""
 

@@ -32,7 +32,7 @@ class SpeechOptions(TypedDict, total=False):
 
     model: str
     instructions: str
-    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm", "g711_ulaw", "g711_alaw"]
     speed: float
     language: str
     normalize: bool | Sequence[str]

@@ -21,7 +21,6 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from fastapi import APIRouter, WebSocket
 from vivavoce_engine import EngineError
@@ -30,6 +29,7 @@ from vivavoce_server.access import Caller, bearer_key
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.deadlines import max_wait_of
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid
+from vivavoce_server.formats import FormatName
 from vivavoce_server.jobs import SpeechJob, prepare
 from vivavoce_server.live.connection import Socket
 from vivavoce_server.live.conversation import Conversation, Item, item_of
@@ -68,10 +68,10 @@ DEFAULT_VOICE = "alloy"
 PCM = AudioFormat(type="audio/pcm")
 MAX_RESPONSES = 32
 """Most responses of one connection that run at once."""
-ENCODINGS: dict[FormatType, Literal["pcm", "ulaw", "alaw"]] = {
+ENCODINGS: dict[FormatType, FormatName] = {
     "audio/pcm": "pcm",
-    "audio/pcmu": "ulaw",
-    "audio/pcma": "alaw",
+    "audio/pcmu": "g711_ulaw",
+    "audio/pcma": "g711_alaw",
 }
 PARAMS = {"voice": "audio.output.voice", "speed": "audio.output.speed"}
 """A request's field → its place in a session or a response."""

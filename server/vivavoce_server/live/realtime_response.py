@@ -12,6 +12,7 @@ from vivavoce_engine import EngineError
 
 from vivavoce_server.access import Caller
 from vivavoce_server.errors import ApiError, error_detail
+from vivavoce_server.formats import FormatName
 from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.conversation import Conversation, Item, ItemAudio
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 DELTA_BYTES = 24_000
 """Most bytes of audio in one event: half a second of PCM. Clients refuse messages of a megabyte."""
-SAMPLE_BYTES = {"pcm": 2, "ulaw": 1, "alaw": 1}
+SAMPLE_BYTES: dict[FormatName, int] = {"pcm": 2, "g711_ulaw": 1, "g711_alaw": 1}
 
 Status = Literal["in_progress", "completed", "cancelled", "failed"]
 
