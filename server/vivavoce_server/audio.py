@@ -8,12 +8,16 @@ from functools import partial
 from vivavoce_server.containers import Encoder, FlacEncoder, OpusEncoder, SharedEncoder
 from vivavoce_server.effects import Effect, Resampler, Samples, TimeStretch
 from vivavoce_server.formats import FORMATS, LOSSY, FormatName
+from vivavoce_server.marks import AudioMark, marked
+from vivavoce_server.watermarks import Watermarker
 
 HELD_FRAMES = 4
 """Largest number of a codec's frames that an encoder holds back: those it looks ahead, and one that is not full."""
 HELD_S, HELD_BY_TEMPO_S = 0.35, 0.16
 """Most seconds of a file that encoders and the resampler hold back together; most seconds of the model's audio that
 another tempo does."""
+HELD_BY_WATERMARK_S = 0.1
+"""Most seconds of the file that a watermark does."""
 OPUS_FRAMES_PER_S = 50
 DIRECT = frozenset({"pcm", "wav", "g711_ulaw", "g711_alaw"})
 """Formats that hold nothing back."""
@@ -33,6 +37,8 @@ class AudioOptions:
     sample_rate: int | None = None
     bit_rate: int | None = None
     stream_number: int | None = None
+    mark: AudioMark | None = None
+    """Mark of the file; None for none."""
 
     @property
     def media_type(self) -> str:
@@ -40,10 +46,15 @@ class AudioOptions:
 
     def held_s(self, model_rate: int) -> float:
         """Most seconds of the file that wait for the audio behind them."""
+        marked_s = 0.0 if self.watermarker is None else HELD_BY_WATERMARK_S
         if self.speed != 1.0:
-            return HELD_S + HELD_BY_TEMPO_S / self.speed
+            return HELD_S + HELD_BY_TEMPO_S / self.speed + marked_s
         is_direct = self.format in DIRECT and self.rate_for(model_rate) == model_rate
-        return 0.0 if is_direct else HELD_S
+        return marked_s if is_direct else HELD_S + marked_s
+
+    @property
+    def watermarker(self) -> Watermarker | None:
+        return None if self.mark is None else self.mark.watermarker
 
     def rate_for(self, model_rate: int) -> int:
         """Sample rate of the file in Hz. `model_rate` is the model's, in Hz."""
@@ -53,8 +64,10 @@ class AudioOptions:
         """An encoder of a new file."""
         rate = self.rate_for(model_rate)
         if self.bit_rate is not None and self.format in LOSSY:
-            return LOSSY[self.format](rate, self.bit_rate)
-        return FORMATS[self.format].encoder(rate)
+            encoder: Encoder = LOSSY[self.format](rate, self.bit_rate)
+        else:
+            encoder = FORMATS[self.format].encoder(rate)
+        return encoder if self.mark is None else marked(encoder, self.format, self.mark)
 
     def new_shared_encoder(self, model_rate: int) -> SharedEncoder:
         """An encoder of one new file for several utterances."""
@@ -77,7 +90,10 @@ class Piece:
 
 
 class SpeechEncoder:
-    """A pipeline: samples → tempo → sample rate → container. A stage that would change nothing is left out."""
+    """A pipeline: samples → tempo → watermark → sample rate → container.
+
+    A stage that would change nothing is left out.
+    """
 
     def __init__(self, options: AudioOptions, model_rate: int, encoder: Encoder | None = None) -> None:
         """`encoder` writes the file; None begins a new one."""
@@ -85,6 +101,8 @@ class SpeechEncoder:
         self._effects: list[Effect] = []
         if options.speed != 1.0:
             self._effects.append(TimeStretch(options.speed, model_rate))
+        if options.watermarker is not None:
+            self._effects.append(options.watermarker.stream(model_rate))
         if rate != model_rate:
             self._effects.append(Resampler(model_rate, rate))
         self._encoder = encoder or options.new_encoder(model_rate)

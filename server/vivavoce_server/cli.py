@@ -25,6 +25,7 @@ from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import open_engines
 from vivavoce_server.listeners import bind
 from vivavoce_server.logs import log_settings, log_to_stderr, printable
+from vivavoce_server.marks import open_marker
 from vivavoce_server.reading import warm_up
 from vivavoce_server.server_names import is_loopback
 from vivavoce_server.setting_groups import grouped
@@ -81,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
         certificate = Certificate.of(config)
         check_announcement(config)
         check_tracing(config)
+        open_marker(config.mark_audio)  # loads the watermark before the model
     except ValueError as error:
         print(f"vivavoce: {printable(str(error))}", file=sys.stderr)
         return USAGE_ERROR

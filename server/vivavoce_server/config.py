@@ -40,6 +40,7 @@ from vivavoce_server.setting_texts import (
 from vivavoce_server.stage_names import StageSetting
 
 LeadingSilenceChoice = Literal["trim", "keep"]
+MarkChoice = Literal["off", "metadata", "on"]
 MAX_WAIT_S = 86_400.0
 """Upper limit of `max_wait_s` and of the x-request-timeout header, in seconds."""
 MAX_TEXT_CHARS = 2**20
@@ -138,6 +139,10 @@ class ServerConfig(BaseModel):
     without the model. Several servers may share it. The default caches nothing."""
     cache_size_mb: int = Field(default=1024, gt=0)
     """Maximum size of all cached speech, in MiB: three hours of it in 1024. The least recently used leaves first."""
+    mark_audio: MarkChoice = "off"
+    """Marks of synthetic speech: `metadata` writes into each file, where its format has a place for it, and into a
+    header of the response, that software made it; `on` also puts a watermark into the samples (the extra
+    `watermark`)."""
     max_batch_items: int = Field(default=32, gt=0, le=MAX_BATCH_ITEMS)
     """Maximum number of texts in one batch request."""
     max_wait_s: float = Field(default=120.0, gt=0, le=MAX_WAIT_S)

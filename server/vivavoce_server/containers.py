@@ -6,6 +6,7 @@ Every encoder writes one header at the beginning, can leave the length open, and
 import struct
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
 import av
@@ -160,6 +161,10 @@ class FfmpegEncoder(FileEncoder):
 
     def codec_options(self) -> dict[str, str]:
         return {}
+
+    def add_tags(self, tags: Mapping[str, str]) -> None:
+        """Adds text fields to the head, if the container has a place for them. The head is not written yet."""
+        self._container.metadata.update(tags)
 
     def _open(self) -> bytes:
         self._container.start_encoding()

@@ -150,7 +150,7 @@ class Spoken:
         with _naming_text():
             job = prepare(request, self._service, self._max_wait_s)
         ignored = (*body.ignored, *(("voice_id",) if voice.warnings else ()), *job.ignored)
-        return replace(job, audio=audio, warnings=job.warnings + voice.warnings, ignored=ignored)
+        return replace(job.with_audio(audio), warnings=job.warnings + voice.warnings, ignored=ignored)
 
 
 SpokenDep = Annotated[Spoken, Depends()]

@@ -7,6 +7,7 @@ from sse_starlette import JSONServerSentEvent, ServerSentEvent
 from vivavoce_engine import EngineError
 
 from vivavoce_server.errors import engine_error_detail
+from vivavoce_server.marks import AudioMark
 from vivavoce_server.speech import Usage
 from vivavoce_server.whole_files import InBase64, Part, WholeFile
 
@@ -83,6 +84,10 @@ class SseFraming:
     media_type = "text/event-stream"
     heartbeat: bytes | None = ServerSentEvent(comment="keep-alive").encode()
 
+    def __init__(self, mark: AudioMark | None) -> None:
+        """With a mark, speech.audio.done has its facts as `synthetic_audio`."""
+        self._mark = {} if mark is None else {"synthetic_audio": mark.facts()}
+
     def whole(self, file: WholeFile) -> list[Part]:
         raise AssertionError("events are always streamed")
 
@@ -96,7 +101,7 @@ class SseFraming:
             "total_tokens": usage.total_tokens,
         }
         cut_short = {"finish_reason": CUT_SHORT} if usage.is_cut_short else {}
-        return _event("speech.audio.done", usage=counts, **cut_short)
+        return _event("speech.audio.done", usage=counts, **cut_short, **self._mark)
 
     def failure(self, error: EngineError) -> bytes | None:
         _, detail = engine_error_detail(error)

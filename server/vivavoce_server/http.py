@@ -16,6 +16,7 @@ from vivavoce_server.formats import FORMATS
 from vivavoce_server.framing import AudioFraming, SseFraming
 from vivavoce_server.ignored import IGNORED_ABOUT, IGNORED_HEADER
 from vivavoce_server.jobs import prepare
+from vivavoce_server.marks import SYNTHETIC_ABOUT, SYNTHETIC_HEADER
 from vivavoce_server.reading import WARNINGS_ABOUT, WARNINGS_HEADER, plan_text
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service, get_service
@@ -44,6 +45,7 @@ SPEECH_HEADERS = {
     for name, about in {
         WARNINGS_HEADER: WARNINGS_ABOUT,
         IGNORED_HEADER: IGNORED_ABOUT,
+        SYNTHETIC_HEADER: SYNTHETIC_ABOUT,
         REQUEST_ID_HEADER: "Name of the request in the log; the client's own, if it sent one",
         "X-Usage-Input-Tokens": "Tokens of the text, on an answer that is not streamed",
         "X-Usage-Output-Tokens": "Codec frames that were made, on an answer that is not streamed",
@@ -150,7 +152,7 @@ async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max
     if body.answer == "text":
         with caller.speaking():
             return JSONResponse(spoken_text(await job.read()).model_dump())
-    framing = SseFraming() if body.stream_format == "sse" else AudioFraming(job.audio.media_type)
+    framing = SseFraming(job.audio.mark) if body.stream_format == "sse" else AudioFraming(job.audio.media_type)
     return SpeechResponse(service, caller, job, framing, whole=body.stream is False)
 
 

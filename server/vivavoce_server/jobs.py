@@ -21,6 +21,7 @@ from vivavoce_server.ignored import (
     log_ignored,
     refused,
 )
+from vivavoce_server.marks import AudioMark
 from vivavoce_server.reading import TextPlan, check_speakable, in_worker, nothing_to_speak, plan_text, read, warnings_of
 from vivavoce_server.references import References
 from vivavoce_server.request_lines import current_line, note
@@ -71,6 +72,10 @@ class SpeechJob:
     strict: bool = False
     seed_is_fixed: bool = False
     start_by_s: float = math.inf
+
+    def with_audio(self, audio: AudioOptions) -> "SpeechJob":
+        """The same job for other audio, which gets this one's mark."""
+        return replace(self, audio=replace(audio, mark=self.audio.mark))
 
     @property
     def max_wait_s(self) -> float | None:
@@ -184,7 +189,7 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
     return SpeechJob(
         model=model,
         engine=engine,
-        audio=_audio_of(request),
+        audio=_audio_of(request, service.mark(model, _voice_of(request))),
         options_without_voice=options,
         request=request,
         references=service.references,
@@ -212,20 +217,26 @@ def _note(request: SpeechOptions, model: str) -> None:
         note(chars=len(request.input))
 
 
+def _voice_of(request: SpeechOptions) -> str | None:
+    """The name of the voice; None for one that has none, such as that of a recording."""
+    brings_voice = request.ref_audio is not None or request.speaker_embedding is not None
+    return None if brings_voice else request.voice_name
+
+
 def _check_live(options: SpeechOptions) -> None:
     """Raises a 400 for an option that needs the whole text before speech begins."""
     if options.non_streaming_mode:
         raise invalid("non_streaming_mode", "Live text is always spoken as it comes", "not_available")
 
 
-def _audio_of(request: SpeechOptions) -> AudioOptions:
-    """The audio that is asked for. Raises a 400 for a sample rate that its format cannot have."""
+def _audio_of(request: SpeechOptions, mark: AudioMark | None) -> AudioOptions:
+    """The audio that is asked for, with a mark. Raises a 400 for a sample rate that its format cannot have."""
     name, rate = request.response_format, request.sample_rate
     audio = FORMATS[name]
     if audio.has_one_rate and rate not in (None, audio.sample_rate):
         message = f"{name} always has {audio.sample_rate} Hz; leave sample_rate out, or choose another response_format"
         raise invalid("sample_rate", message)
-    return AudioOptions(name, request.speed, rate)
+    return AudioOptions(name, request.speed, rate, mark=mark)
 
 
 def _check_task(request: SpeechOptions, model: str, engine: SpeechEngine, service: Service) -> None:

@@ -12,6 +12,7 @@ from vivavoce_engine import NotServing, Overloaded, SpeechEngine
 
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import SHOWN_CHARS, ApiError
+from vivavoce_server.marks import SYNTHETIC_HEADER, AudioMark, Marker, open_marker
 from vivavoce_server.metrics import Metrics
 from vivavoce_server.phrases import PhraseCache
 from vivavoce_server.references import References
@@ -47,6 +48,8 @@ class Service:
     metrics: Metrics = field(init=False)
     references: References = field(init=False)
     phrases: PhraseCache = field(init=False)
+    marker: Marker | None = field(init=False)
+    """Marks speech as synthetic; None if the settings say no."""
 
     def __post_init__(self) -> None:
         if not self.engines:
@@ -59,6 +62,15 @@ class Service:
         self.metrics = Metrics(self.engines)
         self.references = References(self.config, len(self.engines))
         self.phrases = PhraseCache(self.config, self.metrics.phrases)
+        self.marker = open_marker(self.config.mark_audio)
+
+    def mark(self, model: str, voice: str | None) -> AudioMark | None:
+        """The mark of speech of a model; None for none. `voice` is its name; None for one without."""
+        return None if self.marker is None else self.marker.mark(model, voice)
+
+    def header_fields(self) -> dict[str, str]:
+        """Header fields of a response with any speech."""
+        return {} if self.marker is None else {SYNTHETIC_HEADER: self.marker.header()}
 
     def find_model(self, name: str | None) -> tuple[str, SpeechEngine]:
         """Id and engine for a request's model name. None means the first model.

@@ -19,6 +19,7 @@ from vivavoce_server.framing import CUT_SHORT, AudioFraming, Framing
 from vivavoce_server.ignored import IGNORED_HEADER, ignored_header
 from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.json_bodies import JsonRoute
+from vivavoce_server.marks import SYNTHETIC_HEADER
 from vivavoce_server.metrics import UNKNOWN_MODEL, RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.reading import WARNINGS_HEADER, warnings_header
 from vivavoce_server.request_lines import note, note_error
@@ -61,7 +62,7 @@ class SpokenResponse(Response, ABC):
         self.status_code = 200
         self.media_type = media_type
         self.background = None
-        self.init_headers(STREAM_HEADERS)
+        self.init_headers({**STREAM_HEADERS, **service.header_fields()})
         self.service = service
         self.caller = caller
         self._model = model
@@ -141,6 +142,8 @@ class SpeechResponse(SpokenResponse):
             job = await self._job.read()
             if job.warnings:
                 self.headers[WARNINGS_HEADER] = warnings_header(job.warnings)
+            if job.audio.mark is not None:
+                self.headers[SYNTHETIC_HEADER] = job.audio.mark.header()
             options = await job.find_voice()
             if ignored := job.ignored_with(options):
                 self.headers[IGNORED_HEADER] = ignored_header(ignored)

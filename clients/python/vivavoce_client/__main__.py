@@ -1,7 +1,8 @@
 """The command `vivavoce`.
 
-`say`, `text` and `voices` are built in. Other commands come from installed packages, as entry points of COMMAND_GROUP,
-and of BENCH_GROUP for `vivavoce bench`. The value of such an entry point has the two functions of `Command`.
+`say`, `text`, `verify` and `voices` are built in. Other commands come from installed packages, as entry points of
+COMMAND_GROUP, and of BENCH_GROUP for `vivavoce bench`. The value of such an entry point has the two functions of
+`Command`.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
-from vivavoce_client import completions, say, text, voices
+from vivavoce_client import completions, say, text, verify, voices
 from vivavoce_client.arguments import USAGE_ERROR, Parser
 from vivavoce_client.protocol import VivavoceError
 
@@ -96,6 +97,9 @@ def build_parser(arguments: list[str] | None) -> Parser:
     text_parser = commands.add_parser("text", help="show what a server would say of a text")
     text.add_arguments(text_parser)
     text_parser.set_defaults(run=text.run)
+    verify_parser = commands.add_parser("verify", help="tell whether an audio file says that it is synthetic")
+    verify.add_arguments(verify_parser)
+    verify_parser.set_defaults(run=verify.run)
     voices_parser = commands.add_parser("voices", help="list, store, mix and delete voices of a server")
     voices.add_voices_arguments(voices_parser)
     voices_parser.set_defaults(run=voices.run)

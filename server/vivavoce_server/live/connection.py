@@ -99,6 +99,12 @@ class Socket(ABC):
         except WebSocketDisconnect:
             pass
 
+    async def accept_with_headers(self, subprotocol: str | None = None) -> None:
+        """Answers the handshake, with the header fields of a response with speech."""
+        fields = self._service.header_fields().items()
+        headers = [(name.lower().encode(), value.encode()) for name, value in fields]
+        await self._websocket.accept(subprotocol, headers)
+
     @abstractmethod
     async def _accept(self) -> None:
         """Accepts the handshake. An ApiError refuses it."""
@@ -226,7 +232,7 @@ class Connection(Socket):
         with self._service.metrics.admission():
             self._caller_so_far()
             check_subprotocols(self._websocket)
-        await self._websocket.accept()
+        await self.accept_with_headers()
 
     async def _until_silent(self) -> None:
         if self._session is not None:

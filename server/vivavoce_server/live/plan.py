@@ -35,7 +35,8 @@ class LivePlan:
     """The file that all utterances share; None if each is a file of its own."""
 
     def as_one_file(self, audio: AudioOptions) -> "LivePlan":
-        """The same plan for utterances that are one new file."""
+        """The same plan for utterances that are one new file, with this plan's mark."""
+        audio = replace(audio, mark=self.audio.mark)
         return replace(self, audio=audio, file=audio.new_shared_encoder(self.engine.info.sample_rate))
 
 

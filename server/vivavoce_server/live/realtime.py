@@ -172,7 +172,7 @@ class RealtimeConnection(Socket):
     async def _accept(self) -> None:
         with self._service.metrics.admission():
             chosen = check_subprotocols(self._websocket, SUBPROTOCOL)
-        await self._websocket.accept(chosen)
+        await self.accept_with_headers(chosen)
 
     async def _until_silent(self) -> None:
         await self._silent.wait()
@@ -297,7 +297,7 @@ class RealtimeConnection(Socket):
     def _job(self, output: Output, text: str, max_wait_s: float) -> SpeechJob:
         request = SpeechRequest.model_validate({**output.options(), "input": text})
         with _named("response"), self._service.metrics.admission():
-            return replace(prepare(request, self._service, max_wait_s), audio=output.audio())
+            return prepare(request, self._service, max_wait_s).with_audio(output.audio())
 
     def _items_of(self, settings: ResponseSettings) -> list[Item]:
         """The items that a response speaks."""

@@ -20,7 +20,8 @@ Client → server
 
 Server → client
     session.created  {session_id, model, limits}: the first session.config is valid.
-    audio.start      {utterance_index, format, sample_rate}
+    audio.start      {utterance_index, format, sample_rate}. A server that marks its speech adds synthetic_audio
+                     {digital_source_type, software, model, voice}.
     (binary)         The next bytes of the utterance's file. Each utterance is a complete file of its format.
     audio.done       {utterance_index, duration_ms, total_bytes, frames, cancelled, parts, text_begun?}: exactly one for
                      each audio.start. After a cancellation, audio already on its way may precede it. No audio of the
@@ -250,7 +251,8 @@ class SpeechStream:
 
     def started(self, index: int, audio: AudioOptions, sample_rate: int) -> str:
         self._utterances += 1
-        return _json("audio.start", utterance_index=index, format=audio.format, sample_rate=sample_rate)
+        marked = {} if audio.mark is None else {"synthetic_audio": audio.mark.facts()}
+        return _json("audio.start", utterance_index=index, format=audio.format, sample_rate=sample_rate, **marked)
 
     def audio(self, piece: bytes) -> bytes:
         return piece

@@ -5,7 +5,7 @@ What does not decide them is listed; everything else counts, also a field that i
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -86,7 +86,9 @@ def settings_digest(config: ServerConfig) -> bytes:
 
 def entity_tag(key: bytes, job: Job, transfer: Sequence[object], settings: bytes) -> str:
     """The strong entity tag of a phrase's file. `transfer` tells how it is sent, `settings` is a settings_digest."""
-    file = digest_of("file", key, job.audio, job.parts, job.leading_silence, transfer, settings)
+    mark = None if job.audio.mark is None else job.audio.mark.facts()  # a watermark follows from the settings
+    audio = replace(job.audio, mark=None)
+    file = digest_of("file", key, audio, mark, job.parts, job.leading_silence, transfer, settings)
     return f'"{file.hex()}"'
 
 
