@@ -168,7 +168,7 @@ def test_the_header_is_ascii_whatever_the_names_are() -> None:
 def test_marking_is_a_choice() -> None:
     assert load_settings({})[0].mark_audio == "off"
     assert open_marker("off") is None
-    with pytest.raises(ValueError, match="mark_audio"):
+    with pytest.raises(ValueError, match="mark-audio"):
         load_settings({"mark_audio": "sometimes"})
 
 

@@ -463,7 +463,7 @@ def test_a_client_that_has_the_file_gets_no_body_and_costs_no_speech(tmp_path: P
             assert "Transfer-Encoding" not in known.headers
         assert server.engine.stats().steps == steps
         assert counts(server) == {"phrases miss": 1, "phrases not_modified": 4, "stored": 1}
-        for sent in ("*", '"other"', tag.strip('"'), "", '"', f'{tag[:-2]}0"'):
+        for sent in ("*", '"other"', tag.strip('"'), "", '"', tag.replace(tag[-2], "g")):
             assert say(server, {"If-None-Match": sent}).headers[STATE] == "hit"
 
 
