@@ -143,6 +143,8 @@ def _encoded(value: object) -> "list[bytes]":
             return _encoded((type(value).__name__, value.model_dump()))
         case _ if is_dataclass(value) and not isinstance(value, type):
             return _encoded((type(value).__name__, {each.name: getattr(value, each.name) for each in fields(value)}))
+    if isinstance(name := getattr(value, "name", None), str):  # a method of marking samples, as files name it
+        return _encoded((type(value).__name__, name))
     raise TypeError(f"a {type(value).__name__} has no form for a digest")
 
 
