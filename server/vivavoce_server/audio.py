@@ -67,6 +67,8 @@ class AudioOptions:
             encoder: Encoder = LOSSY[self.format](rate, self.bit_rate)
         else:
             encoder = FORMATS[self.format].encoder(rate)
+        if isinstance(encoder, OpusEncoder) and self.stream_number is not None:
+            encoder.number_stream(self.stream_number)
         return encoder if self.mark is None else marked(encoder, self.format, self.mark)
 
     def new_shared_encoder(self, model_rate: int) -> SharedEncoder:
@@ -106,8 +108,6 @@ class SpeechEncoder:
         if rate != model_rate:
             self._effects.append(Resampler(model_rate, rate))
         self._encoder = encoder or options.new_encoder(model_rate)
-        if isinstance(self._encoder, OpusEncoder) and options.stream_number is not None:
-            self._encoder.number_stream(options.stream_number)
         self._samples_per_s = model_rate * options.speed
         """Samples of the model per second of the file."""
         self._takes_long = bool(self._effects) or options.format in ("mp3", "opus", "aac")

@@ -119,11 +119,12 @@ class PhraseCache:
         if folder is None or key is None:
             self.count(job, "bypass")
             return Phrase(job.engine)
+        identity = job.engine.identity  # that of the key; it may be another once the disk has answered
         file = await self._open(folder, key)
         self.count(job, "hit" if file else "miss")
         if file is not None:
             return KeptPhrase(job.engine, file, self)
-        return NewPhrase(job.engine, EntryWriter(key), folder.begin(key), len(texts_of(job)), self)
+        return NewPhrase(job.engine, identity, EntryWriter(key), folder.begin(key), len(texts_of(job)), self)
 
     async def _open(self, folder: PhraseFolder, key: bytes) -> BinaryIO | None:
         try:
@@ -230,10 +231,16 @@ class NewPhrase(Phrase):
     source: PhraseSource = "miss"
 
     def __init__(
-        self, engine: SpeechEngine, writer: EntryWriter, entry: PartialEntry, texts: int, cache: PhraseCache
+        self,
+        engine: SpeechEngine,
+        identity: str,
+        writer: EntryWriter,
+        entry: PartialEntry,
+        texts: int,
+        cache: PhraseCache,
     ) -> None:
         super().__init__(engine)
-        self._identity = engine.identity
+        self._identity = identity
         self._writer = writer
         self._entry = entry
         self._texts_left = texts

@@ -5,7 +5,7 @@ What does not decide them is listed; everything else counts, also a field that i
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,7 +44,7 @@ UNHEARD_SETTINGS = frozenset(
     }
 )
 """Settings on which no byte of speech depends, and models, which have an identity. Keys are secrets besides."""
-ENCODERS = ("av", "numpy", "soxr")
+ENCODERS = ("av", "numpy", "resemble-perth", "soxr")
 """Packages that make a file of samples."""
 
 
@@ -86,9 +86,7 @@ def settings_digest(config: ServerConfig) -> bytes:
 
 def entity_tag(key: bytes, job: Job, transfer: Sequence[object], settings: bytes) -> str:
     """The strong entity tag of a phrase's file. `transfer` tells how it is sent, `settings` is a settings_digest."""
-    mark = None if job.audio.mark is None else job.audio.mark.facts()  # a watermark follows from the settings
-    audio = replace(job.audio, mark=None)
-    file = digest_of("file", key, audio, mark, job.parts, job.leading_silence, transfer, settings)
+    file = digest_of("file", key, job.audio, job.parts, job.leading_silence, transfer, settings)
     return f'"{file.hex()}"'
 
 
@@ -145,6 +143,8 @@ def _encoded(value: object) -> "list[bytes]":
             return _encoded((type(value).__name__, value.model_dump()))
         case _ if is_dataclass(value) and not isinstance(value, type):
             return _encoded((type(value).__name__, {each.name: getattr(value, each.name) for each in fields(value)}))
+    if isinstance(name := getattr(value, "name", None), str):  # a method of marking samples, as files name it
+        return _encoded((type(value).__name__, name))
     raise TypeError(f"a {type(value).__name__} has no form for a digest")
 
 
