@@ -100,7 +100,7 @@ attack: $(VENV)/.dev
 
 # The docs site, from the repository's own Markdown and the API's documents, into dist/site.
 docs: $(VENV)/.dev
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 FUZZ_INPUTS ?= 100000
 fuzz: $(VENV)/.dev
