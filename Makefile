@@ -100,7 +100,7 @@ attack: $(VENV)/.dev
 
 # The docs site, from the repository's own Markdown and the API's documents, into dist/site.
 docs: $(VENV)/.dev
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # The conformance suite against a server of its own on the shipped voice: all musts and shoulds have to hold.
 conformance: $(VENV)/.dev

@@ -46,7 +46,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Leads links to files that are no pages to the repository. Raises FileNotFoundError for a file that is missing."""
     here = PurePosixPath(page.file.src_uri).parent
-    repository = (config.repo_url or "").rstrip("/")
+    repository = config.extra["repository"]
 
     # A client's name behind the language, which tests read, is none of a fence's options here.
     markdown = FENCE.sub(r"\1", markdown)
@@ -66,7 +66,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def _uris(nav: object) -> Iterator[str]:
     """The pages of a navigation, which is lists and dicts of them."""
     if isinstance(nav, str):
-        yield nav
+        if "://" not in nav:
+            yield nav
     elif isinstance(nav, dict):
         for each in nav.values():
             yield from _uris(each)

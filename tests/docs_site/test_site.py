@@ -4,11 +4,18 @@ import json
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.support.programs import needs
 from tests.support.snippets import ROOT, site_pages
+from tests.web.test_playground import run_steps
 
 LOADED = re.compile(
     r"<(?:script|img|iframe|audio|video|source)\b[^>]*\bsrc=\"?([^\"> ]+)|<link\b([^>]*)>|url\(([^)]+)\)"
@@ -22,6 +29,20 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serves the files of a folder. Yields the address."""
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def page_of(site: Path, source: str) -> str:
@@ -45,6 +66,15 @@ def test_nothing_comes_from_another_host(site: Path) -> None:
             named = (source or address or link).strip("\"'")
             assert named.startswith("data:") or not re.search(r"//[a-z]", named), f"{path.relative_to(site)}: {named}"
     assert looked_at > 100
+
+
+@needs("chromium", "node", "tests/web/node_modules")
+def test_the_pages_ask_no_other_host_in_a_browser(site: Path, tmp_path: Path) -> None:
+    with served(site) as url:
+        seen = run_steps(url, tmp_path, "site", driver="reference.mjs")
+    assert seen["results"]["site"] == ["Vivavoce", "Moving from OpenAI in five minutes", "API"]
+    # Redoc looks for its logo where only a server has it.
+    assert all("404" in complaint for complaint in seen["complaints"])
 
 
 def test_links_to_files_that_are_no_pages_lead_to_the_repository(site: Path) -> None:

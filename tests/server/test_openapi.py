@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import jsonschema_rs
 import pytest
 from pydantic import SecretStr
 from vivavoce_server import ServerConfig
@@ -66,6 +67,16 @@ def test_every_field_has_a_description_and_an_example(document: Document) -> Non
     assert len(all_fields) > 150
     assert [name for name, schema in all_fields.items() if not schema.get("description", "").strip()] == []
     assert [name for name, schema in all_fields.items() if not has_example(schema)] == []
+
+
+def test_every_example_fits_its_field(document: Document) -> None:
+    checked = 0
+    for name, schema in fields(document):
+        validator = jsonschema_rs.validator_for({**schema, "components": document["components"]})
+        for example in schema.get("examples", ()):
+            checked += 1
+            assert validator.is_valid(example), (name, example)
+    assert checked > 150
 
 
 def test_a_field_without_either_would_be_found() -> None:

@@ -5,6 +5,7 @@ import { openPage, run } from "./browser.mjs";
 const [url, executablePath, , ...steps] = process.argv.slice(2);
 const opened = await openPage(url, executablePath);
 const { page } = opened;
+page.setDefaultTimeout(90_000); // Redoc lays everything out at once: 15 s on a busy machine
 
 /** Calls GET /v1/models by the page's own button. Returns the status and the address that the page shows. */
 async function tryModels() {
@@ -45,6 +46,20 @@ const STEPS = {
       operations: await page.locator('[data-section-id*="/operation/"]').count(),
       logo: await logo.evaluate(async (image) => (await image.decode(), image.naturalWidth > 0)),
     };
+  },
+  /** Pages of the docs site. */
+  async site() {
+    const titles = [];
+    for (const name of ["", "docs/moving_from_openai/", "api/"]) {
+      await page.goto(`${url}${name}`);
+      await page.waitForLoadState("networkidle");
+      titles.push(await page.locator("h1").first().textContent());
+    }
+    await page.goto(`${url}api/redoc.html`);
+    await page.locator("h2", { hasText: "Speak several texts" }).waitFor();
+    await page.goto(`${url}api/asyncapi.html`);
+    await page.locator("asyncapi-viewer").locator("text=session.config").first().waitFor();
+    return titles.map((title) => title.replace("¶", ""));
   },
   async sockets() {
     await page.goto(`${url}asyncapi`);

@@ -45,7 +45,7 @@ def server() -> Iterator[LiveServer]:
 def run_steps(url: str, folder: Path, *steps: str, driver: str = "playground.mjs") -> dict[str, Any]:
     """Runs the steps in a new browser. Returns their results and the errors in the browser's console."""
     command = [path_of("node"), str(FOLDER / driver), f"{url}/", path_of("chromium"), str(folder), *steps]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     answer: dict[str, Any] = json.loads(ended.stdout)
     return answer
