@@ -98,13 +98,19 @@ def _checked(pcm: Samples) -> Samples:
 
 
 def wav_header(sample_rate: int, data_bytes: int | None) -> bytes:
-    """The 44 bytes before 16-bit mono samples. `data_bytes` None marks a stream whose length is not known yet."""
-    riff_bytes = UNKNOWN_SIZE if data_bytes is None else data_bytes + WAV_HEADER_BYTES - 8
+    """The 44 bytes before 16-bit mono samples. `data_bytes` None marks a stream whose length is not known yet.
+
+    Samples of over 4 GiB, 12 hours at 48 kHz, are more than a field can tell. They are marked as a stream's.
+    """
+    if data_bytes is None or data_bytes + WAV_HEADER_BYTES - 8 > UNKNOWN_SIZE:
+        riff_bytes = told_bytes = UNKNOWN_SIZE
+    else:
+        riff_bytes, told_bytes = data_bytes + WAV_HEADER_BYTES - 8, data_bytes
     return struct.pack(
         "<4sI4s4sIHHIIHH4sI",
         *(b"RIFF", riff_bytes, b"WAVE"),
         *(b"fmt ", 16, 1, 1, sample_rate, sample_rate * SAMPLE_BYTES, SAMPLE_BYTES, 8 * SAMPLE_BYTES),
-        *(b"data", UNKNOWN_SIZE if data_bytes is None else data_bytes),
+        *(b"data", told_bytes),
     )
 
 

@@ -68,7 +68,8 @@ class InfoFrame:
         """The frame of a whole file of `samples` samples in `frames` frames, this one not counted."""
         padding = frames * self.frame_samples - ENCODER_DELAY_SAMPLES - samples
         toc = bytes(256 * percent // 100 for percent in range(100))
-        fields = struct.pack(">III100sI", FRAMES | BYTES | TOC | QUALITY, frames, file_bytes, toc, 0)
+        size = min(file_bytes, UNKNOWN_BYTES)
+        fields = struct.pack(">III100sI", FRAMES | BYTES | TOC | QUALITY, frames, size, toc, 0)
         return self._frame(fields, min(max(0, padding), MOST_PADDING_SAMPLES))
 
     def _frame(self, fields: bytes, padding_samples: int) -> bytes:

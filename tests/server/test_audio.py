@@ -26,6 +26,12 @@ def test_wav_header_is_the_golden_one() -> None:
     assert wav_header(24000, 4) == GOLDEN_HEADER
 
 
+def test_a_length_that_no_field_can_tell_is_left_open() -> None:
+    most = 2**32 - 1 - 36
+    assert wav_header(48000, most)[40:] == most.to_bytes(4, "little")
+    assert wav_header(48000, most + 1) == wav_header(48000, None)
+
+
 def test_int16_is_rounded_and_clipped() -> None:
     pcm = np.array([0.0, 1.0, -1.0, 2.0, -2.0, 0.5 / 32767, 1.5 / 32767, -0.6 / 32767], np.float32)
     assert np.frombuffer(to_int16(pcm), "<i2").tolist() == [0, 32767, -32767, 32767, -32767, 0, 2, -1]
