@@ -21,9 +21,22 @@ from vivavoce_server.live.handshake import refuse_unknown_paths
 from vivavoce_server.loop_watch import LoopWatch
 from vivavoce_server.methods import MethodsMiddleware
 from vivavoce_server.service import Service
+from vivavoce_server.wrong_paths import paths_of
 
 log = logging.getLogger(__name__)
 
+API = (
+    http.router,
+    http.speech_router,
+    batch.router,
+    voice_routes.router,
+    consent_routes.router,
+    consent_routes.json_router,
+    elevenlabs_routes.router,
+    elevenlabs_routes.router_v2,
+    elevenlabs_routes.speech_router,
+)
+"""The routers of the API, whose routes need a key if there are keys."""
 SOCKETS = (websocket.router, elevenlabs.router, elevenlabs_multi.router, realtime.router)
 """The routers of WebSockets."""
 BUILDING = threading.Lock()
@@ -51,19 +64,13 @@ def create_app(
     app.state.service = Service(engines, config)
     app.state.keyring = load_keyring(config) if keyring is None else keyring
     documented = [Depends(BEARER)] if app.state.keyring.wanted else []
-    app.include_router(http.router, dependencies=documented)
-    app.include_router(http.speech_router, dependencies=documented)
-    app.include_router(batch.router, dependencies=documented)
-    app.include_router(voice_routes.router, dependencies=documented)
-    app.include_router(consent_routes.router, dependencies=documented)
-    app.include_router(consent_routes.json_router, dependencies=documented)
-    app.include_router(elevenlabs_routes.router, dependencies=documented)
-    app.include_router(elevenlabs_routes.router_v2, dependencies=documented)
-    app.include_router(elevenlabs_routes.speech_router, dependencies=documented)
+    for router in API:
+        app.include_router(router, dependencies=documented)
     for router in SOCKETS:
         app.include_router(router)
     app.include_router(playground.router)
     app.include_router(health.router)
+    app.state.paths = paths_of((*API, health.router))
     refuse_unknown_paths(app, SOCKETS)
     errors.install(app)
     # The middleware added last is the outermost. Responses of the inner ones therefore have a request id too.
