@@ -36,6 +36,7 @@ from vivavoce_server.methods import MethodsMiddleware
 from vivavoce_server.root_path import RootPathMiddleware
 from vivavoce_server.service import Service
 from vivavoce_server.tracing import open_tracing
+from vivavoce_server.wrong_paths import paths_of
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +120,7 @@ def create_app(
     app.include_router(asyncapi.router)
     app.include_router(health.metrics_router, dependencies=key)
     app.include_router(health.router)
+    app.state.paths = paths_of((*OPENAI, *ELEVENLABS, health.metrics_router, health.router))
     refuse_unknown_paths(app, SOCKETS)
     errors.install(app)
     # The middleware added last is the outermost. Responses of the inner ones therefore have a request id too.

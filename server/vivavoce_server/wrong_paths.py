@@ -1,8 +1,10 @@
 """Paths that clients are likely to have meant by one that does not exist, for the message of a 404."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
 from starlette.types import Scope
 
 from vivavoce_server.methods import allowed_methods
@@ -13,11 +15,16 @@ LIKENESS = 0.85
 """Least likeness of a path to one that exists, from 0 to 1 as difflib counts it, for it to be a typing error."""
 
 
+def paths_of(routers: Iterable[APIRouter]) -> tuple[str, ...]:
+    """The paths of the routers' routes, for `app.state.paths`."""
+    return tuple(route.path for router in routers for route in router.routes if isinstance(route, APIRoute))
+
+
 def hint(scope: Scope) -> str:
     """The addition to a 404's message: the path that was meant, or "". The message ends before it without a dot."""
     root = scope.get("root_path", "")
     path = scope["path"].removeprefix(root)
-    paths = list(scope["app"].openapi()["paths"])  # `vivavoce serve` has made it by now
+    paths: Sequence[str] = scope["app"].state.paths
     for meant in _with_version(path):
         if meant != path and allowed_methods({**scope, "path": root + meant}):
             return f"; there is {root}{meant}. The base URL of OpenAI's clients is this server's address with {VERSION}"

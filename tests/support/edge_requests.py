@@ -31,7 +31,17 @@ UNAVAILABLE = frozenset({503, 507})
 JSON_WORDS = ("JSON", "json", "body", "digits", "message", "Part")
 """An answer about a document that is no JSON cannot name a field; it has one of these words."""
 OWN_BODY = {"input": TEXT, "voice": "heart", "response_format": "pcm"}
+IDS = {"voice_id": "heart", "model": "fake", "consent_id": f"cons_{0:024}"}
+"""The parts of paths that vary, each with a value of the right form."""
+FORMS: dict[str, dict[str, str | bytes]] = {
+    "/v1/audio/voices": {"name": "edge", "consent": "I agree.", "voice": "heart(1)+michael(1)"},
+    "/v1/audio/voice_consents": {"name": "edge", "language": "en"},
+}
+FILES = ("recording",)
+"""Files that forms lack here, which an error may name instead of the odd field."""
 BODIES: dict[str, dict[str, Any]] = {
+    "/v1/audio/voices": {**FORMS["/v1/audio/voices"]},
+    f"/v1/audio/voice_consents/{IDS['consent_id']}": {"name": "edge"},
     "/v1/audio/speech": OWN_BODY,
     "/v1/audio/speech/batch": {"items": [{"input": TEXT}], "voice": "heart", "response_format": "pcm"},
 }
@@ -96,7 +106,7 @@ def requests_at_edges(
     document: Schema, method: str, path: str, operation: Schema, thorough: bool = True
 ) -> Iterator[Asked]:
     """All requests of one operation that are odd in one place. Unless `thorough`, a batch's only in its items."""
-    plain = path.replace("{voice_id}", "heart").replace("{model}", "fake")
+    plain = path.format(**IDS)
     schema = body_schema(operation, "application/json")
     if schema is not None:
         yield from _bodies(document, method, plain, schema, thorough)
@@ -135,13 +145,16 @@ def is_refused_unread(value: object) -> bool:
 
 
 def _bodies(document: Schema, method: str, path: str, schema: Schema, thorough: bool) -> Iterator[Asked]:
+    number = count()
     for odd_field in fields(schema, document):
         if not thorough and "items" in BODIES.get(path, ()) and not _is_odd_in_a_batch(odd_field):
             continue
         good = good_body(path)
         if odd_field.path[0] in INSTEAD_OF_VOICE:
-            del good["voice"]
+            good.pop("voice", None)
         for edge in values(odd_field, document) if thorough else some_values(odd_field, document):
+            if path in FORMS:  # a name can be stored once
+                good["name"] = f"edge-json-{next(number)}"
             odd = with_value(good, odd_field, edge.value, schema, document)
             yield json_request(method, path, f"{odd_field.label} = {edge.label}", _names(odd_field, edge), odd)
     for name, edge in numbers_in_texts() if thorough or path == PLAIN_PATH else ():
@@ -158,18 +171,19 @@ def _is_odd_in_a_batch(odd_field: Field) -> bool:
 
 
 def _forms(document: Schema, method: str, path: str, schema: Schema) -> Iterator[Asked]:
-    good: dict[str, str | bytes] = {"name": "edge", "consent": "I agree.", "voice": "heart(1)+michael(1)"}
+    good = FORMS[path]
     for odd_field in fields(schema, document):
         own = {name: value for name, value in good.items() if name != "voice" or odd_field.name in good}
         for edge in texts(odd_field.kinds):
             value = b"\xed\xa0\x80" if isinstance(edge.value, Literal) else str(edge.value).encode()
-            names = (odd_field.name, *JSON_WORDS, "voice", "characters")
+            names = (odd_field.name, *JSON_WORDS, *FILES, "voice", "characters")
             yield Asked(method, path, f"{odd_field.label} = {edge.label}", names, form={**own, odd_field.name: value})
     for name, edge in numbers_in_texts():
-        if name == "voice":
+        if name == "voice" and name in good:
             form = {**good, "voice": str(edge.value)}
             yield Asked(method, path, f"voice = {edge.label}", ("voice",), form=form)
-    yield from _form_embeddings(document, method, path, good)
+    if "voice" in good:
+        yield from _form_embeddings(document, method, path, good)
 
 
 def _form_embeddings(document: Schema, method: str, path: str, good: dict[str, str | bytes]) -> Iterator[Asked]:
@@ -192,7 +206,7 @@ def _parameters(document: Schema, method: str, path: str, parameter: Schema, bod
         text = str(edge.value)
         query = {"output_format": "pcm_24000"} if "text-to-speech" in path else {}
         headers = {"Content-Type": "application/json"} if body else {}
-        plain = path.replace("{voice_id}", "heart").replace("{model}", "fake")
+        plain = path.format(**IDS)
         match place:
             case "query":
                 query[name] = text
