@@ -224,7 +224,7 @@ class FaultyServer:
         if path.startswith("/v1/models/"):
             name = path.removeprefix("/v1/models/")
             lost = (self.breaks("models.retrieve") and name == "tone") or (
-                self.breaks("models.retrieve_used") and name == "tts-1"
+                self.breaks("models.retrieve_used") and name == "gpt-4o-mini-tts"
             )
             if (name in MODELS and not lost) or (self.breaks("models.retrieve_unknown") and "no-such" in name):
                 return JSONResponse(self.model(name))
