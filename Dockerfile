@@ -37,6 +37,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 FROM build AS ours
 COPY LICENSE README.md ./
 COPY bench bench
+COPY conformance conformance
 COPY engine engine
 COPY eval eval
 COPY server server

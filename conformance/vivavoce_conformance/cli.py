@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import io
 import os
 import sys
 from pathlib import Path
@@ -53,6 +54,9 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"vivavoce conformance: {error}", file=sys.stderr)
         return USAGE_ERROR
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # servers send letters that a terminal may not have
 
     def report(finding: Finding) -> None:
         if not args.json:

@@ -9,6 +9,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 from vivavoce_conformance.rules import Check, Finding, Outcome
 from vivavoce_conformance.target import CHECK_TIMEOUTS, Failed, Skipped, Target, now, printable
 
+MAX_REASON_CHARS = 500
 MAX_SILENT = 3
 """After this many checks in a row without any answer, the others are not run."""
 
@@ -62,7 +63,7 @@ async def run_check(target: Target, check: Check, limit_s: float) -> tuple[Findi
     except (InvalidHandshake, InvalidMessage) as error:
         reason = f"the WebSocket's handshake failed: {error}"
     except (httpx.TransportError, OSError) as error:
-        reason = f"the connection broke off: {error or type(error).__name__}"
+        reason = f"the connection broke off: {str(error) or type(error).__name__}"
     except Exception as error:  # an answer that no check foresaw is a finding about the server too
         reason = f"an answer that cannot be judged: {type(error).__name__}: {error}"
-    return Finding(check, outcome, printable(reason), now() - begun_s), answered
+    return Finding(check, outcome, printable(reason[:MAX_REASON_CHARS]), now() - begun_s), answered

@@ -4,6 +4,8 @@ import argparse
 import asyncio
 import io
 import json
+import re
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -33,7 +35,11 @@ def answering(content: bytes) -> Handler:
     """A server that answers every request with these bytes, and hangs up."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        if length := re.search(
+            rb"content-length: (\d+)", head.lower()
+        ):  # what is left unread would reset the connection
+            await reader.readexactly(int(length[1]))
         writer.write(content)
         writer.close()
 
@@ -194,3 +200,31 @@ def test_a_path_is_taken_as_it_is_and_an_address_without_one_gets_v1() -> None:
         cli.target_of(parser.parse_args([url])).base for url in ("http://h:1", "http://h:1/", "http://h/openai/v1/")
     ]
     assert bases == ["http://h:1/v1", "http://h:1/v1", "http://h/openai/v1"]
+
+
+def test_events_that_openai_does_not_have_either_are_no_fault() -> None:
+    with faulty_server("streaming.sse") as url:
+        out = run(url, "--only", "streaming.sse", "--model", "tts-1")[1]
+        assert "skipped should" in out
+        assert "FAILED  should" in run(url, "--only", "streaming.sse", "--model", "gpt-4o-mini-tts")[1]
+
+
+def test_letters_that_the_terminal_does_not_have_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    parser = argparse.ArgumentParser()
+    cli.add_arguments(parser)
+    content = b"HTTP/1.1 500 No\r\nContent-Length: 6\r\n\r\n" + "Fuß!!".encode()
+    with served(answering(content)) as url:
+        assert cli.run(parser.parse_args([url, "--only", "requests.plain"])) == 1
+    terminal.flush()
+    assert b"Fu\\xdf!!" in terminal.buffer.getvalue()
+
+
+def test_a_reason_is_short_however_much_a_server_says() -> None:
+    body = b"".join(b'data: {"type": "odd%d"}\n\n' % number for number in range(1000))
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with served(answering(head + body)) as url:
+        (finding,) = findings_of(url, [CHECK["streaming.sse_types"]])
+    assert finding.outcome == "failed"
+    assert len(finding.reason) <= 500

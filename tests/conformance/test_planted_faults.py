@@ -45,7 +45,7 @@ ALSO_BROKEN = {
 
 def run(checks: Sequence[Check], fault: str | None, key: str | None = None) -> dict[str, Finding]:
     with faulty_server(fault, key) as url:
-        target = Target(f"{url}/v1", "tts-1", "alloy", key, TIMEOUT_S, DIALECTS["vivavoce"])
+        target = Target(f"{url}/v1", "gpt-4o-mini-tts", "alloy", key, TIMEOUT_S, DIALECTS["vivavoce"])
         findings = asyncio.run(run_suite(target, checks, 600.0, lambda finding: None))
     return {finding.check.id: finding for finding in findings}
 

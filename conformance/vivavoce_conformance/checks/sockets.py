@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from websockets import Origin
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Origin
 
 from vivavoce_conformance.rules import PRACTICE, Group
 from vivavoce_conformance.sound import level_db, samples_of
