@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from vivavoce_client.arguments import near_match
+from vivavoce_engine import CARD_VARIABLE
 
 from vivavoce_server.logs import for_log, printable
 
 ENV_PREFIX = "VIVAVOCE_"
 CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
 """Variables that the client reads. Client and server may share an environment."""
-ENGINE_VARIABLES = frozenset({"VIVAVOCE_CARD"})
+ENGINE_VARIABLES = frozenset({CARD_VARIABLE})
 """Variables that the engine reads itself: no settings of a server, but means of proof."""
 FILE_SETTING = "config"
 """The setting that names the file. The file cannot name another."""
