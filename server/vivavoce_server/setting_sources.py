@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vivavoce_client.arguments import near_match
-from vivavoce_engine import CARD_VARIABLE
+from vivavoce_engine import CARD_VARIABLE, card_fields
 
 from vivavoce_server.logs import for_log, printable
 
@@ -71,6 +71,10 @@ def from_environment(known: Collection[str]) -> dict[str, Given]:
         is_ours = variable.startswith(ENV_PREFIX) and variable not in CLIENT_VARIABLES | ENGINE_VARIABLES
         if is_ours and (name.lower() not in known or name != name.upper()):
             raise UnknownVariable(variable, known)
+    try:
+        card_fields(os.environ.get(CARD_VARIABLE, ""))  # an engine on a card would refuse it after the load
+    except ValueError as error:
+        raise SettingError(str(error)) from None
     return {
         name: Given(os.environ[variable_of(name)], variable_of(name))
         for name in known
