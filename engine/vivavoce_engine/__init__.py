@@ -18,7 +18,7 @@ this package imports no torch.
 
 from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.messages import AudioChunk, Finished
-from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.config import CARD_VARIABLE, EngineConfig, card_fields
 from vivavoce_engine.embeddings import EMBEDDING_MAX
 from vivavoce_engine.errors import (
     CheckpointError,
@@ -71,6 +71,7 @@ from vivavoce_engine.voices.store import MAX_TEXT_CHARS as MAX_TRANSCRIPT_CHARS
 from vivavoce_engine.voices.store import StoredVoice, VoiceStore
 
 __all__ = [
+    "CARD_VARIABLE",
     "EMBEDDING_MAX",
     "MAX_BLEND_CHARS",
     "MAX_BLEND_PARTS",
@@ -118,6 +119,7 @@ __all__ = [
     "VoiceStore",
     "Voices",
     "blend_embeddings",
+    "card_fields",
     "check_characters",
     "check_voices",
     "checks",

@@ -1,8 +1,9 @@
 """Engine settings: each default is written once, here, with its unit."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 from vivavoce_engine.pages import pages_of
 
@@ -20,6 +21,50 @@ NO_DEVICE = {
     "gpu": "an NVIDIA card is named cuda",
 }
 """Names that people try → what to do instead."""
+
+CARD_VARIABLE = "VIVAVOCE_CARD"
+"""Environment variable that overrides fields of the card, to prove on one card what another would do:
+`VIVAVOCE_CARD="capability=8.6 shared_bytes=101376 multiprocessors=82"`."""
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ValueError(text)
+    return count
+
+
+def _capability(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+CARD_READERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "capability": (_capability, "8.6"),
+    "shared_bytes": (_count, "101376"),
+    "multiprocessors": (_count, "82"),
+    "dependent_launch": (lambda text: {"0": False, "1": True}[text], "0 or 1"),
+}
+"""Field of a card that may be overridden → its reader, and an example."""
+
+
+def card_fields(text: str) -> dict[str, Any]:
+    """Reads fields of a card from words `name=value`, as CARD_VARIABLE has them.
+
+    Raises:
+        ValueError: names the field that is unknown or cannot be read.
+    """
+    fields_read: dict[str, Any] = {}
+    for word in text.split():
+        name, _, value = word.partition("=")
+        if name not in CARD_READERS:
+            raise ValueError(f"{CARD_VARIABLE} has an unknown field {name!r}; it knows {', '.join(CARD_READERS)}")
+        read, example = CARD_READERS[name]
+        try:
+            fields_read[name] = read(value)
+        except (ValueError, KeyError):
+            raise ValueError(f"{CARD_VARIABLE}: {name} must be like {example}, not {value!r}") from None
+    return fields_read
 
 
 @dataclass(frozen=True, slots=True)

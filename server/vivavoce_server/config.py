@@ -51,6 +51,8 @@ MAX_WORKERS = 256
 """Upper limit of `workers`."""
 MAX_TOLD_CHARS = 400
 """Most characters of what is wrong with a value."""
+ENGINE_MAXIMA = {"max_streams": 4096, "max_context": 2**20, "kv_positions": 2**30, "max_prefills_per_step": 4096}
+"""Upper limits of settings by which an engine takes memory. A machine with less refuses after it has read the model."""
 PYDANTIC_ERRORS = frozenset(get_args(ErrorType))
 """Errors whose words are pydantic's. Others are those of our own checks."""
 
@@ -217,11 +219,12 @@ def _number_or_auto(value: object) -> object:
     return value
 
 
-def _parsed(kind: object) -> object:
+def _parsed(name: str, kind: object) -> object:
     """The type of one of the engine's settings, whose numbers are above 0."""
+    limits = Field(gt=0, le=ENGINE_MAXIMA.get(name))
     if kind == int | Literal["auto"]:
-        return Annotated[Annotated[int, Field(gt=0)] | Literal["auto"], BeforeValidator(_number_or_auto)]
-    return Annotated[kind, Field(gt=0)] if kind in (int, float) else kind
+        return Annotated[Annotated[int, limits] | Literal["auto"], BeforeValidator(_number_or_auto)]
+    return Annotated[kind, limits] if kind in (int, float) else kind
 
 
 class _Strict(BaseModel):
@@ -230,7 +233,7 @@ class _Strict(BaseModel):
 
 def _settings_type() -> type[BaseModel]:
     server = {name: (field.annotation, field) for name, field in ServerConfig.model_fields.items()}
-    engine = {field.name: (_parsed(field.type), field.default) for field in fields(EngineConfig)}
+    engine = {field.name: (_parsed(field.name, field.type), field.default) for field in fields(EngineConfig)}
     assert not server.keys() & engine.keys(), "one flat namespace of flags and variables"
     definitions: dict[str, Any] = {**server, **engine}
     return create_model("Settings", __base__=_Strict, **definitions)

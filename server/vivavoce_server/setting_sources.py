@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vivavoce_client.arguments import near_match
+from vivavoce_engine import CARD_VARIABLE, card_fields
 
 from vivavoce_server.logs import for_log, printable
 
@@ -16,7 +17,7 @@ CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
 """Variables that the client reads. Client and server may share an environment."""
 BUILD_VARIABLES = frozenset({"VIVAVOCE_COMMIT"})
 """Variables that a container's build sets."""
-ENGINE_VARIABLES = frozenset({"VIVAVOCE_CARD"})
+ENGINE_VARIABLES = frozenset({CARD_VARIABLE})
 """Variables that the engine reads itself: no settings of a server, but means of proof."""
 OTHER_VARIABLES = CLIENT_VARIABLES | BUILD_VARIABLES | ENGINE_VARIABLES
 FILE_SETTING = "config"
@@ -73,6 +74,10 @@ def from_environment(known: Collection[str]) -> dict[str, Given]:
         is_ours = variable.startswith(ENV_PREFIX) and variable not in OTHER_VARIABLES
         if is_ours and (name.lower() not in known or name != name.upper()):
             raise UnknownVariable(variable, known)
+    try:
+        card_fields(os.environ.get(CARD_VARIABLE, ""))  # an engine on a card would refuse it after the load
+    except ValueError as error:
+        raise SettingError(str(error)) from None
     return {
         name: Given(os.environ[variable_of(name)], variable_of(name))
         for name in known

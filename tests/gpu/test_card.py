@@ -21,7 +21,8 @@ from vivavoce_bench.cards import frame, tune  # noqa: E402
 from vivavoce_bench.cards.random_codec import RELEASED_CODEC  # noqa: E402
 from vivavoce_bench.cards.shapes import random_models, talker_config  # noqa: E402
 from vivavoce_engine import EngineConfig  # noqa: E402
-from vivavoce_engine.gpu.card import H200, VARIABLE, Card  # noqa: E402
+from vivavoce_engine.config import CARD_VARIABLE  # noqa: E402
+from vivavoce_engine.gpu.card import H200, Card  # noqa: E402
 from vivavoce_engine.gpu.codec.tiles import choose, choose_unit, enough_programs  # noqa: E402
 from vivavoce_engine.gpu.frame import FrameModel  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
@@ -32,7 +33,7 @@ from tests.gpu.test_frame import PAD, POSITIONS, config  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")  # Triton's interpreter
 CPU = torch.device("cpu")
-GIVEN = os.environ.get(VARIABLE, "")
+GIVEN = os.environ.get(CARD_VARIABLE, "")
 """Override of the whole run, such as to run every test of the folder as on another card."""
 HERE = replace(Card.of(DEVICE), dependent_launch=False)
 RTX_3090 = Card("NVIDIA GeForce RTX 3090", (8, 6), 101_376, 82, dependent_launch=False)
@@ -41,7 +42,7 @@ A100 = Card("NVIDIA A100", (8, 0), 166_912, 108, dependent_launch=False)
 
 @pytest.fixture(autouse=True)
 def _no_override(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(CARD_VARIABLE, raising=False)
     monkeypatch.setattr(compiler, "max_shared_mem", compiler.max_shared_mem)  # put back after a test that replaces it
 
 
@@ -102,7 +103,7 @@ def test_a_card_is_told_in_a_line() -> None:
 
 def test_the_override_replaces_what_it_names(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A capability brings its dependent launch along; the shared memory is a limit that Triton keeps."""
-    monkeypatch.setenv(VARIABLE, "capability=8.6 shared_bytes=101376 multiprocessors=82")
+    monkeypatch.setenv(CARD_VARIABLE, "capability=8.6 shared_bytes=101376 multiprocessors=82")
     with caplog.at_level(logging.WARNING):
         card = reported(monkeypatch, (9, 0))
     assert card == replace(RTX_3090, name="Card, overridden")
@@ -122,7 +123,7 @@ def test_other_fields_stay_and_no_limit_is_set(
     monkeypatch: pytest.MonkeyPatch, text: str, field: str, expected: object
 ) -> None:
     limit = compiler.max_shared_mem
-    monkeypatch.setenv(VARIABLE, text)
+    monkeypatch.setenv(CARD_VARIABLE, text)
     card = reported(monkeypatch, (9, 0))
     assert getattr(card, field) == expected
     assert card.shared_bytes == 101_376
@@ -141,13 +142,13 @@ def test_other_fields_stay_and_no_limit_is_set(
     ],
 )
 def test_an_override_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
-    monkeypatch.setenv(VARIABLE, text)
+    monkeypatch.setenv(CARD_VARIABLE, text)
     with pytest.raises(ValueError, match=message):
         Card.of(CPU)
 
 
 def test_a_triton_whose_limit_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "shared_bytes=101376")
+    monkeypatch.setenv(CARD_VARIABLE, "shared_bytes=101376")
     monkeypatch.delattr(compiler, "max_shared_mem")
     with pytest.raises(ValueError, match=r"VIVAVOCE_CARD cannot limit shared_bytes with Triton \d"):
         Card.of(CPU)
@@ -262,7 +263,7 @@ def test_the_released_shapes_say_the_same_on_every_card(size: str, monkeypatch: 
     rows = list(range(8))
     codes = []
     for override in ("", "multiprocessors=28", "multiprocessors=82", "multiprocessors=170"):
-        monkeypatch.setenv(VARIABLE, f"{GIVEN} {override}")
+        monkeypatch.setenv(CARD_VARIABLE, f"{GIVEN} {override}")
         model = frame.build(size, torch.bfloat16, len(rows), 256, dependent=True, layers=2, deterministic=True)
         frame.start(model, rows, [1000 + 37 * row for row in rows])
         codes.append(frame.speak(model, rows, 8))

@@ -111,7 +111,7 @@ def test_a_taken_port_is_told_before_the_model_loads(flags: tuple[str, ...]) -> 
     ("flags", "environment", "words"),
     [
         (["--port", "many"], {}, "--port must be a whole number from 0 to 65535"),
-        (["--max-streams", "1.5"], {}, "--max-streams must be a whole number above 0, or auto"),
+        (["--max-streams", "1.5"], {}, "--max-streams must be a whole number above 0 and at most 4096, or auto"),
         ([], {"VIVAVOCE_RUNNER": "vulkan"}, "VIVAVOCE_RUNNER must be one of auto, triton, torch"),
         ([], {"VIVAVOCE_PROT": "1"}, "VIVAVOCE_PROT"),
         (["--api-keys-file", "/nowhere/keys.toml"], {}, "/nowhere/keys.toml"),

@@ -63,8 +63,8 @@ def test_a_file_takes_toml_s_own_types(tmp_path: Path) -> None:
         ("[port]\nnumber = 1", "FILE: port is a table; settings are plain lines, such as port = 8000"),
         ("port = 70000", "port in FILE must be a whole number from 0 to 65535"),
         ("port = true", "port in FILE must be a whole number from 0 to 65535"),
-        ("max-streams = true", "max-streams in FILE must be a whole number above 0, or auto"),
-        ("max-streams = 1.5", "max-streams in FILE must be a whole number above 0, or auto"),
+        ("max-streams = true", "max-streams in FILE must be a whole number above 0 and at most 4096, or auto"),
+        ("max-streams = 1.5", "max-streams in FILE must be a whole number above 0 and at most 4096, or auto"),
         ("host = 5", "host in FILE must be a text"),
         ("model = [1]", "model in FILE must be a list of words, or words between commas"),
         ("stall-s = nan", "stall-s in FILE must be a number above 0"),
@@ -138,9 +138,10 @@ def test_a_card_is_chosen_by_its_number() -> None:
     [
         ({"port": "70000"}, "--port must be a whole number from 0 to 65535"),
         ({"port": "9" * 5000}, "--port must be a whole number from 0 to 65535"),
-        ({"max_streams": "0"}, "--max-streams must be a whole number above 0, or auto"),
-        ({"max_streams": "-3"}, "--max-streams must be a whole number above 0, or auto"),
-        ({"kv_positions": "none"}, "--kv-positions must be a whole number above 0, or auto"),
+        ({"max_streams": "0"}, "--max-streams must be a whole number above 0 and at most 4096, or auto"),
+        ({"max_streams": "-3"}, "--max-streams must be a whole number above 0 and at most 4096, or auto"),
+        ({"max_context": "1000000000"}, "--max-context must be a whole number above 0 and at most 1048576"),
+        ({"kv_positions": "none"}, "--kv-positions must be a whole number above 0 and at most 1073741824, or auto"),
         (
             {"kv_positions": "64"},
             "--kv-positions must be 4096 or more, so that one utterance of max_context fits; not 64",
@@ -181,6 +182,20 @@ def test_no_value_of_any_setting_is_more_than_a_line(name: str, value: str) -> N
 def test_an_empty_text_takes_an_optional_setting_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VIVAVOCE_VOICES_DIR", "/somewhere")
     assert load_settings({"voices_dir": ""})[0].voices_dir is None
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("garbage", "VIVAVOCE_CARD has an unknown field 'garbage'; it knows "),
+        ("capability=x", "VIVAVOCE_CARD: capability must be like 8.6, not 'x'"),
+    ],
+)
+def test_a_wrong_card_is_told_before_the_model_loads(value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIVAVOCE_CARD", value)
+    with pytest.raises(SettingError) as refused:
+        load_settings({})
+    assert str(refused.value).startswith(said)
 
 
 @pytest.mark.parametrize("variable", ["VIVAVOCE_MAX_STREMS", "VIVAVOCE_max_streams"])

@@ -6,7 +6,6 @@ another number of multiprocessors gets another number of programs.
 
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +13,10 @@ import torch
 import triton
 from triton.compiler import compiler
 
+from vivavoce_engine.config import CARD_VARIABLE, card_fields
+
 log = logging.getLogger(__name__)
 
-VARIABLE = "VIVAVOCE_CARD"
-"""Environment variable that overrides fields of the card, to prove on one card what another would do:
-`VIVAVOCE_CARD="capability=8.6 shared_bytes=101376 multiprocessors=82"`."""
 RESERVE_BYTES = 2048
 """Shared memory that tiles leave free. A kernel needs it for barriers and for sums across warps."""
 HOPPER = (9, 0)
@@ -50,11 +48,11 @@ class Card:
             ValueError: VIVAVOCE_CARD has an unknown field or a value that cannot be read.
         """
         card = _of_cuda(device) if device.type == "cuda" else H200
-        if changes := overrides(os.environ.get(VARIABLE, "")):
+        if changes := overrides(os.environ.get(CARD_VARIABLE, "")):
             card = replace(card, name=f"{card.name}, overridden", **changes)
             if "shared_bytes" in changes:
                 _limit_shared_bytes(card.shared_bytes)
-            log.warning("%s overrides the card: %s", VARIABLE, card)
+            log.warning("%s overrides the card: %s", CARD_VARIABLE, card)
         return card if device.type == "cuda" else replace(card, dependent_launch=False)
 
     def held(self, stages: int) -> int:
@@ -97,43 +95,13 @@ def has_dependent_launch(capability: tuple[int, int]) -> bool:
     return capability >= HOPPER and torch.version.hip is None
 
 
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise ValueError(text)
-    return count
-
-
-def _capability(text: str) -> tuple[int, int]:
-    major, minor = text.split(".")
-    return int(major), int(minor)
-
-
-READERS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "capability": (_capability, "8.6"),
-    "shared_bytes": (_count, "101376"),
-    "multiprocessors": (_count, "82"),
-    "dependent_launch": (lambda text: {"0": False, "1": True}[text], "0 or 1"),
-}
-"""Field that may be overridden → its reader, and an example."""
-
-
 def overrides(text: str) -> dict[str, Any]:
     """Reads fields of a card from words `name=value`. A capability brings its dependent launch along.
 
     Raises:
         ValueError: names the field that is unknown or cannot be read.
     """
-    changes: dict[str, Any] = {}
-    for word in text.split():
-        name, _, value = word.partition("=")
-        if name not in READERS:
-            raise ValueError(f"{VARIABLE} has an unknown field {name!r}; it knows {', '.join(READERS)}")
-        read, example = READERS[name]
-        try:
-            changes[name] = read(value)
-        except (ValueError, KeyError):
-            raise ValueError(f"{VARIABLE}: {name} must be like {example}, not {value!r}") from None
+    changes = card_fields(text)
     if "capability" in changes:
         changes.setdefault("dependent_launch", has_dependent_launch(changes["capability"]))
     return changes
@@ -145,5 +113,5 @@ def _limit_shared_bytes(limit: int) -> None:
     The function that is replaced is a private part of Triton 3.6.0 and 3.7.1.
     """
     if not hasattr(compiler, "max_shared_mem"):
-        raise ValueError(f"{VARIABLE} cannot limit shared_bytes with Triton {triton.__version__}")
+        raise ValueError(f"{CARD_VARIABLE} cannot limit shared_bytes with Triton {triton.__version__}")
     compiler.max_shared_mem = lambda _: limit
