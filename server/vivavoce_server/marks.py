@@ -13,7 +13,7 @@ from urllib.parse import quote
 from vivavoce_server.config import MarkChoice
 from vivavoce_server.containers import UNKNOWN_SIZE, Encoder, FfmpegEncoder
 from vivavoce_server.effects import Samples
-from vivavoce_server.watermarks import Watermarker, load_watermarker
+from vivavoce_server.watermarks import Watermarker, missing
 
 SYNTHETIC_HEADER = "X-Synthetic-Audio"
 SYNTHETIC_ABOUT = (
@@ -112,6 +112,19 @@ def open_marker(choice: MarkChoice) -> Marker | None:
     if choice == "off":
         return None
     return Marker(_software(), load_watermarker() if choice == "on" else None)
+
+
+def load_watermarker() -> Watermarker:
+    """The watermark of this server. It is loaded once.
+
+    Raises:
+        NoWatermarker: its package is missing, or not the expected one.
+    """
+    try:
+        from vivavoce_server.perth import load_perth
+    except ImportError as error:
+        raise missing(error.name or str(error)) from None
+    return load_perth()
 
 
 def header_of(facts: Mapping[str, str]) -> str:
