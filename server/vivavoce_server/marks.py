@@ -176,8 +176,7 @@ class MarkedFile:
 def _into_wav(chunks: bytes, head: bytes) -> bytes:
     """A WAV file's head with more chunks between `fmt ` and `data`. Behind `data`, a stream could have none."""
     (riff_bytes,) = struct.unpack_from("<I", head, 4)
-    if riff_bytes != UNKNOWN_SIZE:
-        riff_bytes += len(chunks)
+    riff_bytes = min(riff_bytes + len(chunks), UNKNOWN_SIZE)
     return head[:4] + struct.pack("<I", riff_bytes) + head[8:FMT_END] + chunks + head[FMT_END:]
 
 

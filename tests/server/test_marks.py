@@ -3,8 +3,10 @@
 import base64
 import io
 import json
+import re
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import av
@@ -163,6 +165,24 @@ def test_the_header_is_ascii_whatever_the_names_are() -> None:
     assert header == (
         f'digital-source-type="{SOURCE_TYPE}", software="Vivavoce 1", model="a%22b%5Cc", voice="Zo%C3%AB  "'
     )
+
+
+def test_the_page_names_the_place_of_every_format() -> None:
+    page = (Path(__file__).parents[2] / "docs/marked_audio.md").read_text(encoding="utf-8")
+    table = page.partition("| format | place |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", table, re.MULTILINE)
+    names = {name.removesuffix(" (Ogg)"): place for row, place in rows for name in row.split(", ")}
+    assert set(FORMATS) == {name for name in names if not name.startswith("-")}
+    assert {name for name, place in names.items() if place.startswith("no place")} == set(FORMATS) - set(MARKED)
+    assert SOURCE_TYPE in page
+
+
+def test_a_file_at_the_end_of_the_sizes_still_has_a_header() -> None:
+    chunks = MARK.wav_chunks()
+    encoder = AudioOptions("wav", mark=MARK).new_encoder(RATE)
+    head = encoder.head()
+    assert encoder.complete(2**32 + 40)[4:8] == b"\xff" * 4
+    assert len(encoder.complete(2**32 + 40)) == len(head) == WAV_HEADER_BYTES + len(chunks)
 
 
 def test_marking_is_a_choice() -> None:
