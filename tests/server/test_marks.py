@@ -40,7 +40,7 @@ SOFTWARE = MARKER.software
 
 
 def tone(seconds: float = 0.7) -> Samples:
-    return (0.4 * np.sin(np.arange(int(RATE * seconds)) * 0.1)).astype(np.float32)
+    return np.asarray(0.4 * np.sin(np.arange(int(RATE * seconds)) * 0.1), np.float32)
 
 
 def written(name: FormatName, mark: AudioMark | None, whole: bool) -> bytes:
@@ -67,8 +67,8 @@ def facts_by_mutagen(name: FormatName, content: bytes) -> dict[str, str]:
     """The facts that mutagen finds in a file."""
     file = io.BytesIO(content)
     if name in ("mp3", "aac"):
-        tag = ID3(file)
-        return {frame.desc: str(frame.text[0]) for frame in tag.getall("TXXX")}
+        tag = ID3(file)  # type: ignore[no-untyped-call]
+        return {frame.desc: str(frame.text[0]) for frame in tag.getall("TXXX")}  # type: ignore[no-untyped-call]
     found = mutagen.File(file)
     return {fact: found.tags[fact][0] for fact in MARK.facts()}
 
@@ -273,8 +273,8 @@ async def test_live_speech_of_elevenlabs_has_one_mark(marking: LiveServer) -> No
         for message in ({"text": " "}, {"text": "One. ", "flush": True}, {"text": "Two. "}, {"text": ""}):
             await connection.send(json.dumps(message))
         content = b""
-        async for message in connection:
-            answer = json.loads(message)
+        async for received in connection:
+            answer = json.loads(received)
             content += base64.b64decode(answer.get("audio") or "")
     assert content.startswith(b"ID3")
     assert content.count(b"ID3") == 1

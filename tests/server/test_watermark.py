@@ -12,6 +12,7 @@ import pytest
 from vivavoce_engine import SynthesisFailed
 from vivavoce_server import ServerConfig, perth
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
+from vivavoce_server.config import MarkChoice
 from vivavoce_server.effects import Samples
 from vivavoce_server.formats import FormatName
 from vivavoce_server.marks import AudioMark, open_marker
@@ -143,8 +144,9 @@ def test_files_without_audio_are_refused(content: bytes, tmp_path: Path) -> None
 def test_a_server_marks_the_samples_of_raw_formats_too() -> None:
     asked = {"input": "Marked.", "voice": "heart", "seed": 1, "response_format": "pcm"}
     answers = {}
-    for choice in ("metadata", "on"):
-        with live_server(config=ServerConfig(mark_audio=choice)) as running:  # type: ignore[arg-type]
+    choices: tuple[MarkChoice, ...] = ("metadata", "on")
+    for choice in choices:
+        with live_server(config=ServerConfig(mark_audio=choice)) as running:
             for stream in (True, False):
                 response = httpx.post(running.url + "/v1/audio/speech", json={**asked, "stream": stream})
                 answers[choice, stream] = response.content
