@@ -13,7 +13,7 @@ from urllib.parse import quote
 from vivavoce_server.config import MarkChoice
 from vivavoce_server.containers import UNKNOWN_SIZE, Encoder, FfmpegEncoder
 from vivavoce_server.effects import Samples
-from vivavoce_server.watermarks import Watermarker, load_watermarker
+from vivavoce_server.watermarks import Watermarker, missing
 
 SYNTHETIC_HEADER = "X-Synthetic-Audio"
 SYNTHETIC_ABOUT = (
@@ -114,6 +114,19 @@ def open_marker(choice: MarkChoice) -> Marker | None:
     return Marker(_software(), load_watermarker() if choice == "on" else None)
 
 
+def load_watermarker() -> Watermarker:
+    """The watermark of this server. It is loaded once.
+
+    Raises:
+        NoWatermarker: its package is missing, or not the expected one.
+    """
+    try:
+        from vivavoce_server.perth import load_perth
+    except ImportError as error:
+        raise missing(error.name or str(error)) from None
+    return load_perth()
+
+
 def header_of(facts: Mapping[str, str]) -> str:
     """Facts as a dictionary of RFC 9651, in ASCII."""
     safe = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) not in '%"\\')
@@ -163,8 +176,7 @@ class MarkedFile:
 def _into_wav(chunks: bytes, head: bytes) -> bytes:
     """A WAV file's head with more chunks between `fmt ` and `data`. Behind `data`, a stream could have none."""
     (riff_bytes,) = struct.unpack_from("<I", head, 4)
-    if riff_bytes != UNKNOWN_SIZE:
-        riff_bytes += len(chunks)
+    riff_bytes = min(riff_bytes + len(chunks), UNKNOWN_SIZE)
     return head[:4] + struct.pack("<I", riff_bytes) + head[8:FMT_END] + chunks + head[FMT_END:]
 
 

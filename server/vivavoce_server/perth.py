@@ -205,7 +205,10 @@ class Network:
 
     def __init__(self, layers: Layers) -> None:
         self._layers = layers
-        self._before = [np.zeros((taps - 1, len(matrix) // taps), np.float32) for matrix, _, taps in layers]
+        self._before: list[Array] = [
+            np.zeros((taps - 1, len(matrix) // taps), np.float32) for matrix, _, taps in layers
+        ]
+        """The last frames before, for each convolution."""
 
     def __call__(self, frames: Array) -> Array:
         """The outputs for the next frames [frames, channels]."""
@@ -219,8 +222,8 @@ class Network:
 def _whole(layers: Layers, frames: Array) -> Array:
     """The outputs of a stack of convolutions for all frames [frames, channels], with silence around them."""
     for number, layer in enumerate(layers):
-        around = layer[2] // 2
-        frames = _convolved(layer, np.pad(frames, ((around, around), (0, 0))), is_last=number == len(layers) - 1)
+        silence = np.zeros((layer[2] // 2, frames.shape[1]), np.float32)
+        frames = _convolved(layer, np.concatenate([silence, frames, silence]), is_last=number == len(layers) - 1)
     return frames
 
 

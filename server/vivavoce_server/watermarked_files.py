@@ -4,7 +4,7 @@ import av
 import numpy as np
 
 from vivavoce_server.effects import Samples
-from vivavoce_server.watermarks import load_watermarker
+from vivavoce_server.marks import load_watermarker
 
 SAMPLE_RATE = 16000
 SEGMENT_S = 10.0

@@ -28,19 +28,6 @@ class NoWatermarker(ValueError):
     """The package of the watermark is missing or not the expected one. The message says how to install it."""
 
 
-def load_watermarker() -> Watermarker:
-    """The watermark of this server. It is loaded once.
-
-    Raises:
-        NoWatermarker: its package is missing, or not the expected one.
-    """
-    try:
-        from vivavoce_server.perth import load_perth
-    except ImportError as error:
-        raise missing(error.name or str(error)) from None
-    return load_perth()
-
-
 def missing(package: str) -> NoWatermarker:
     """The error of a package that is not installed."""
     return NoWatermarker(f"the watermark needs the package {package}: {INSTALL}")

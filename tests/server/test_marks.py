@@ -3,8 +3,10 @@
 import base64
 import io
 import json
+import re
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import av
@@ -38,7 +40,7 @@ SOFTWARE = MARKER.software
 
 
 def tone(seconds: float = 0.7) -> Samples:
-    return (0.4 * np.sin(np.arange(int(RATE * seconds)) * 0.1)).astype(np.float32)
+    return np.asarray(0.4 * np.sin(np.arange(int(RATE * seconds)) * 0.1), np.float32)
 
 
 def written(name: FormatName, mark: AudioMark | None, whole: bool) -> bytes:
@@ -65,8 +67,8 @@ def facts_by_mutagen(name: FormatName, content: bytes) -> dict[str, str]:
     """The facts that mutagen finds in a file."""
     file = io.BytesIO(content)
     if name in ("mp3", "aac"):
-        tag = ID3(file)
-        return {frame.desc: str(frame.text[0]) for frame in tag.getall("TXXX")}
+        tag = ID3(file)  # type: ignore[no-untyped-call]
+        return {frame.desc: str(frame.text[0]) for frame in tag.getall("TXXX")}  # type: ignore[no-untyped-call]
     found = mutagen.File(file)
     return {fact: found.tags[fact][0] for fact in MARK.facts()}
 
@@ -165,6 +167,24 @@ def test_the_header_is_ascii_whatever_the_names_are() -> None:
     )
 
 
+def test_the_page_names_the_place_of_every_format() -> None:
+    page = (Path(__file__).parents[2] / "docs/marked_audio.md").read_text(encoding="utf-8")
+    table = page.partition("| format | place |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (.+?) \| (.+) \|$", table, re.MULTILINE)
+    names = {name.removesuffix(" (Ogg)"): place for row, place in rows for name in row.split(", ")}
+    assert set(FORMATS) == {name for name in names if not name.startswith("-")}
+    assert {name for name, place in names.items() if place.startswith("no place")} == set(FORMATS) - set(MARKED)
+    assert SOURCE_TYPE in page
+
+
+def test_a_file_at_the_end_of_the_sizes_still_has_a_header() -> None:
+    chunks = MARK.wav_chunks()
+    encoder = AudioOptions("wav", mark=MARK).new_encoder(RATE)
+    head = encoder.head()
+    assert encoder.complete(2**32 + 40)[4:8] == b"\xff" * 4
+    assert len(encoder.complete(2**32 + 40)) == len(head) == WAV_HEADER_BYTES + len(chunks)
+
+
 def test_marking_is_a_choice() -> None:
     assert load_settings({})[0].mark_audio == "off"
     assert open_marker("off") is None
@@ -253,8 +273,8 @@ async def test_live_speech_of_elevenlabs_has_one_mark(marking: LiveServer) -> No
         for message in ({"text": " "}, {"text": "One. ", "flush": True}, {"text": "Two. "}, {"text": ""}):
             await connection.send(json.dumps(message))
         content = b""
-        async for message in connection:
-            answer = json.loads(message)
+        async for received in connection:
+            answer = json.loads(received)
             content += base64.b64decode(answer.get("audio") or "")
     assert content.startswith(b"ID3")
     assert content.count(b"ID3") == 1

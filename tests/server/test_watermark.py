@@ -6,17 +6,21 @@ import zipfile
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from vivavoce_engine import SynthesisFailed
-from vivavoce_server import perth
+from vivavoce_server import ServerConfig, perth
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
+from vivavoce_server.config import MarkChoice
 from vivavoce_server.effects import Samples
 from vivavoce_server.formats import FormatName
 from vivavoce_server.marks import AudioMark, open_marker
 from vivavoce_server.perth import BLOCK_FRAMES, HOP_MS, WINDOW_MS, load_perth
 from vivavoce_server.watermarked_files import find
 from vivavoce_server.watermarks import NoWatermarker
+
+from tests.support.live_server import live_server
 
 RATE = 24000
 FOUND = 0.9
@@ -135,6 +139,20 @@ def test_files_without_audio_are_refused(content: bytes, tmp_path: Path) -> None
     file.write_bytes(content)
     with pytest.raises(ValueError, match="no audio that can be decoded"):
         find(str(file))
+
+
+def test_a_server_marks_the_samples_of_raw_formats_too() -> None:
+    asked = {"input": "Marked.", "voice": "heart", "seed": 1, "response_format": "pcm"}
+    answers = {}
+    choices: tuple[MarkChoice, ...] = ("metadata", "on")
+    for choice in choices:
+        with live_server(config=ServerConfig(mark_audio=choice)) as running:
+            for stream in (True, False):
+                response = httpx.post(running.url + "/v1/audio/speech", json={**asked, "stream": stream})
+                answers[choice, stream] = response.content
+    assert answers["on", True] == answers["on", False]
+    assert len(answers["on", True]) == len(answers["metadata", True]) > 0
+    assert answers["on", True] != answers["metadata", True]
 
 
 # ---- what is missing
