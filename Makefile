@@ -102,8 +102,10 @@ attack: $(VENV)/.dev
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-# The conformance suite against a server of its own on the shipped voice: all musts and shoulds have to hold.
+# The conformance suite: one planted fault a check, then a server of its own on the shipped voice, where all musts and shoulds
+# have to hold.
 conformance: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist load tests/conformance/planted
 	$(BIN)/python -m tests.conformance
 
 FUZZ_INPUTS ?= 100000
