@@ -107,20 +107,7 @@ def create_app(
     app.state.service = Service(engines, config)
     app.state.tracing = open_tracing(config)
     app.state.keyring = load_keyring(config) if keyring is None else keyring
-    key = [Depends(BEARER)] if app.state.keyring.wanted else []
-    either_key = [*key, Depends(ELEVENLABS_KEY)] if key else []
-    for router in OPENAI:
-        app.include_router(router, dependencies=key, responses=errors.ANY_ROUTE)
-    for router in ELEVENLABS:
-        app.include_router(router, dependencies=either_key, responses=errors.ANY_ROUTE)
-    for router in SOCKETS:
-        app.include_router(router)
-    app.include_router(playground.router)
-    app.include_router(reference_pages.router)
-    app.include_router(asyncapi.router)
-    app.include_router(health.metrics_router, dependencies=key)
-    app.include_router(health.router)
-    app.state.paths = paths_of((*OPENAI, *ELEVENLABS, health.metrics_router, health.router))
+    _include_routers(app)
     refuse_unknown_paths(app, SOCKETS)
     errors.install(app)
     # The middleware added last is the outermost. Responses of the inner ones therefore have a request id too.
@@ -140,6 +127,24 @@ def create_app(
     app.add_middleware(RequestContextMiddleware, tracer=app.state.tracing.tracer)
     _build_routes(app)
     return app
+
+
+def _include_routers(app: FastAPI) -> None:
+    """Adds all routes. Those of the API need a key if there are keys, and the OpenAPI document says so."""
+    key = [Depends(BEARER)] if app.state.keyring.wanted else []
+    either_key = [*key, Depends(ELEVENLABS_KEY)] if key else []
+    for router in OPENAI:
+        app.include_router(router, dependencies=key, responses=errors.ANY_ROUTE)
+    for router in ELEVENLABS:
+        app.include_router(router, dependencies=either_key, responses=errors.ANY_ROUTE)
+    for router in SOCKETS:
+        app.include_router(router)
+    app.include_router(playground.router)
+    app.include_router(reference_pages.router)
+    app.include_router(asyncapi.router)
+    app.include_router(health.metrics_router, dependencies=key)
+    app.include_router(health.router)
+    app.state.paths = paths_of((*OPENAI, *ELEVENLABS, health.metrics_router, health.router))
 
 
 @asynccontextmanager

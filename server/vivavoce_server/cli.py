@@ -202,7 +202,8 @@ def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:
         print(f"vivavoce voices add me RECORDING.wav --consent 'This is my voice.' --url {url}", flush=True)
     print(
         f"curl {options} {url}/v1/audio/speech -H 'Content-Type: application/json' "
-        f"""-d '{{"input": "Hello, this is Vivavoce.", "voice": "{voice}", "response_format": "wav"}}' -o hello.wav""",
+        f"""-d '{{"input": "Hello, this is Vivavoce.", "voice": "{voice}", "response_format": "wav", """
+        """"stream": false}' -o hello.wav""",
         flush=True,
     )
     if config.address_file is not None:

@@ -7,9 +7,9 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import quote
 
+from vivavoce_server.build import VERSION
 from vivavoce_server.config import MarkChoice
 from vivavoce_server.containers import UNKNOWN_SIZE, Encoder, FfmpegEncoder
 from vivavoce_server.effects import Samples
@@ -111,7 +111,7 @@ def open_marker(choice: MarkChoice) -> Marker | None:
     """
     if choice == "off":
         return None
-    return Marker(_software(), load_watermarker() if choice == "on" else None)
+    return Marker(f"Vivavoce {VERSION}", load_watermarker() if choice == "on" else None)
 
 
 def load_watermarker() -> Watermarker:
@@ -178,14 +178,6 @@ def _into_wav(chunks: bytes, head: bytes) -> bytes:
     (riff_bytes,) = struct.unpack_from("<I", head, 4)
     riff_bytes = min(riff_bytes + len(chunks), UNKNOWN_SIZE)
     return head[:4] + struct.pack("<I", riff_bytes) + head[8:FMT_END] + chunks + head[FMT_END:]
-
-
-def _software() -> str:
-    """The name and the version of this software."""
-    try:
-        return f"Vivavoce {version('vivavoce-speech')}"
-    except PackageNotFoundError:  # the source runs without being installed
-        return "Vivavoce"
 
 
 def _printable(text: str) -> str:

@@ -44,7 +44,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "text and audio": (
         "normalize",
         "strict_text",
+        "strict",
+        "default_seed",
         "leading_silence",
+        "mark_audio",
     ),
     "voices": (
         "voices_dir",
@@ -76,10 +79,15 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "max_unread_s",
         "max_step_s",
     ),
+    "phrase cache": (
+        "cache_dir",
+        "cache_size_mb",
+    ),
     "settings and logs": (
         "config",
         "log_level",
         "log_format",
+        "otlp_endpoint",
     ),
 }
 """Title → settings, in the order of the help. tests/server/test_settings.py asks for every setting once."""
