@@ -11,7 +11,7 @@ import threading
 import wave
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,6 +22,7 @@ from vivavoce_engine import EngineConfig, VoiceStore, load_engine
 from vivavoce_voice import CHECKPOINT
 
 from tests.support.cloning import base_engine
+from tests.support.http_servers import http_server
 from tests.support.live_server import LiveServer, live_server
 from tests.support.recordings import voice_like, wav
 from tests.support.speaking import assert_other_samples, assert_same_samples
@@ -148,15 +149,8 @@ class _ChatModel(BaseHTTPRequestHandler):
 @contextmanager
 def chat_model(handler: type[_ChatModel] = _ChatModel) -> Iterator[str]:
     """The base URL of a server that answers every question alike."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        server.shutdown()
-        thread.join(HUNG_S)
-        server.server_close()
+    with http_server(handler) as url:
+        yield f"{url}/v1"
 
 
 def test_live_text_of_a_chat_model(server: LiveServer, tmp_path: Path) -> None:

@@ -4,15 +4,15 @@ import json
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
+from tests.support.http_servers import http_server
 from tests.support.programs import needs
 from tests.support.snippets import ROOT, site_pages
 from tests.web.test_playground import run_steps
@@ -34,15 +34,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """Serves the files of a folder. Yields the address."""
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(partial(SimpleHTTPRequestHandler, directory=str(folder))) as url:
+        yield url
 
 
 def page_of(site: Path, source: str) -> str:

@@ -2,13 +2,13 @@
 
 import json
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from tests.support.http_servers import http_server
 from tests.support.programs import path_of
 
 DRIVER = Path(__file__).parents[1] / "web" / "files.mjs"
@@ -37,15 +37,8 @@ def served(files: Mapping[str, tuple[str, bytes]]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server(Handler) as url:
+        yield f"{url}/"
 
 
 def read_by_chromium(files: Mapping[str, tuple[str, bytes]]) -> dict[str, dict[str, Any]]:
