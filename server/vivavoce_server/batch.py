@@ -14,7 +14,7 @@ from vivavoce_server.access import Caller, CallerDep
 from vivavoce_server.config import MAX_BATCH_ITEMS
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid
-from vivavoce_server.http import ERROR_RESPONSES, ServiceDep
+from vivavoce_server.http import COMMON_HEADERS, ERROR_RESPONSES, ServiceDep
 from vivavoce_server.jobs import SpeechJob, prepare
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.request_lines import current_line
@@ -249,7 +249,7 @@ class BatchResponse(SpokenResponse):
     summary="Speak several texts",
     status_code=200,
     response_class=BatchResponse,
-    responses={200: {"model": BatchResults}, **ERROR_RESPONSES},
+    responses={200: {"model": BatchResults, "headers": COMMON_HEADERS}, **ERROR_RESPONSES},
 )
 async def speak_batch(
     body: BatchRequest, service: ServiceDep, caller: CallerDep, max_wait_s: MaxWaitDep

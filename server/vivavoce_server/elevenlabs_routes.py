@@ -24,7 +24,15 @@ from vivavoce_server.elevenlabs_options import (
 from vivavoce_server.errors import ApiError, responses
 from vivavoce_server.formats import FORMATS
 from vivavoce_server.framing import AudioFraming, Framing, TimestampsFraming
-from vivavoce_server.http import ERROR_RESPONSES, SPEECH_HEADERS, Responses, ServiceDep
+from vivavoce_server.http import (
+    ERROR_RESPONSES,
+    FILE_HEADERS,
+    IF_NONE_MATCH,
+    NOT_MODIFIED,
+    SPEECH_HEADERS,
+    Responses,
+    ServiceDep,
+)
 from vivavoce_server.jobs import SpeechJob, prepare
 from vivavoce_server.schemas import MAX_NAME_CHARS, Name, Seed, SpeechRequest
 from vivavoce_server.service import Service
@@ -47,13 +55,15 @@ MAX_IGNORED = 32
 """Most ignored fields that the header names."""
 
 
-def _responses(*media_types: str) -> Responses:
+def _responses(headers: Mapping[str, Any], *media_types: str) -> Responses:
     content: dict[str, Any] = {media_type: {} for media_type in media_types}
-    return {200: {"description": "The speech", "headers": SPEECH_HEADERS, "content": content}, **ERROR_RESPONSES}
+    return {200: {"description": "The speech", "headers": headers, "content": content}, **ERROR_RESPONSES}
 
 
-AUDIO_RESPONSES = _responses(*dict.fromkeys(audio.media_type for audio in FORMATS.values()))
-TIMESTAMPS_RESPONSES = _responses(TimestampsFraming.media_type)
+MEDIA_TYPES = tuple(dict.fromkeys(audio.media_type for audio in FORMATS.values()))
+AUDIO_RESPONSES = {**_responses(FILE_HEADERS, *MEDIA_TYPES), **NOT_MODIFIED}
+TIMESTAMPS_RESPONSES = {**_responses(FILE_HEADERS, TimestampsFraming.media_type), **NOT_MODIFIED}
+LINES_RESPONSES = _responses(SPEECH_HEADERS, TimestampsFraming.media_type)
 
 
 # ---- speech ---------------------------------------------------------------------------------------------------
@@ -162,6 +172,7 @@ SpokenDep = Annotated[Spoken, Depends()]
     status_code=200,
     response_class=SpeechResponse,
     responses=AUDIO_RESPONSES,
+    openapi_extra=IF_NONE_MATCH,
 )
 async def convert(spoken: SpokenDep) -> SpeechResponse:
     """Speaks `text` and sends the whole file. The query's `output_format` is mp3_44100_128 unless given."""
@@ -174,6 +185,7 @@ async def convert(spoken: SpokenDep) -> SpeechResponse:
     status_code=200,
     response_class=SpeechResponse,
     responses=AUDIO_RESPONSES,
+    openapi_extra=IF_NONE_MATCH,
 )
 async def stream(spoken: SpokenDep) -> SpeechResponse:
     """Speaks `text` and sends the file while it is made."""
@@ -186,6 +198,7 @@ async def stream(spoken: SpokenDep) -> SpeechResponse:
     status_code=200,
     response_class=SpeechResponse,
     responses=TIMESTAMPS_RESPONSES,
+    openapi_extra=IF_NONE_MATCH,
 )
 async def convert_with_timestamps(spoken: SpokenDep) -> SpeechResponse:
     """Speaks `text` and sends the file as one JSON object. The times in it are null, because they are not known yet."""
@@ -197,7 +210,7 @@ async def convert_with_timestamps(spoken: SpokenDep) -> SpeechResponse:
     summary="Speak a text as a stream of objects",
     status_code=200,
     response_class=SpeechResponse,
-    responses=TIMESTAMPS_RESPONSES,
+    responses=LINES_RESPONSES,
 )
 async def stream_with_timestamps(spoken: SpokenDep) -> SpeechResponse:
     """Speaks `text` and sends the file while it is made, a JSON object a line. The times in it are null."""

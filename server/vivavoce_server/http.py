@@ -1,5 +1,6 @@
 """OpenAI's routes for speech and models."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Request, Response
@@ -21,7 +22,7 @@ from vivavoce_server.reading import WARNINGS_ABOUT, WARNINGS_HEADER, plan_text
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service, get_service
 from vivavoce_server.spoken_text import SpokenText, spoken_text
-from vivavoce_server.streaming import SpeechResponse, SpeechRoute
+from vivavoce_server.streaming import CACHE_ABOUT, CACHE_HEADER, TAG_ABOUT, SpeechResponse, SpeechRoute
 
 router = APIRouter(prefix="/v1", tags=["Models"])
 speech_router = APIRouter(prefix="/v1", route_class=SpeechRoute, tags=["Speech"])
@@ -40,25 +41,60 @@ ERROR_RESPONSES: Responses = {
     ),
 }
 MODEL_NOT_FOUND = errors.responses(_404="There is no such model")
-SPEECH_HEADERS = {
-    name: {"description": about, "schema": {"type": "string"}}
-    for name, about in {
-        WARNINGS_HEADER: WARNINGS_ABOUT,
-        IGNORED_HEADER: IGNORED_ABOUT,
+
+
+def _fields(about: Mapping[str, str]) -> dict[str, Any]:
+    """Header fields with their meanings, for the OpenAPI document."""
+    return {name: {"description": text, "schema": {"type": "string"}} for name, text in about.items()}
+
+
+COMMON_HEADERS = _fields(
+    {
         SYNTHETIC_HEADER: SYNTHETIC_ABOUT,
         REQUEST_ID_HEADER: "Name of the request in the log; the client's own, if it sent one",
-        "X-Usage-Input-Tokens": "Tokens of the text, on an answer that is not streamed",
-        "X-Usage-Output-Tokens": "Codec frames that were made, on an answer that is not streamed",
-        "X-Finish-Reason": "`length` if max_new_tokens ended the speech, on an answer that is not streamed",
-    }.items()
+    }
+)
+"""Header fields of every answer with speech."""
+READ_HEADERS = {**COMMON_HEADERS, **_fields({WARNINGS_HEADER: WARNINGS_ABOUT, IGNORED_HEADER: IGNORED_ABOUT})}
+"""Header fields of an answer for one text, which are known before it is spoken."""
+SPEECH_HEADERS = {
+    **READ_HEADERS,
+    **_fields(
+        {
+            CACHE_HEADER: CACHE_ABOUT,
+            "X-Usage-Input-Tokens": "Tokens of the text, on an answer that is not streamed",
+            "X-Usage-Output-Tokens": "Codec frames that were made, on an answer that is not streamed",
+            "X-Finish-Reason": "`length` if max_new_tokens ended the speech, on an answer that is not streamed",
+        }
+    ),
 }
+TAG_HEADERS = _fields({"ETag": TAG_ABOUT})
+FILE_HEADERS = {**SPEECH_HEADERS, **TAG_HEADERS}
+NOT_MODIFIED: Responses = {
+    304: {
+        "description": "`If-None-Match` has the file's entity tag: the client has this file",
+        "headers": {**READ_HEADERS, **TAG_HEADERS},
+    }
+}
+IF_NONE_MATCH: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "If-None-Match",
+            "in": "header",
+            "description": "Entity tags of files that the client has; if the answer's is among them, it is a 304",
+            "schema": {"type": "string", "examples": ['"46123a68"']},
+        }
+    ]
+}
+"""The header that an answer with an entity tag follows, which SpeechResponse reads."""
 SPEECH_RESPONSES: Responses = {
     200: {
         "description": "The audio, or the text that would be said",
-        "headers": SPEECH_HEADERS,
+        "headers": FILE_HEADERS,
         "content": {media_type: {} for media_type in SPEECH_TYPES},
         "model": SpokenText,
     },
+    **NOT_MODIFIED,
     **ERROR_RESPONSES,
 }
 
@@ -142,6 +178,7 @@ class AudioModelList(BaseModel):
     status_code=200,
     response_class=SpeechResponse,
     responses=SPEECH_RESPONSES,
+    openapi_extra=IF_NONE_MATCH,
 )
 async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max_wait_s: MaxWaitDep) -> Response:
     """Speaks `input`. The audio is sent while it is made, unless `stream` is false.

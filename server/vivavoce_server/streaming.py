@@ -33,7 +33,8 @@ STREAM_HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 CACHE_CONTROL = "private, no-cache, no-transform"
 """For a file with an entity tag: its client may keep it, and asks before it plays it again; no proxy changes it."""
 CACHE_HEADER = "X-Vivavoce-Cache"
-"""Header with the source of the speech, while phrases are cached: hit, miss or bypass."""
+CACHE_ABOUT = "While phrases are cached: the source of the speech, `hit`, `miss`, or `bypass` if it is never kept"
+TAG_ABOUT = "While phrases are cached: the entity tag of a file that may be kept; events and lines have none"
 ENTITY_TAG = re.compile(r'"[^"]*"')
 """The opaque part of each tag in If-None-Match, also of a weak one. * is no tag."""
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from vivavoce_client import verify
 from vivavoce_client.__main__ import main
-from vivavoce_client.file_tags import MAX_METADATA_BYTES, FileTags, Unreadable, read_tags
+from vivavoce_client.file_tags import MAX_METADATA_BYTES, Unreadable, read_tags
 
 SOURCE = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
 SENTENCE = f"Made by software; digital_source_type={SOURCE}; software=Some 1; model=m; voice=v"
@@ -158,6 +158,35 @@ def test_a_file_cannot_write_to_the_terminal(tmp_path: Path, capsys: pytest.Capt
     assert "  voice: ?[31mred?second line?\n" in capsys.readouterr().out
 
 
+def test_a_file_name_cannot_write_to_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a\x1b[31m\udcff\u202e.flac"
+    assert main(["verify", str(file)]) == 2
+    assert capsys.readouterr().err == f"vivavoce: {tmp_path}/a?[31m??.flac: No such file or directory\n"
+    file.write_bytes(flac(FACTS))
+    assert main(["verify", str(file)]) == 0
+    assert capsys.readouterr().out.startswith(f"{tmp_path}/a?[31m??.flac (flac): synthetic audio\n")
+    assert main(["verify", "--json", str(file)]) == 0
+    answer = capsys.readouterr().out
+    assert answer.isascii()
+    assert json.loads(answer)["file"] == str(file)
+
+
+def test_an_empty_field_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    for content in (
+        id3({"voice": ""}, 4),
+        flac({"voice": "", "software": ""}),
+        opus({"model": ""}),
+        b"ID3\4\0\0" + bytes(4),
+    ):
+        file.write_bytes(content)
+        assert main(["verify", "--json", str(file)]) == 1
+        assert json.loads(capsys.readouterr().out)["facts"] == {}
+    file.write_bytes(flac({"voice": "", "comment": SENTENCE}))
+    assert main(["verify", "--json", str(file)]) == 0
+    assert json.loads(capsys.readouterr().out)["facts"] == FACTS
+
+
 class CountingFile(io.BytesIO):
     read_bytes = 0
 
@@ -178,7 +207,7 @@ def test_damaged_files_are_read_or_refused_at_a_bounded_cost(name: str, place: i
     except Unreadable:
         pass
     else:
-        assert isinstance(tags, FileTags)
+        assert all(verify.facts_of(tags).values())
     assert file.read_bytes <= 2 * MAX_METADATA_BYTES
 
 

@@ -1,12 +1,15 @@
 """The OpenAPI document matches the server, and explains every field."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import jsonschema_rs
 import pytest
 from pydantic import SecretStr
+from vivavoce_engine import Engine, EngineConfig
+from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_server import ServerConfig
 from vivavoce_server.app import TAGS
 
@@ -131,6 +134,49 @@ def test_speech_is_described(document: Document) -> None:
     assert body["required"] == ["input"]
     assert body["properties"]["response_format"]["default"] == "mp3"
     assert body["properties"]["return"]["anyOf"] == [{"enum": ["audio", "text"], "type": "string"}, {"type": "null"}]
+
+
+def own_headers(response: httpx.Response) -> set[str]:
+    return {name for name in response.headers if name.startswith("x-") and name != "x-accel-buffering"} | (
+        {"etag"} & response.headers.keys()
+    )
+
+
+def test_the_headers_of_speech_are_described(document: Document, tmp_path: Path) -> None:
+    config = ServerConfig(cache_dir=tmp_path, mark_audio="metadata")
+    openai = {"input": "Hello.", "voice": "heart", "seed": 1}
+    elevenlabs = {"text": "Hello.", "seed": 1, "previous_text": "And"}
+    requests: list[tuple[str, Document, int]] = [
+        (SPEECH, openai, 304),
+        (SPEECH, {**openai, "stream": False, "max_new_tokens": 1}, 304),
+        (SPEECH, {**openai, "stream_format": "sse"}, 200),
+        (f"{SPEECH}/batch", {"items": [openai]}, 200),
+        *(
+            (f"/v1/text-to-speech/{{voice_id}}{rest}", elevenlabs, status)
+            for rest, status in (
+                ("", 304),
+                ("/stream", 304),
+                ("/with-timestamps", 304),
+                ("/stream/with-timestamps", 200),
+            )
+        ),
+    ]
+    for path in {path for path, _, _ in requests}:
+        operation = document["paths"][path]["post"]
+        is_file = (path, 304) in {(path, status) for path, _, status in requests}
+        assert ("304" in operation["responses"]) == is_file, path
+        assert ("If-None-Match" in {each["name"] for each in operation["parameters"]}) == is_file, path
+    engine = Engine(FakeRunner(), EngineConfig(), fake_voices(), "fake")  # speech is kept of models with an identity
+    with live_server(engine, config) as server:
+        for path, body, status in requests:
+            url = server.url + path.format(voice_id="heart")
+            operation = document["paths"][path]["post"]
+            answer = httpx.post(url, json=body)
+            again = httpx.post(url, json=body, headers={"If-None-Match": answer.headers.get("etag", '""')})
+            assert again.status_code == status, path
+            for response in (answer, again):
+                described = {name.lower() for name in operation["responses"][str(response.status_code)]["headers"]}
+                assert own_headers(response) <= described, path
 
 
 def test_a_server_without_keys_asks_for_none(document: Document) -> None:

@@ -33,7 +33,7 @@ class FileTags:
     fields: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, value: str) -> None:
-        self.fields.setdefault(_shown(name).lower(), _shown(value))
+        self.fields.setdefault(shown(name).lower(), shown(value))
 
 
 class _Source:
@@ -231,6 +231,6 @@ def _syncsafe(size: bytes) -> int:
     return number
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """Text that a terminal can show: what controls it is replaced, and the length is bounded."""
     return "".join(sign if sign.isprintable() else "?" for sign in text[:MAX_VALUE_CHARS])

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
-from vivavoce_client.file_tags import FileTags, read_tags
+from vivavoce_client.file_tags import FileTags, read_tags, shown
 
 WATERMARK_GROUP = "vivavoce.watermark"
 """Group of entry points that find a watermark: functions from a file's path to a name and a confidence from 0 to 1."""
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         watermark = find_watermark(args.file) if args.watermark else None
     except (ValueError, NoFinder, OSError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        print(f"vivavoce: {args.file}: {reason}", file=sys.stderr)
+        print(f"vivavoce: {shown(args.file)}: {reason}", file=sys.stderr)
         return UNREADABLE
     is_marked = watermark is not None and watermark[1] >= FOUND_CONFIDENCE
     is_synthetic = facts.get("digital_source_type", "").rpartition("/")[2] in SYNTHETIC_SOURCES or is_marked
@@ -62,9 +62,11 @@ def run(args: argparse.Namespace) -> int:
         found = {"method": name, "confidence": round(confidence, 3), "found": is_marked}
     if args.json:
         answer = {"file": args.file, "format": tags.format, "synthetic": is_synthetic, "facts": facts}
-        print(json.dumps(answer | ({"watermark": found} if found else {}), ensure_ascii=False))
+        print(json.dumps(answer | ({"watermark": found} if found else {})))
     else:
-        print(f"{args.file} ({tags.format}): {'synthetic audio' if is_synthetic else 'no mark of synthetic audio'}")
+        print(
+            f"{shown(args.file)} ({tags.format}): {'synthetic audio' if is_synthetic else 'no mark of synthetic audio'}"
+        )
         for name, value in facts.items():
             print(f"  {name.replace('_', ' ')}: {value}")
         if found:
@@ -82,7 +84,8 @@ def facts_of(tags: FileTags) -> dict[str, str]:
             name, sign, value = part.partition("=")
             if sign:
                 listed.setdefault(name, value)
-    return {name: fields.get(name) or listed[name] for name in FACTS if name in fields or name in listed}
+    found = {name: fields.get(name) or listed.get(name) for name in FACTS}
+    return {name: value for name, value in found.items() if value}
 
 
 def find_watermark(path: str) -> tuple[str, float]:

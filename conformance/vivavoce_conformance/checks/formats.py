@@ -41,7 +41,7 @@ class Rules:
 RULES = {
     "mp3": Rules(("audio/mpeg", "audio/mp3"), (b"ID3", b"\xff"), 0.25, 0.9, "RFC 3003"),
     "opus": Rules(("audio/ogg", "audio/opus"), (b"OggS",), 0.25, 0.9, "RFC 7845"),
-    "aac": Rules(("audio/aac", "audio/aacp", "audio/x-aac"), (b"\xff",), 0.25, 0.9, "ISO/IEC 13818-7, ADTS"),
+    "aac": Rules(("audio/aac", "audio/aacp", "audio/x-aac"), (b"ID3", b"\xff"), 0.25, 0.9, "ISO/IEC 13818-7, ADTS"),
     "flac": Rules(("audio/flac", "audio/x-flac"), (b"fLaC",), 0.01, 0.99, "RFC 9639"),
     "wav": Rules(("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave"), (b"RIFF",), 0.01, 0.99, "RFC 2361"),
 }
