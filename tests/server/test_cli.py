@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -105,6 +106,17 @@ def test_a_taken_port_is_told_before_the_model_loads(flags: tuple[str, ...]) -> 
     assert ended.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in ended.stderr
     assert "loading" not in ended.stderr
+
+
+def test_a_bare_install_tells_in_one_line_what_the_module_needs() -> None:
+    lacking = (
+        "import runpy, sys; sys.modules['fastapi'] = None; runpy.run_module('vivavoce_server', run_name='__main__')"
+    )
+    ended = subprocess.run([sys.executable, "-c", lacking], capture_output=True, text=True, timeout=HUNG_S, check=False)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert "fastapi" in line
+    assert line.endswith("pip install 'vivavoce-speech[server]'")
 
 
 @pytest.mark.parametrize(
