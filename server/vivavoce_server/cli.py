@@ -75,7 +75,8 @@ def given_flags(args: argparse.Namespace) -> dict[str, object]:
 
 def run(args: argparse.Namespace) -> int:
     """Loads and warms up the models, serves until SIGTERM or SIGINT, then drains. Returns the exit status."""
-    sighup, interrupts = SighupHandler(), InterruptHandler()
+    interrupts = InterruptHandler()
+    sighup = SighupHandler(interrupts)
     raise_descriptor_limit()
     try:
         config, engine_config = load_settings(given_flags(args))

@@ -1,4 +1,4 @@
-"""SIGINT while the models load: it ends the start, whatever it meets."""
+"""Signals that end the start while the models load."""
 
 import signal
 from collections.abc import Iterator
@@ -16,23 +16,27 @@ class InterruptHandler:
 
     def __init__(self) -> None:
         self._is_held = False
-        self._came = False
+        self._reason: BaseException | None = None
         # A shell lets a job in its background ignore the signal.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._on_signal)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Runs its body without an interrupt. Raises the KeyboardInterrupt of any earlier signal at the end."""
+        """Runs its body without an interrupt. Raises the reason of any earlier interrupt at the end."""
         self._is_held = True
         try:
             yield
         finally:
             self._is_held = False
-        if self._came:
-            raise KeyboardInterrupt
+        if self._reason is not None:
+            raise self._reason
+
+    def interrupt(self, reason: BaseException) -> None:
+        """Raises the reason now, or at the end of `held`. Call it on the main thread, in a handler of a signal."""
+        self._reason = reason
+        if not self._is_held:
+            raise reason
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        self._came = True
-        if not self._is_held:
-            raise KeyboardInterrupt
+        self.interrupt(KeyboardInterrupt())

@@ -1,4 +1,4 @@
-"""SIGINT during the start: it is never lost, and never in the middle of starting a thread."""
+"""Signals that end the start: none is lost, and none ends it in the middle of starting a thread."""
 
 import argparse
 import signal
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from vivavoce_server import cli
+from vivavoce_server import cli, sighup
 from vivavoce_server.interrupts import InterruptHandler
 
 
@@ -36,6 +36,23 @@ def test_an_interrupt_waits_for_the_end_of_what_is_held() -> None:
     with pytest.raises(KeyboardInterrupt), interrupts.held():
         work()
     assert done == ["to its end"]
+
+
+def test_a_closed_terminal_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_open = [True, False]
+    monkeypatch.setattr(sighup, "has_terminal", lambda: is_open.pop(0))
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    done: list[str] = []
+
+    def work() -> None:
+        signal.raise_signal(signal.SIGHUP)
+        done.append("to its end")
+
+    interrupts = InterruptHandler()
+    sighup.SighupHandler(interrupts)
+    with pytest.raises(SystemExit) as left, interrupts.held():
+        work()
+    assert (left.value.code, done) == (sighup.STATUS, ["to its end"])
 
 
 class Dropping:
