@@ -132,7 +132,7 @@ def test_a_bare_install_tells_in_one_line_what_the_module_needs() -> None:
         (["--no-eager", "x"], {}, "--no-eager takes no value, not 'x'"),
         (["many"], {}, "there is nothing to do with 'many'"),
         (["--config", "/nowhere.toml"], {}, "--config: /nowhere.toml cannot be read: No such file or directory"),
-        (["--wyoming-zeroconf"], {}, "wyoming_zeroconf: there is no port to announce; set wyoming_port too"),
+        (["--wyoming-zeroconf"], {}, "--wyoming-zeroconf: there is no port to announce; set --wyoming-port too"),
     ],
 )
 def test_bad_settings_are_named(flags: list[str], environment: dict[str, str], words: str) -> None:
