@@ -31,7 +31,7 @@ from vivavoce_engine.errors import (
     StoreFull,
     SynthesisFailed,
 )
-from vivavoce_engine.examine import check_voices, checks
+from vivavoce_engine.examine import check_voices, checks, why_not_writable
 from vivavoce_engine.findings import Finding
 from vivavoce_engine.front.interface import EngineStats, SpeechEngine
 from vivavoce_engine.front.live import LiveUtterance
@@ -131,4 +131,5 @@ __all__ = [
     "freeze_gc",
     "load_engine",
     "read_model",
+    "why_not_writable",
 ]

@@ -23,6 +23,7 @@ from vivavoce_server.certificates import Certificate
 from vivavoce_server.config import ServerConfig, Settings, load_settings, setting_help
 from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import open_engines
+from vivavoce_server.interrupts import InterruptHandler
 from vivavoce_server.listeners import bind
 from vivavoce_server.logs import log_settings, log_to_stderr, printable
 from vivavoce_server.marks import open_marker
@@ -74,7 +75,8 @@ def given_flags(args: argparse.Namespace) -> dict[str, object]:
 
 def run(args: argparse.Namespace) -> int:
     """Loads and warms up the models, serves until SIGTERM or SIGINT, then drains. Returns the exit status."""
-    sighup = SighupHandler()
+    interrupts = InterruptHandler()
+    sighup = SighupHandler(interrupts)
     raise_descriptor_limit()
     try:
         config, engine_config = load_settings(given_flags(args))
@@ -95,10 +97,13 @@ def run(args: argparse.Namespace) -> int:
             listeners = open_listeners(config, stack)
             engines = open_engines(config, engine_config)
             with progress(f"loading and warming up {', '.join(config.model) or 'the shipped voice'}"):
-                warm_up((engine.info for engine in engines.values()), config)
+                with interrupts.held():
+                    warm_up((engine.info for engine in engines.values()), config)
                 for engine in engines.values():
                     engine.start()
-            serve(create_app(engines, config, keyring), config, listeners, sighup, certificate)
+            with interrupts.held():
+                app = create_app(engines, config, keyring)
+            serve(app, config, listeners, sighup, certificate)
         except (EngineError, NoListener) as error:
             print(f"vivavoce: {error}", file=sys.stderr)
             return FAILURE
@@ -116,7 +121,9 @@ class NoListener(Exception):
 
 
 def open_listeners(config: ServerConfig, stack: ExitStack) -> list[socket.socket]:
-    """Binds the socket for HTTP, and the one for the Wyoming protocol if there is one. `stack` removes a socket file.
+    """Binds the socket for HTTP, and the one for the Wyoming protocol if there is one.
+
+    `stack` closes them, and removes a socket file.
 
     Raises:
         NoListener: an address cannot be used.
@@ -137,6 +144,7 @@ def open_listeners(config: ServerConfig, stack: ExitStack) -> list[socket.socket
             listeners.append(bind(host, port))
         except OSError as error:
             raise NoListener(f"cannot listen on {host}:{port}: {error}") from error
+        stack.callback(listeners[-1].close)
     return listeners
 
 

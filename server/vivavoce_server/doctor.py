@@ -12,11 +12,10 @@ import os
 import platform
 import re
 import shutil
-import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -34,12 +33,11 @@ from vivavoce_server.access import read_keys
 from vivavoce_server.cli import add_arguments as add_serve_arguments
 from vivavoce_server.cli import given_flags
 from vivavoce_server.config import ServerConfig, load_settings
+from vivavoce_server.doctor_parts import OTHERS, Check, checks_of_parts
 from vivavoce_server.engines import FAKE_MODEL, default_voices_dir, split_entry
 from vivavoce_server.formats import FORMATS, AudioFormat
 from vivavoce_server.listeners import bind
 from vivavoce_server.setting_sources import ENV_PREFIX, SettingError, UnknownVariable
-
-Check = Callable[[], list[Finding]]
 
 CHECK_S = 30.0
 """Seconds after which a check counts as hung, for example on a network folder or a broken driver."""
@@ -50,7 +48,6 @@ LAUNCHES_S = 300.0
 LEAST_S = 1.0
 SAMPLE_RATE = 24000
 PORTS_TRIED = 50
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
 SIGNED_BYTES = 64
 """Least size of a tenth of a second in any format."""
 SIGNATURES = {"wav": b"RIFF", "opus": b"OggS", "flac": b"fLaC", "mp3": b"\xff", "aac": b"\xff"}
@@ -103,7 +100,8 @@ def all_checks(config: ServerConfig, engine_config: EngineConfig, *, launches: b
         ("codecs", check_codecs),
         ("text", check_text),
         ("voices", partial(check_voices_dir, config)),
-        ("port", partial(check_port, config.host, config.port)),
+        *([] if config.uds is not None else [("port", partial(check_port, config.host, config.port))]),
+        *checks_of_parts(config),
         ("keys", partial(check_keys, config)),
     ]
 

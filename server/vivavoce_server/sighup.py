@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
+from vivavoce_server.interrupts import InterruptHandler
+
 STATUS = 129
 """Exit status if the terminal is closed during the start; the status that a shell reports for this signal."""
 
@@ -17,7 +19,8 @@ class SighupHandler:
     Create it before the models load, which may take minutes, and on the main thread, which Python's handlers require.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, interrupts: InterruptHandler) -> None:
+        self._interrupts = interrupts
         self._early = False
         self._has_terminal = False
         if sys.platform != "win32":
@@ -34,7 +37,7 @@ class SighupHandler:
 
     def _on_early(self, signum: int, frame: FrameType | None) -> None:
         if self._terminal_is_closed():
-            raise SystemExit(STATUS)
+            self._interrupts.interrupt(SystemExit(STATUS))
         self._early = True
 
     def _terminal_is_closed(self) -> bool:

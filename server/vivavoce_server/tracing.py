@@ -66,7 +66,7 @@ def check_tracing(config: ServerConfig) -> None:
         try:
             _exporter(endpoint)
         except ValueError as error:
-            raise ValueError(f"otlp_endpoint: {error}") from None
+            raise ValueError(f"--otlp-endpoint: {error}") from None
 
 
 def open_tracing(config: ServerConfig) -> Tracing:
@@ -82,7 +82,7 @@ def open_tracing(config: ServerConfig) -> Tracing:
         return Tracing(_provider(endpoint))
     except ValueError as error:
         if config.otlp_endpoint is not None:
-            raise ValueError(f"otlp_endpoint: {error}") from None
+            raise ValueError(f"--otlp-endpoint: {error}") from None
         log.warning("no spans are sent: %s", error)
         return Tracing()
 

@@ -31,11 +31,15 @@ def check_announcement(config: ServerConfig) -> None:
     if not config.wyoming_zeroconf:
         return
     if not config.wyoming_port:
-        raise ValueError("wyoming_zeroconf: there is no port to announce; set wyoming_port too, for instance to 10200")
+        raise ValueError(
+            "--wyoming-zeroconf: there is no port to announce; set --wyoming-port too, for instance to 10200"
+        )
     try:
         import zeroconf  # noqa: F401
     except ImportError:
-        message = "wyoming_zeroconf: the package zeroconf is missing; pip install 'vivavoce-speech[zeroconf]' brings it"
+        message = (
+            "--wyoming-zeroconf: the package zeroconf is missing; pip install 'vivavoce-speech[zeroconf]' brings it"
+        )
         raise ValueError(message) from None
 
 

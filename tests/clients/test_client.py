@@ -39,6 +39,28 @@ def speech(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200, headers={"content-type": "audio/pcm"}, stream=Pieces(b"ab", b"cd"))
 
 
+@pytest.mark.parametrize(
+    ("key", "header"), [(None, None), ("", None), (" \n", None), ("k", "Bearer k"), (" k\n", "Bearer k")]
+)
+def test_an_empty_key_is_no_key_and_blanks_are_no_part_of_one(key: str | None, header: str | None) -> None:
+    seen: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return speech(request)
+
+    with sync_client(handler, api_key=key) as client:
+        client.speak("Hello.", voice="heart")
+    assert seen[0].headers.get("authorization") == header
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "two\nlines"])
+def test_a_key_that_no_header_carries_is_refused_and_not_repeated(key: str) -> None:
+    with pytest.raises(VivavoceError, match="printable ASCII") as refused:
+        sync_client(speech, api_key=key)
+    assert key not in str(refused.value)
+
+
 def test_the_request_is_openais() -> None:
     seen: list[httpx.Request] = []
 

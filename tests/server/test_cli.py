@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -107,6 +108,17 @@ def test_a_taken_port_is_told_before_the_model_loads(flags: tuple[str, ...]) -> 
     assert "loading" not in ended.stderr
 
 
+def test_a_bare_install_tells_in_one_line_what_the_module_needs() -> None:
+    lacking = (
+        "import runpy, sys; sys.modules['fastapi'] = None; runpy.run_module('vivavoce_server', run_name='__main__')"
+    )
+    ended = subprocess.run([sys.executable, "-c", lacking], capture_output=True, text=True, timeout=HUNG_S, check=False)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert "fastapi" in line
+    assert line.endswith("pip install 'vivavoce-speech[server]'")
+
+
 @pytest.mark.parametrize(
     ("flags", "environment", "words"),
     [
@@ -120,7 +132,7 @@ def test_a_taken_port_is_told_before_the_model_loads(flags: tuple[str, ...]) -> 
         (["--no-eager", "x"], {}, "--no-eager takes no value, not 'x'"),
         (["many"], {}, "there is nothing to do with 'many'"),
         (["--config", "/nowhere.toml"], {}, "--config: /nowhere.toml cannot be read: No such file or directory"),
-        (["--wyoming-zeroconf"], {}, "wyoming_zeroconf: there is no port to announce; set wyoming_port too"),
+        (["--wyoming-zeroconf"], {}, "--wyoming-zeroconf: there is no port to announce; set --wyoming-port too"),
     ],
 )
 def test_bad_settings_are_named(flags: list[str], environment: dict[str, str], words: str) -> None:

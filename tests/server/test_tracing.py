@@ -210,7 +210,7 @@ def test_the_endpoint(
 
 @pytest.mark.parametrize("url", ["localhost:4318", "ftp://a", "http://", "/v1"])
 def test_what_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="otlp_endpoint: the endpoint is no http"):
+    with pytest.raises(ValueError, match="--otlp-endpoint: the endpoint is no http"):
         check_tracing(ServerConfig(otlp_endpoint=url))
 
 

@@ -324,5 +324,5 @@ async def test_a_port_that_cannot_be_announced_is_open(
 def test_a_missing_package_is_told_before_the_model_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zeroconf", None)
     check_announcement(ServerConfig(wyoming_port=10200))
-    with pytest.raises(ValueError, match=r"wyoming_zeroconf: the package zeroconf is missing; pip install"):
+    with pytest.raises(ValueError, match=r"--wyoming-zeroconf: the package zeroconf is missing; pip install"):
         check_announcement(ServerConfig(wyoming_port=10200, wyoming_zeroconf=True))

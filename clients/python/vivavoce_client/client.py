@@ -21,6 +21,7 @@ from vivavoce_client.protocol import (
     StoredVoice,
     StreamBroken,
     Voice,
+    key_headers,
     live_options,
     parse_error,
     parse_spoken_text,
@@ -55,10 +56,6 @@ def _error_of(response: httpx.Response, body: bytes) -> Exception:
 
 def voice_path(voice_id: str) -> str:
     return f"{VOICES_PATH}/{quote(voice_id, safe='')}"
-
-
-def _headers(api_key: str | None) -> dict[str, str]:
-    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
 
 
 class _SpeechFacts:
@@ -112,7 +109,7 @@ class AsyncClient:
         self._connect = connect
         timeout = httpx.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         self._http = httpx.AsyncClient(
-            base_url=base_url, headers=_headers(api_key), timeout=timeout, transport=transport
+            base_url=base_url, headers=key_headers(api_key), timeout=timeout, transport=transport
         )
 
     async def __aenter__(self) -> Self:
@@ -199,7 +196,7 @@ class Client:
         self._api_key = api_key
         self._connect = connect
         timeout = httpx.Timeout(SILENCE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-        self._http = httpx.Client(base_url=base_url, headers=_headers(api_key), timeout=timeout, transport=transport)
+        self._http = httpx.Client(base_url=base_url, headers=key_headers(api_key), timeout=timeout, transport=transport)
 
     def __enter__(self) -> Self:
         self._http.__enter__()

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from vivavoce_client.live_transport import Connect, ConnectionLost, LiveConnection, open_websocket, stream_url
-from vivavoce_client.protocol import ConnectionFailed, SaidPart, StreamBroken, parse_live_error, said_by
+from vivavoce_client.protocol import ConnectionFailed, SaidPart, StreamBroken, key_headers, parse_live_error, said_by
 
 Text = str | Iterable[str] | AsyncIterable[str]
 """Text to speak, whole or in fragments. A plain iterable may block, because it is read on a thread of its own."""
@@ -216,7 +216,7 @@ class AsyncLiveSession:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._url = stream_url(base_url)
-        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._headers = key_headers(api_key)
         self._options = options
         self._connect = connect
         self._sleep = sleep

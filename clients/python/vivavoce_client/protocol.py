@@ -132,6 +132,20 @@ class ApiError(VivavoceError):
         self.retry_after_s = retry_after_s
 
 
+def key_headers(api_key: str | None) -> dict[str, str]:
+    """The header that carries an API key. Without a key there is none; blanks around a key are no part of it.
+
+    Raises:
+        VivavoceError: it has characters that no header carries.
+    """
+    key = (api_key or "").strip()
+    if not key:
+        return {}
+    if not (key.isascii() and key.isprintable()):
+        raise VivavoceError("the API key has characters other than printable ASCII")
+    return {"Authorization": f"Bearer {key}"}
+
+
 def speech_body(text: str, voice: str, options: SpeechOptions) -> dict[str, Any]:
     """JSON of a request. The default format is PCM, because programs want samples."""
     return {"response_format": PCM, **options, "input": text, "voice": voice}
