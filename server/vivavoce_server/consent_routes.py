@@ -4,13 +4,13 @@ import asyncio
 from functools import partial
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, UploadFile
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, Field
 from vivavoce_engine import MAX_REFERENCE_BYTES, Consent, ConsentStore, Rejected
 
 from vivavoce_server.access import CallerDep
 from vivavoce_server.errors import ApiError, invalid, rejected_as, responses
-from vivavoce_server.forms import form_body, form_of
+from vivavoce_server.forms import FormFile, form_body, form_of
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
 from vivavoce_server.json_bodies import JsonRoute
 from vivavoce_server.schemas import Fields, Name
@@ -29,7 +29,7 @@ class ConsentForm(Fields):
 
     name: Name = Field(description="Name of the consent", examples=["Ada"])
     language: Name = Field(description="BCP 47 tag of what is said", examples=["en-GB"])
-    recording: UploadFile = Field(description="The recording, at most 10 MiB", examples=["(the bytes of consent.wav)"])
+    recording: FormFile = Field(description="The recording, at most 10 MiB", examples=["(the bytes of consent.wav)"])
 
 
 class ConsentName(Fields):

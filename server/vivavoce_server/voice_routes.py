@@ -7,7 +7,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
-from fastapi import APIRouter, Depends, Path, UploadFile
+from fastapi import APIRouter, Depends, Path
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from vivavoce_engine import (
@@ -25,7 +25,7 @@ from vivavoce_engine import (
 from vivavoce_server.access import CallerDep
 from vivavoce_server.designing import SCRIPT, find_models, store_designed
 from vivavoce_server.errors import ApiError, invalid, rejected_as, responses
-from vivavoce_server.forms import form_body, form_of
+from vivavoce_server.forms import FormFile, form_body, form_of
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
 from vivavoce_server.json_bodies import parse_json
 from vivavoce_server.openai_voices import voice_aliases
@@ -156,7 +156,7 @@ class VoiceForm(Fields):
     script_hint: Transcript | None = Field(
         default=None, description="Text that the designed voice speaks first", examples=["Good morning, and welcome."]
     )
-    audio_sample: UploadFile | None = Field(
+    audio_sample: FormFile | None = Field(
         default=None, description="A recording of 1 to 30 s, at most 10 MiB", examples=["(the bytes of me.wav)"]
     )
     ref_text: Transcript | None = Field(

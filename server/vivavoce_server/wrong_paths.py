@@ -31,7 +31,7 @@ def hint(scope: Scope) -> str:
     begun = [known for known in paths if known.startswith(path.rstrip("/") + "/")]
     if begun:
         return f"; it is the beginning of {root}{begun[0]}, and of other paths in {root}/docs"
-    like = get_close_matches(path[:MAX_COMPARED_CHARS], paths, 1, LIKENESS)
+    like = get_close_matches(path[:MAX_COMPARED_CHARS].lower(), paths, 1, LIKENESS)
     return f"; there is {root}{like[0]}" if like else ""
 
 

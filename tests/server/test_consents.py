@@ -16,6 +16,7 @@ from tests.support.cloning import SPEECH, VOICES, recording, refusal, storing_en
 from tests.support.live_server import LiveServer, live_server
 
 CONSENTS = "/v1/audio/voice_consents"
+A_FILE = "Input should be a file: a part of multipart/form-data with a file name"
 SPOKEN = ("a.wav", recording(0), "audio/wav")
 DESIGN = replace(FAKE_INFO, task="voice_design", speakers=("",), speaker_infos={}, clones=False)
 """A model that designs its voice; the fake text frontend takes the name of its only speaker."""
@@ -104,6 +105,10 @@ def test_bad_consents_are_named(
 def test_a_consent_without_a_recording(server: LiveServer) -> None:
     for body in ({"json": {"name": "John", "language": "en"}}, {"data": {"name": "John", "language": "en"}}):
         assert refusal(httpx.post(server.url + CONSENTS, **body))[:2] == (400, "recording")  # type: ignore[arg-type]
+    text = {"name": "John", "language": "en", "recording": "UklGRg=="}
+    for as_text in ({"json": text}, {"data": text}):
+        told = refusal(httpx.post(server.url + CONSENTS, **as_text))  # type: ignore[arg-type]
+        assert told == (400, "recording", f"recording: {A_FILE}")
     status, param, message = refusal(httpx.post(server.url + CONSENTS, content=b"x"))
     assert (status, param) == (400, None)
     assert "multipart/form-data" in message
@@ -204,7 +209,8 @@ def test_a_server_that_cannot_design_says_what_would_work(server: LiveServer, fo
     [
         ({"json": {"name": "ada", "consent": "I agree."}}, "audio_sample", "Missing"),
         ({"json": ["ada"]}, None, "JSON object"),
-        ({"json": {"name": "ada", "consent": "I agree.", "audio_sample": "UklGRg=="}}, "audio_sample", "UploadFile"),
+        ({"json": {"name": "ada", "consent": "I agree.", "audio_sample": "UklGRg=="}}, "audio_sample", A_FILE),
+        ({"data": {"name": "ada", "consent": "I agree.", "audio_sample": "UklGRg=="}}, "audio_sample", A_FILE),
         ({"json": {"name": "ada", "consent": "I agree.", "voice": "heart", "prompt": "x"}}, "prompt", "type"),
         ({"content": b"x"}, None, "without a type"),
         ({"content": b"x", "headers": {"Content-Type": "text/plain"}}, None, "'text/plain'; send multipart/form-data"),

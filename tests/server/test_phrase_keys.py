@@ -1,9 +1,11 @@
 """Digests of requests: values that differ have other digests, whatever their form; what has no form is refused."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import SecretStr
 from vivavoce_engine import Sampling, SamplingParams, UtteranceOptions, VoiceReference
 from vivavoce_server import ServerConfig
 from vivavoce_server.phrases.keys import UNHEARD_OPTIONS, UNHEARD_SETTINGS, digest_of, phrase_key, settings_digest
@@ -61,4 +63,17 @@ def test_settings_count_unless_no_byte_depends_on_them() -> None:
     assert ServerConfig.model_fields.keys() >= UNHEARD_SETTINGS
     plain = settings_digest(ServerConfig())
     assert settings_digest(ServerConfig(host="::1", port=9, cache_size_mb=7, model=("fake",))) == plain
+    # Servers that share a folder, behind one proxy or on the way from one to another, give a file the same tag.
+    behind_a_proxy = ServerConfig(uds=Path("a.sock"), uds_mode="600", root_path="/speech", trusted_proxies=("*",))
+    by_itself = ServerConfig(
+        ssl_certfile=Path("a.pem"),
+        ssl_keyfile=Path("b.pem"),
+        ssl_keyfile_password=SecretStr("p"),
+        ssl_ca_certs=Path("c.pem"),
+        allowed_hosts=("a.example",),
+        cors_origins=("*",),
+        config=Path("a.toml"),
+        otlp_endpoint="http://localhost:4318",
+    )
+    assert settings_digest(behind_a_proxy) == settings_digest(by_itself) == plain
     assert settings_digest(ServerConfig(leading_silence="keep")) != plain

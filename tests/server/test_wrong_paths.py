@@ -31,6 +31,7 @@ BASE = "The base URL of OpenAI's clients is this server's address with /v1"
         ("POST", "/text-to-speech/alloy/stream", f"there is /v1/text-to-speech/alloy/stream. {BASE}"),
         ("POST", "/v1/audio/speeches", "there is /v1/audio/speech"),
         ("POST", "/v1/audio/speach", "there is /v1/audio/speech"),
+        ("POST", "/V1/Audio/Speech", "there is /v1/audio/speech"),
         ("GET", "/helth", "there is /health"),
         ("GET", "/v1", "it is the beginning of /v1/models, and of other paths in /docs"),
         ("GET", "/v1/", "it is the beginning of /v1/models, and of other paths in /docs"),
