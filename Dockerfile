@@ -17,7 +17,7 @@ RUN python -m venv --without-pip /opt/vivavoce
 COPY constraints.txt pyproject.toml ./
 RUN python -c "import tomllib; \
     project = tomllib.load(open('pyproject.toml', 'rb'))['project']; extras = project['optional-dependencies']; \
-    lines = project['dependencies'] + extras['engine'] + extras['server'] + extras['otel']; \
+    lines = project['dependencies'] + extras['engine'] + extras['server'] + extras['otel'] + extras['watermark']; \
     print(*(line for line in lines if not line.startswith('vivavoce-')), sep='\n')" > requirements.txt
 
 FROM build AS third-party-cpu

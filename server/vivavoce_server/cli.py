@@ -41,8 +41,10 @@ from vivavoce_server.wyoming_announcement import Announcement, check_announcemen
 log = logging.getLogger(__name__)
 
 EPILOG = """\
-Each option is also an environment variable, such as VIVAVOCE_MAX_STREAMS, and a line of the file that --config names,
-such as max-streams = 16. The command line comes first, then the environment, then the file. Defaults are in brackets.
+Each option is also an environment variable, such as VIVAVOCE_MAX_STREAMS, and
+a line of the file that --config names, such as max-streams = 16. The command
+line comes first, then the environment, then the file. Defaults are in
+brackets.
 """
 PROGRESS_EVERY_S = 5.0
 USAGE_ERROR, FAILURE = 2, 1
@@ -177,7 +179,6 @@ def serve(
     _, first = app.state.service.find_model(None)
 
     def begin() -> None:
-        freeze_gc()
         announce(url, first, config)
         if wyoming is not None:
             print(f"Wyoming clients find it at tcp://{config.wyoming_host}:{config.wyoming_port}", flush=True)
@@ -185,6 +186,7 @@ def serve(
     server = DrainingServer(app, config, begin, sighup, wyoming)
     if certificate is not None:
         server.secure(certificate)
+    freeze_gc()  # before the event loop runs, which it would stop for a tenth of a second
     server.run(sockets=[listener])
 
 
@@ -202,6 +204,8 @@ def url_of(listener: socket.socket, *, is_secure: bool) -> str:
 def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:
     voice = engine.info.speakers[0] if engine.info.speakers else "alloy"
     where, options = url, "-s"
+    has_keys = bool(config.api_keys) or config.api_keys_file is not None
+    key = '-H "Authorization: Bearer $VIVAVOCE_API_KEY" ' if has_keys else ""
     if config.uds is not None:
         where, options = f"the socket {config.uds}", f"-s --unix-socket {shlex.quote(str(config.uds))}"
     print(f"Vivavoce speaks at {where} (docs: {url}{config.root_path}/docs). Try:", flush=True)
@@ -209,7 +213,7 @@ def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:
         voice = "me"
         print(f"vivavoce voices add me RECORDING.wav --consent 'This is my voice.' --url {url}", flush=True)
     print(
-        f"curl {options} {url}/v1/audio/speech -H 'Content-Type: application/json' "
+        f"curl {options} {url}/v1/audio/speech -H 'Content-Type: application/json' {key}"
         f"""-d '{{"input": "Hello, this is Vivavoce.", "voice": "{voice}", "response_format": "wav", """
         """"stream": false}' -o hello.wav""",
         flush=True,

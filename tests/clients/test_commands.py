@@ -55,6 +55,18 @@ def test_say_starts_a_server_where_none_is_named(tmp_path: Path) -> None:
         assert file.getnframes() == len("Hello.") * 1920
 
 
+def test_the_server_of_say_has_no_key_no_prefix_and_no_other_port_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"API_KEYS": "sk-mine", "ROOT_PATH": "/speech", "WYOMING_ZEROCONF": "true", "HOST": "0.0.0.0"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"VIVAVOCE_{name}", value)
+    output = tmp_path / "hello.wav"
+    assert main(["say", "Hello.", "-o", str(output), "--model", "fake"]) == 0
+    assert output.stat().st_size > 44
+    assert "open to the network" not in capfd.readouterr().err
+
+
 def test_say_tells_why_its_server_did_not_come_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,7 +164,7 @@ def test_every_command_of_the_project_has_a_line_of_help(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["sya", "Hi"], "vivavoce: there is no command 'sya' among say, text, voices, bench, "),
+        (["sya", "Hi"], "vivavoce: there is no command 'sya' among say, text, verify, voices, bench, "),
         (["sya", "Hi"], "; did you mean say?"),
         (["voices", "lits"], "there is no command 'lits' among list, add, blend, delete; did you mean list?"),
         (["bench", "laod"], "; did you mean load?"),

@@ -24,7 +24,7 @@ def test_requirements_are_those_of_the_server_extra(tmp_path: Path) -> None:
     written = set((tmp_path / "requirements.txt").read_text().splitlines())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = {*project["dependencies"], *extras["engine"], *extras["server"], *extras["otel"]}
+    wanted = {*project["dependencies"], *extras["engine"], *extras["server"], *extras["otel"], *extras["watermark"]}
     assert written == {line for line in wanted if not line.startswith("vivavoce-")}
 
 

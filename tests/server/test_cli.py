@@ -44,6 +44,17 @@ def test_it_announces_an_address_and_a_curl_line_that_works(tmp_path: Path) -> N
     assert stderr.count("left out of garbage collection") == 2, "the engine's process and the server's"
 
 
+def test_the_announced_curl_line_has_a_place_for_the_key(tmp_path: Path) -> None:
+    with serving(tmp_path, "--model", "fake", "--api-keys", "sk-mine") as (process, _):
+        assert process.stdout is not None
+        announced = [process.stdout.readline() for _ in range(2)]
+        output = tmp_path / "hello.wav"
+        command = announced[1].replace("hello.wav", str(output))
+        subprocess.run(["/bin/sh", "-c", command], check=True, env={**os.environ, "VIVAVOCE_API_KEY": "sk-mine"})
+        assert output.read_bytes()[:4] == b"RIFF"
+        assert "sk-mine" not in "".join(announced)
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_running_speech_is_finished_before_the_process_ends(tmp_path: Path, signum: signal.Signals) -> None:
     # A client that does not read yet holds its response open for as long as the test needs.

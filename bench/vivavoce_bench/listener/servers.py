@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vivavoce_client.live_transport import STREAM_PATH
-from vivavoce_client.protocol import PCM
+from vivavoce_client.protocol import PCM, key_headers
 
 Transport = Literal["http", "sse", "websocket"]
 TRANSPORTS: tuple[Transport, ...] = ("http", "sse", "websocket")
@@ -141,7 +141,7 @@ class Target:
 
     @property
     def headers(self) -> dict[str, str]:
-        return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
+        return key_headers(self.api_key)
 
     def body(self, text: str, seed: int) -> dict[str, Any]:
         """JSON body of an HTTP request."""

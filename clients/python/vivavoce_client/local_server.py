@@ -14,6 +14,10 @@ from vivavoce_client.protocol import VivavoceError
 SERVER_MODULE = "vivavoce_server"
 NEEDED_MODULES = (SERVER_MODULE, "fastapi", "uvicorn", "vivavoce_engine", "numpy")
 """Modules without which no server starts. A bare install has the server's own, and not those of its extra."""
+EMPTY_FLAGS = (
+    *("--uds", "--ssl-certfile", "--ssl-keyfile", "--ssl-keyfile-password", "--ssl-ca-certs", "--root-path"),
+    *("--api-keys", "--api-keys-file"),
+)
 POLL_S = 0.05
 STOP_S = 10.0
 
@@ -34,7 +38,8 @@ def local_server(model: str | None) -> Iterator[str]:
         command = [sys.executable, "-m", SERVER_MODULE, "--port", "0", "--address-file", str(address_file)]
         command += ["--log-level", "warning"]
         # The environment or a file may give these to a server of the user's. The local one has none of them.
-        command += ["--uds=", "--ssl-certfile=", "--ssl-keyfile=", "--ssl-keyfile-password=", "--ssl-ca-certs="]
+        command += [f"{flag}=" for flag in EMPTY_FLAGS]
+        command += ["--host", "127.0.0.1", "--wyoming-port", "0", "--no-wyoming-zeroconf"]
         command += [] if model is None else ["--model", model]
         # Standard output has the ready message, which is for people who start a server. Warnings still show.
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
