@@ -24,7 +24,7 @@ GROUPS = [("8.0", "8.6", "8.9"), ("9.0", "10.0"), ("12.0",)]
 TILINGS_MIN = 50
 """Fewest launches of a card that have tiles."""
 KERNELS = 18
-SPILLED_BYTES = {"unit_kernel": 104, "gemm_kernel": 8, "product_kernel": 8}
+SPILLED_BYTES = {"unit_kernel": 104, "gemm_kernel": 8, "product_kernel": 48}
 """Most bytes of a thread's registers that may be spilled. Other kernels spill nothing."""
 BARRIER_BYTES = 32
 """Shared memory of barriers, beside the tiles, on Blackwell's servers."""
