@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,15 @@ def of(*words: str) -> list[list[str]]:
 
 def test_every_command_is_of_a_kind_that_is_checked() -> None:
     kinds = {command[0] for command in commands()}
-    others = {"ray", "serve"}  # Ray's are run by make test-ray
+    others = {"ray", "serve", "pip"}  # Ray's are run by make test-ray
     assert kinds == {"cd", "docker", "haproxy", "helm", "sed", "vivavoce"} | others
+
+
+def test_pip_installs_extras_that_there_are() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {words[2] for words in of("pip", "install")}
+    assert named
+    assert named <= {f"vivavoce-speech[{extra}]" for extra in extras}
 
 
 def test_docker_builds_name_targets_that_there_are() -> None:
@@ -120,7 +128,7 @@ def test_each_server_of_compose_has_a_card_of_its_own() -> None:
 
 @needs("haproxy")
 def test_the_servers_on_cards_are_those_of_their_balancer(tmp_path: Path) -> None:
-    flags = [command[2:] for command in of("vivavoce", "serve")]
+    flags = [command[2:] for command in of("vivavoce", "serve") if "--device" in command]
     settings = [
         load_settings({flag[2:].replace("-", "_"): value for flag, value in zip(each[::2], each[1::2], strict=True)})
         for each in flags

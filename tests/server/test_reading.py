@@ -222,6 +222,7 @@ def test_the_answer_shows_everything_about_a_text(reader: LiveServer) -> None:
         "stages": [],
         "left_out": [],
         "warnings": [],
+        "ignored": [],
         "characters": {"input": 21, "output": 21},
         "map": [[0, 21, 0, 21]],
     }

@@ -151,7 +151,7 @@ def test_other_packages_add_kinds(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     entry = EntryPoint("engine", "not_installed_here", command_line.BENCH_GROUP)
     monkeypatch.setattr(command_line, "entry_points", lambda group: EntryPoints([entry]).select(group=group))
     assert main(["bench", "engine"]) == 2
-    assert "pip install 'vivavoce-speech[engine]'" in capsys.readouterr().err
+    assert "pip install 'vivavoce-speech[server]'" in capsys.readouterr().err
 
 
 class _Slow(BaseHTTPRequestHandler):
