@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server text clients conformance eval voice tests deploy bench examples
 
-.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack conformance fuzz audit bench voice docs clean
+.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-long test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack conformance fuzz audit bench voice docs clean
 .PHONY: test-pins refresh-pins refresh-advisories
 
 run: $(VENV)/.server
@@ -40,6 +40,10 @@ quick: lint
 # skips those whose program is missing; with REQUIRE_PROGRAMS=1 they fail instead.
 test-programs: $(VENV)/.dev $(VENV)-deploy/.done node
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "needs and not quality"
+
+# Tests that `make test` has no time for: random inputs from the schemas, the judge of the attack, the recipe of the voice.
+test-long: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile tests/fuzz tests/attack tests/recipe
 
 # The GPU engine's kernels beside their PyTorch twins, in Triton's interpreter; minutes.
 test-kernels: $(VENV)/.dev
