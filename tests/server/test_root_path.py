@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
+from urllib.parse import urljoin
 
 import httpx
 import pytest
@@ -93,8 +95,11 @@ def test_everything_works_behind_the_prefix(proxies: dict[str, str], way: str) -
     with httpx.Client(base_url=proxies[way]) as client:
         assert client.get(f"{PREFIX}/v1/models").json()["data"][0]["id"] == "fake"
         assert len(client.post(f"{PREFIX}/v1/audio/speech", json=SPEECH).content) == 3 * 1920 * 2
-        assert f"{PREFIX}/openapi.json" in client.get(f"{PREFIX}/docs").text
-        assert client.get(f"{PREFIX}/openapi.json").json()["servers"] == [{"url": PREFIX}]
+        page = client.get(f"{PREFIX}/docs").text
+        (script, *_) = re.findall(r'src="([^"]+)"', page)
+        assert client.get(urljoin(f"{PREFIX}/docs", script)).status_code == 200
+        servers = client.get(f"{PREFIX}/openapi.json").json()["servers"]
+        assert [urljoin(f"{PREFIX}/openapi.json", server["url"]) for server in servers] == [f"{PREFIX}/"]
         page = client.get(f"{PREFIX}/")
         assert 'src="playground/app.js"' in page.text
         assert client.get(f"{PREFIX}/playground/app.js").status_code == 200
