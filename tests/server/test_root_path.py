@@ -95,8 +95,8 @@ def test_everything_works_behind_the_prefix(proxies: dict[str, str], way: str) -
     with httpx.Client(base_url=proxies[way]) as client:
         assert client.get(f"{PREFIX}/v1/models").json()["data"][0]["id"] == "fake"
         assert len(client.post(f"{PREFIX}/v1/audio/speech", json=SPEECH).content) == 3 * 1920 * 2
-        page = client.get(f"{PREFIX}/docs").text
-        (script, *_) = re.findall(r'src="([^"]+)"', page)
+        documentation = client.get(f"{PREFIX}/docs").text
+        (script, *_) = re.findall(r'src="([^"]+)"', documentation)
         assert client.get(urljoin(f"{PREFIX}/docs", script)).status_code == 200
         servers = client.get(f"{PREFIX}/openapi.json").json()["servers"]
         assert [urljoin(f"{PREFIX}/openapi.json", server["url"]) for server in servers] == [f"{PREFIX}/"]
