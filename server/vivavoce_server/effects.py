@@ -77,7 +77,7 @@ class TimeStretch:
         return np.concatenate([stretched, np.zeros(missing, np.float32)])
 
     def _stretched(self, pcm: Samples) -> Samples:
-        """What is there of the stretched signal once these samples have come."""
+        """Returns the part of the stretched signal that these samples complete."""
         samples = np.concatenate([self._waiting, pcm])
         whole = len(samples) - len(samples) % self._piece_samples
         self._waiting = samples[whole:]

@@ -12,21 +12,12 @@ from vivavoce_conformance.runner import run_suite
 from vivavoce_conformance.target import Target
 from vivavoce_server import ServerConfig
 
+from tests.support.conformance_checks import NEED_KEY
 from tests.support.live_server import fake_engine, live_server
 
 KEY = "sk-own-0123456789"
 STEP_S = 0.004
 """A step of the fake engine takes as long as a fast card's, so that streaming can be told."""
-NOT_WITHOUT_A_KEY = {
-    "security.no_key",
-    "security.wrong_key",
-    "security.half_key",
-    "security.longer_key",
-    "security.no_key_lists",
-    "security.authenticate",
-    "security.key_not_repeated",
-    "sockets.wrong_key",
-}
 NOT_WITH_A_KEY = {
     "requests.empty_bearer",
     "security.foreign_page_reads",
@@ -44,7 +35,7 @@ def test_all_rules_hold(key: str | None) -> None:
         findings = asyncio.run(run_suite(target, CHECKS, 1800.0, lambda finding: None))
     assert [(one.check.id, one.reason) for one in findings if one.outcome == "failed"] == []
     skipped = {one.check.id for one in findings if one.outcome == "skipped" and one.check.group != "voices"}
-    assert skipped == (NOT_WITH_A_KEY if key else NOT_WITHOUT_A_KEY)
+    assert skipped == (NOT_WITH_A_KEY if key else NEED_KEY)
 
 
 def test_rules_about_files_hold_with_marks_and_from_the_cache(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ SOUNDS = {
 EXACT = [(name, rate) for name, rate in FILES if name != "aac"]
 EXACT_STREAMS = [(name, rate) for name, rate in EXACT if name != "mp3"]
 MP3_DELAY_SAMPLES = 1105
-"""What decoders hear before the speech that do not know the Info frame."""
+"""Samples before the speech for decoders that do not know the Info frame."""
 
 
 def made(options: AudioOptions, pcm: Samples, rate: int | None = None) -> Samples:

@@ -1,4 +1,4 @@
-"""What readers do with the sizes of a WAV whose length is not known: the table of docs/audio_formats.md.
+"""Readers and the sizes of a WAV whose length is not known: the table of docs/audio_formats.md.
 
 A streamed WAV has 0xFFFFFFFF in both fields. The tests say why: no other value serves more of these readers.
 """
@@ -110,7 +110,7 @@ MARGIN_S = 0.1
 
 @pytest.fixture(scope="module")
 def seen() -> dict[str, dict[str, Any]]:
-    """What Chromium makes of each WAV, and of the other formats as streams and as whole files."""
+    """Chromium reads each WAV, and the other formats as streams and as whole files."""
     files = {f"{number}.wav": ("audio/wav", file) for number, file in enumerate(FILES.values())}
     for name in FORMATS_IN_BROWSERS:
         options = AudioOptions(name)

@@ -32,7 +32,7 @@ TOLD: dict[str, Any] = {
     "deletedTwice": {**NOT_FOUND, "code": "voice_not_found"},
     "deletedConsent": {"object": "audio.voice_consent", "id": True, "deleted": True},
 }
-"""What a client is told, in the order of its calls. In `deletedConsent`, the id is True if it is the right one."""
+"""Answers that a client gets, in the order of its calls. In `deletedConsent`, the id is True if it is the right one."""
 
 
 @contextmanager

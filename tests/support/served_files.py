@@ -42,7 +42,7 @@ def served(files: Mapping[str, tuple[str, bytes]]) -> Iterator[str]:
 
 
 def read_by_chromium(files: Mapping[str, tuple[str, bytes]]) -> dict[str, dict[str, Any]]:
-    """What Chromium makes of each file; see tests/web/files.mjs."""
+    """Returns what Chromium decodes of each file; see tests/web/files.mjs."""
     with served(files) as url:
         command = [path_of("node"), str(DRIVER), url, path_of("chromium"), *files]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

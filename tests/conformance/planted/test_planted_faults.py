@@ -10,20 +10,11 @@ from vivavoce_conformance.rules import Check, Finding
 from vivavoce_conformance.runner import run_suite
 from vivavoce_conformance.target import Target
 
+from tests.support.conformance_checks import NEED_KEY
 from tests.support.faulty_server import KEY, faulty_server
 
 TIMEOUT_S = 20.0
 IDS = [check.id for check in CHECKS]
-NEED_KEY = {
-    "security.no_key",
-    "security.wrong_key",
-    "security.half_key",
-    "security.longer_key",
-    "security.no_key_lists",
-    "security.authenticate",
-    "security.key_not_repeated",
-    "sockets.wrong_key",
-}
 SLOW = {
     "cancelling.leaving",
     "cancelling.leaving_early",
