@@ -31,7 +31,7 @@ HEARTBEAT_S = 15.0
 STREAM_HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 """Headers against buffering by proxies and against storing."""
 CACHE_CONTROL = "private, no-cache, no-transform"
-"""Header of a file with an entity tag. Its client may keep it, and asks before it plays it again; no proxy changes it."""
+"""Header of a file with an entity tag: its client may keep it, but asks before each use; no proxy changes it."""
 CACHE_HEADER = "X-Vivavoce-Cache"
 CACHE_ABOUT = "While phrases are cached: the source of the speech, `hit`, `miss`, or `bypass` if it is never kept"
 TAG_ABOUT = "While phrases are cached: the entity tag of a file that may be kept; events and lines have none"
