@@ -121,7 +121,7 @@ def test_every_supported_python_runs_all_tests() -> None:
     assert job["strategy"] == {"fail-fast": False, "matrix": {"python": PYTHONS}}
     [setup] = [step for step in job["steps"] if step.get("uses", "").startswith("actions/setup-python@")]
     assert setup["with"]["python-version"] == "${{ matrix.python }}"
-    assert runs_of(job["steps"]) == ["make test", "make test-kernels"]
+    assert runs_of(job["steps"]) == ["make test", "make test-long", "make test-kernels"]
 
 
 @by_name

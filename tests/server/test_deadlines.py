@@ -164,5 +164,5 @@ async def test_a_live_utterance_that_would_wait_too_long_is_told_and_may_be_trie
 def test_the_document_tells_the_header(server: LiveServer) -> None:
     paths: dict[str, Any] = httpx.get(f"{server.url}/openapi.json").json()["paths"]
     for path in (SPEECH, BATCH):
-        (parameter,) = paths[path]["post"]["parameters"]
-        assert (parameter["in"], parameter["name"], parameter["required"]) == ("header", HEADER, False)
+        (parameter,) = [one for one in paths[path]["post"]["parameters"] if one["name"] == HEADER]
+        assert (parameter["in"], parameter["required"]) == ("header", False)
