@@ -17,7 +17,7 @@ this package imports no torch.
 """
 
 from vivavoce_engine.batching.listener import Playback
-from vivavoce_engine.batching.messages import AudioChunk, Finished
+from vivavoce_engine.batching.messages import AudioChunk, Finished, WordTime
 from vivavoce_engine.config import CARD_VARIABLE, EngineConfig, card_fields
 from vivavoce_engine.embeddings import EMBEDDING_MAX
 from vivavoce_engine.errors import (
@@ -118,6 +118,7 @@ __all__ = [
     "VoiceReference",
     "VoiceStore",
     "Voices",
+    "WordTime",
     "blend_embeddings",
     "card_fields",
     "check_characters",

@@ -1,5 +1,6 @@
 """A runner without a model. It speaks a steady tone whose pitch depends on the seed. For tests and client work."""
 
+import re
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_engine.batching.messages import AudioChunk
+from vivavoce_engine.batching.messages import AudioChunk, WordTime
 from vivavoce_engine.batching.runner import ImmediateRunner, Outcome
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
@@ -41,6 +42,7 @@ FAKE_INFO = ModelInfo(
     samples_per_frame=SAMPLES_PER_FRAME,
     embedding_size=EMBEDDING_SIZE,
     clones=True,
+    word_times=True,
     speaker_infos={
         "heart": SpeakerInfo("female", "American", "english", "A steady tone"),
         "michael": SpeakerInfo("male", "British", "english", "The same tone"),
@@ -91,7 +93,7 @@ class FakeText:
         if options.language.lower() not in self.info.languages:
             raise Rejected("language", f"there is no language {options.language!r}")
         trailing = (*text[1:], *([self.end_of_text_id] if complete else [])) if options.streaming_text else ()
-        return Prompt((NO_ID,), (NO_ID,), trailing, len(text))
+        return Prompt((text[0],), (NO_ID,), trailing, len(text))
 
 
 class FakeEncoder:
@@ -147,10 +149,28 @@ class FakeRunner(ImmediateRunner):
             sequence.utterance_id: AudioChunk(
                 tone(sequence.pending.seed, sequence.frames_vocoded, frames),
                 np.arange(sequence.frames_vocoded, sequence.frames_vocoded + frames, dtype=np.int16)[:, None],
+                self._words(sequence, sequence.frames_vocoded, sequence.frames_vocoded + frames),
             )
             for sequence, frames in plan.vocode
         }
         return Outcome(plan, ended, audio, {})
+
+    def _words(self, sequence: Sequence, first_frame: int, end_frame: int) -> tuple[WordTime, ...]:
+        """The words that end in these frames. The characters of a text take equal times."""
+        request = sequence.pending.request
+        if not request.word_times:
+            return ()
+        if isinstance(request, SynthesisRequest):
+            text = request.text
+        else:
+            ids = (*sequence.pending.prompt.text_ids, *sequence.trailing.ids)
+            text = "".join(chr(each) for each in ids if each != self.text.end_of_text_id)
+        frames = self._frames_per_character
+        return tuple(
+            WordTime(*word.span(), word.start() * frames * self.info.frame_s, word.end() * frames * self.info.frame_s)
+            for word in re.finditer(r"\S+", text)
+            if first_frame < max(1, round(word.end() * frames)) <= end_frame
+        )
 
     def _ends(self, sequence: Sequence) -> bool:
         length = max(2, round(self._frames_per_character * sequence.trailing.text_tokens))

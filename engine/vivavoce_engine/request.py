@@ -109,6 +109,7 @@ class UtteranceOptions:
     in one utterance are too long. An utterance whose text arrives later takes no context.
     `follows` says that the listener hears the speech just before this utterance now. The request then gets the next
     row and is never refused, as with a context, but begins an acoustic context of its own.
+    `word_times` asks for the times of the words, which ModelInfo.word_times can give. The samples stay the same.
     `following` is the length of the texts that will follow this one in its row, as a multiple of its own, and
     `silence_s` the length of the pauses that the caller puts between them. Admission counts both.
     """
@@ -128,6 +129,7 @@ class UtteranceOptions:
     reference: VoiceReference | None = None
     context: SpokenContext | None = None
     follows: bool = False
+    word_times: bool = False
     following: float = 0.0
     silence_s: float = 0.0
 
@@ -195,7 +197,7 @@ class ModelInfo:
     `embedding_size` is the size of a VoiceReference's embedding, or 0 if the checkpoint takes no reference. `clones`
     is true if it takes reference audio. `max_utterance_chars` is the longest text that it speaks reliably as one
     utterance, or None if no limit is known. `text` is the text that it reads. `speaker_infos` describes the speakers
-    about which something is known, by name.
+    about which something is known, by name. `word_times` is true if it can tell when words are spoken.
     """
 
     name: str
@@ -212,6 +214,7 @@ class ModelInfo:
     max_utterance_chars: int | None = None
     text: ReadableText = ReadableText()
     speaker_infos: Mapping[str, SpeakerInfo] = field(default_factory=dict)
+    word_times: bool = False
 
     @property
     def spoken_languages(self) -> tuple[str, ...]:

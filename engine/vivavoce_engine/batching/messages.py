@@ -47,11 +47,30 @@ Command = Submit | AppendText | Cancel | Shutdown
 
 
 @dataclass(frozen=True, slots=True)
+class WordTime:
+    """A word that is spoken: the characters from `start` to `end` (exclusive) of the utterance's text.
+
+    `start_s` and `end_s` are seconds since the utterance's first sample, both None if the times are unknown. The text
+    of a live utterance is the join of its fragments.
+    """
+
+    start: int
+    end: int
+    start_s: float | None
+    end_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class AudioChunk:
-    """A piece of speech: `codes` int16 [frames, code groups], and `pcm` [samples], float32 mono in [-1, 1]."""
+    """A piece of speech: `codes` int16 [frames, code groups], and `pcm` [samples], float32 mono in [-1, 1].
+
+    `words` are those whose times became certain with this piece, in order. A word comes with the piece that ends it or
+    with a later one, and the last words with the last piece. There are none unless UtteranceOptions.word_times is set.
+    """
 
     pcm: NDArray[np.float32]
     codes: NDArray[np.int16]
+    words: tuple[WordTime, ...] = ()
 
     @property
     def frames(self) -> int:
@@ -61,7 +80,7 @@ class AudioChunk:
         """The piece cut after its first `frames`."""
         if frames == self.frames:
             return self
-        return AudioChunk(self.pcm[: len(self.pcm) // self.frames * frames], self.codes[:frames])
+        return AudioChunk(self.pcm[: len(self.pcm) // self.frames * frames], self.codes[:frames], self.words)
 
 
 @dataclass(frozen=True, slots=True)
