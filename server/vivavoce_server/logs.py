@@ -25,6 +25,7 @@ from typing import Any, TextIO
 
 from vivavoce_engine import format_trace
 
+from vivavoce_server.log_writer import LogWriter, QueuedHandler
 from vivavoce_server.printed import PrintedOutput
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,8 @@ def log_to_stderr(level: str, as_json: bool) -> None:
     """
     formatter = JsonFormatter() if as_json else TextFormatter(TEXT_FORMAT)
     printed = PrintedOutput() if as_json else None
-    handler = _handler(formatter, None if printed is None else printed.stderr)
+    writer = LogWriter()
+    handler = _handler(writer, formatter, None if printed is None else printed.stderr)
     lowest = getattr(logging, level.upper())
     # Information of libraries may repeat what a client sent: a URL with a secret in it, or the frames of a socket.
     logging.basicConfig(level=max(lowest, logging.WARNING), handlers=[handler], force=True)
@@ -139,13 +141,12 @@ def log_to_stderr(level: str, as_json: bool) -> None:
     uvicorn.addFilter(lambda record: record.msg not in TOLD_BY_US)
     _log_what_python_prints()
     if printed is not None:
-        others = _handler(formatter, printed.stdout)
-        others.lock = handler.lock  # both may be one file
+        others = _handler(writer, formatter, printed.stdout)
         printed.start({"stdout": others.handle, "stderr": handler.handle})
 
 
-def _handler(formatter: logging.Formatter, stream: TextIO | None) -> logging.Handler:
-    handler = logging.StreamHandler(stream)
+def _handler(writer: LogWriter, formatter: logging.Formatter, stream: TextIO | None) -> logging.Handler:
+    handler = QueuedHandler(writer, stream)
     handler.addFilter(RequestIdFilter())
     handler.setFormatter(formatter)
     return handler

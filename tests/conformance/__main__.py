@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vivavoce_conformance import cli
 
-from tests.support.server_process import drain, serving
+from tests.support.server_process import serving
 
 KEY = "conformance-0123456789"
 OF_KEYS = "requests.plain,models,security,sockets"
@@ -26,12 +26,10 @@ def main() -> int:
         keys = folder / "keys.toml"
         keys.write_text(f'[conformance]\nkey = "{KEY}"\n', encoding="utf-8")
         keys.chmod(0o600)
-        with serving(folder, *flags) as (process, url):
-            drain(process)
+        with serving(folder, *flags) as (_, url):
             status = check(url)
         (folder / "address").unlink()
-        with serving(folder, *flags, "--api-keys-file", str(keys)) as (process, url):
-            drain(process)
+        with serving(folder, *flags, "--api-keys-file", str(keys)) as (_, url):
             return check(url, "--key", KEY, "--only", OF_KEYS) or status
 
 

@@ -18,7 +18,7 @@ from vivavoce_eval.sentences import pick, read_sentences
 from vivavoce_eval.speaking import through_server
 from vivavoce_eval.waves import FRAME_SAMPLES, RATE_HZ, Samples
 
-from tests.support.server_process import drain, serving
+from tests.support.server_process import serving
 
 pytestmark = [
     pytest.mark.quality,
@@ -60,8 +60,7 @@ def panel(teacher: Run) -> Panel:
 @pytest.fixture(scope="module")
 def heard(panel: Panel, teacher: Run, tmp_path_factory: pytest.TempPathFactory) -> Heard:
     sentences, speakers = pick(read_sentences(), SENTENCES), list(teacher.voices)
-    with serving(tmp_path_factory.mktemp("server")) as (process, url), Client(url) as client:
-        drain(process)
+    with serving(tmp_path_factory.mktemp("server")) as (_, url), Client(url) as client:
         spoken = {one.sentence.number: one for one in through_server(client, sentences, speakers, {})}
     judged = [panel.judge(one) for one in spoken.values()]
     return Heard(spoken, {row.number: row for row, _ in judged}, [embedding for _, embedding in judged])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from vivavoce_eval import cli
 
-from tests.support.server_process import drain, serving
+from tests.support.server_process import serving
 
 pytestmark = [
     pytest.mark.quality,
@@ -22,8 +22,7 @@ MOST_ERRORS = 18.0
 def test_read_text_is_heard_as_expected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
     cli.add_arguments(parser)
-    with serving(tmp_path) as (process, url):
-        drain(process)
+    with serving(tmp_path) as (_, url):
         asked = ["text", "--url", url, "--pairs", str(PAIRS), "--limit", "60", "--variants", "raw", "read", "--show"]
         assert cli.run(parser.parse_args(asked)) == 0
     printed = capsys.readouterr().out

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from vivavoce_server.schemas import SpeechRequest
 
 from tests.support.edges import Field, Literal, fields, numbers
-from tests.support.server_process import drain, serving
+from tests.support.server_process import serving
 from tests.support.waiting import HUNG_S
 
 TEXT = "Hello there."
@@ -23,10 +23,9 @@ FIELDS = [field for field in fields(SCHEMA, SCHEMA) if field.label in SAMPLING]
 @pytest.fixture(scope="module")
 def http(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     with (
-        serving(tmp_path_factory.mktemp("server")) as (process, url),
+        serving(tmp_path_factory.mktemp("server")) as (_, url),
         httpx.Client(base_url=url, timeout=HUNG_S, trust_env=False) as client,
     ):
-        drain(process)
         yield client
 
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,13 +40,6 @@ def serving(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], 
     """Yields a ready server on a free port, and its URL. Kills it at the end unless the test has stopped it."""
     with launched(folder, *flags) as (process, address_file):
         yield process, url_of(process, address_file)
-
-
-def drain(process: subprocess.Popen[str]) -> None:
-    """Reads what the server writes to its end, on threads: a full pipe would stop it after some hundred requests."""
-    for stream in (process.stdout, process.stderr):
-        assert stream is not None
-        threading.Thread(target=stream.read, daemon=True).start()
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> list[str]:
