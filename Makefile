@@ -41,8 +41,10 @@ quick: lint
 test-programs: $(VENV)/.dev $(VENV)-deploy/.done node
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "needs and not quality"
 
-# Tests that `make test` has no time for: random inputs from the schemas, the judge of the attack, the recipe of the voice.
+# Tests that `make test` has no time for: those that are marked long, random inputs from the schemas, the judge of the
+# attack, the recipe of the voice.
 test-long: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "long and not quality"
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile tests/fuzz tests/attack tests/recipe
 
 # The GPU engine's kernels beside their PyTorch twins, in Triton's interpreter; minutes.

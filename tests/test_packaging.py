@@ -63,6 +63,7 @@ def run(bare: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=bare, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_the_wheel_of_the_client_is_small_and_has_no_voice(wheel: Path) -> None:
     assert wheel.stat().st_size < LIMIT_BYTES
     names = zipfile.ZipFile(wheel).namelist()
@@ -70,6 +71,7 @@ def test_the_wheel_of_the_client_is_small_and_has_no_voice(wheel: Path) -> None:
     assert "vivavoce_client/say.py" in names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "needs"),
     [
@@ -96,16 +98,19 @@ def test_a_bare_install_says_what_a_command_needs(bare: Path, command: str, need
     assert done.returncode in (1, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["--help", "say --help", "voices add --help", "bench --help", "bench load --help"])
 def test_a_bare_install_shows_its_help(bare: Path, command: str) -> None:
     done = run(bare, *command.split())
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.long
 def test_a_bare_install_knows_its_version(bare: Path) -> None:
     assert run(bare, "--version").stdout == f"vivavoce {package_version()}\n"
 
 
+@pytest.mark.long
 def test_the_voice_carries_its_checkpoint_its_card_and_the_licence(tmp_path: Path) -> None:
     names = zipfile.ZipFile(built(ROOT / "voice", tmp_path)).namelist()
     assert "vivavoce_voice/checkpoint/model.safetensors" in names
@@ -114,6 +119,7 @@ def test_the_voice_carries_its_checkpoint_its_card_and_the_licence(tmp_path: Pat
     assert {name.split("/")[0].split("-")[0] for name in names} == {"vivavoce_voice"}
 
 
+@pytest.mark.long
 def test_the_extra_server_asks_for_the_voice_of_this_tree() -> None:
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     voice = tomllib.loads((ROOT / "voice/pyproject.toml").read_text(encoding="utf-8"))["project"]

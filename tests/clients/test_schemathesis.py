@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from vivavoce_server import ServerConfig
 
 from tests.support.live_server import live_server
+
+pytestmark = pytest.mark.long
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 

@@ -15,6 +15,8 @@ from vivavoce_server import ServerConfig
 from tests.support.conformance_checks import NEED_KEY
 from tests.support.live_server import fake_engine, live_server
 
+pytestmark = pytest.mark.long
+
 KEY = "sk-own-0123456789"
 STEP_S = 0.004
 """A step of the fake engine takes as long as a fast card's, so that streaming can be told."""

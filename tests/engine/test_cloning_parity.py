@@ -30,6 +30,8 @@ from tests.support.recordings import reference_wav
 from tests.support.reference_audio import REFERENCES, ReferenceName
 from tests.support.speaking import GREEDY, Speech, load, running, speak
 
+pytestmark = pytest.mark.long
+
 EMBEDDING_TOLERANCE = 1e-4
 PROMPT_TOLERANCE = 2e-6
 WAVE_TOLERANCE = 1e-4

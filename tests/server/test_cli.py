@@ -44,6 +44,7 @@ def test_it_announces_an_address_and_a_curl_line_that_works(tmp_path: Path) -> N
     assert stderr.count("left out of garbage collection") == 2, "the engine's process and the server's"
 
 
+@pytest.mark.long
 def test_the_announced_curl_line_has_a_place_for_the_key(tmp_path: Path) -> None:
     with serving(tmp_path, "--model", "fake", "--api-keys", "sk-mine") as (process, _):
         assert process.stdout is not None
@@ -55,6 +56,7 @@ def test_the_announced_curl_line_has_a_place_for_the_key(tmp_path: Path) -> None
         assert "sk-mine" not in "".join(announced)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_running_speech_is_finished_before_the_process_ends(tmp_path: Path, signum: signal.Signals) -> None:
     # A client that does not read yet holds its response open for as long as the test needs.
@@ -71,6 +73,7 @@ def test_running_speech_is_finished_before_the_process_ends(tmp_path: Path, sign
     assert received.endswith(b"0\r\n\r\n"), "the chunked body has its end"
 
 
+@pytest.mark.long
 def test_speech_beyond_the_grace_time_is_cut_and_noticed(tmp_path: Path) -> None:
     with (
         serving(tmp_path, "--model", "fake", "--grace-s", "0.1") as (process, url),
@@ -106,6 +109,7 @@ def read_all(reader: socket.socket) -> bytes:
     return received
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [("--port",), ("--port", "0", "--wyoming-port")], ids=["http", "wyoming"])
 def test_a_taken_port_is_told_before_the_model_loads(flags: tuple[str, ...]) -> None:
     with socket.socket() as taken:
@@ -119,6 +123,7 @@ def test_a_taken_port_is_told_before_the_model_loads(flags: tuple[str, ...]) -> 
     assert "loading" not in ended.stderr
 
 
+@pytest.mark.long
 def test_a_bare_install_tells_in_one_line_what_the_module_needs() -> None:
     lacking = (
         "import runpy, sys; sys.modules['fastapi'] = None; runpy.run_module('vivavoce_server', run_name='__main__')"
@@ -130,6 +135,7 @@ def test_a_bare_install_tells_in_one_line_what_the_module_needs() -> None:
     assert line.endswith("pip install 'vivavoce-speech[server]'")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "environment", "words"),
     [
@@ -156,6 +162,7 @@ def test_bad_settings_are_named(flags: list[str], environment: dict[str, str], w
     assert ended.stderr.count("\n") == 1, "one line, and no traceback"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("card", "warned"), [("It is NOT intelligible.", True), ("It speaks clearly.", False), (None, False)]
 )
@@ -168,6 +175,7 @@ def test_an_unintelligible_checkpoint_says_so(
     assert ("understandable" in capsys.readouterr().err) == warned
 
 
+@pytest.mark.long
 def test_the_api_document_is_made_before_the_first_client_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[FastAPI] = []
 

@@ -29,6 +29,8 @@ from tests.support.speaking import assert_same_samples
 from tests.support.texts import plain_text
 from tests.support.waiting import HUNG_S, wait_until
 
+pytestmark = pytest.mark.long
+
 SPEECH, LIVE = "/v1/audio/speech", "/v1/audio/speech/stream"
 TEXT = "Hello there, this is a test."
 BODY = {"input": TEXT, "voice": "heart", "seed": 7, "response_format": "pcm"}

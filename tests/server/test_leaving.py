@@ -18,6 +18,8 @@ from tests.support.live_socket import pcm_of
 from tests.support.texts import plain_text
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.long
+
 SPEECH, BATCH = "/v1/audio/speech", "/v1/audio/speech/batch"
 TEXT = "One two three. " * 20
 TRANSPORTS: dict[str, dict[str, Any]] = {

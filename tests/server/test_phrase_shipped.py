@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import vivavoce_voice
 from vivavoce_server.formats import FORMATS
 
 from tests.support.server_process import serving
+
+pytestmark = pytest.mark.long
 
 STATE = "X-Vivavoce-Cache"
 LOAD_S = 600.0

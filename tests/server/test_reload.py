@@ -22,6 +22,8 @@ from tests.server.test_cli import SPEECH_BODY, address_of, raw_request, read_all
 from tests.support.server_process import SERVE, START_DEADLINE_S, launched, read_until, serving, url_of
 from tests.support.waiting import HUNG_S, wait_until
 
+pytestmark = pytest.mark.long
+
 SPEECH = {"input": "Hi!", "voice": "heart", "response_format": "pcm"}
 
 

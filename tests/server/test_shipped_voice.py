@@ -51,6 +51,7 @@ def test_it_speaks(pcm: Samples) -> None:
     assert 0.01 < np.sqrt(np.mean(pcm**2)) < 0.5
 
 
+@pytest.mark.long
 def test_its_leading_silence_is_dropped(client: openai.OpenAI, pcm: Samples) -> None:
     speech = client.audio.speech.create(
         model="tts-1",
@@ -85,6 +86,7 @@ def loudness(sound: Samples, rate: int) -> Samples:
     return level
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("name", ["mp3", "opus", "aac", "flac", "wav"])
 def test_every_format(
@@ -110,6 +112,7 @@ def test_every_format(
         assert 0 <= len(samples) / other_rate - len(pcm) / RATE < 0.06
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sample_rate", [8000, 16000, 48000])
 @pytest.mark.parametrize("speed", [0.5, 1.5])
 def test_rate_and_speed(client: openai.OpenAI, pcm: Samples, sample_rate: int, speed: float) -> None:
@@ -122,6 +125,7 @@ def test_rate_and_speed(client: openai.OpenAI, pcm: Samples, sample_rate: int, s
     assert len(sound) / rate == pytest.approx(len(pcm) / RATE / speed, abs=2 / rate)
 
 
+@pytest.mark.long
 async def test_four_at_once_are_heard_as_alone(url: str, pcm: Samples) -> None:
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
         speeches = await asyncio.gather(
@@ -139,6 +143,7 @@ async def test_four_at_once_are_heard_as_alone(url: str, pcm: Samples) -> None:
     assert len(heard[1]) != len(pcm) or not np.allclose(heard[1] / 32768, pcm, atol=0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -157,6 +162,7 @@ def test_bad_input_is_named_and_the_server_goes_on(client: openai.OpenAI, fields
     assert client.models.list().data
 
 
+@pytest.mark.long
 def test_instructions_are_ignored_and_that_is_told(client: openai.OpenAI, pcm: Samples) -> None:
     answer = client.audio.speech.with_raw_response.create(
         model="tts-1",
@@ -170,6 +176,7 @@ def test_instructions_are_ignored_and_that_is_told(client: openai.OpenAI, pcm: S
     np.testing.assert_allclose(np.frombuffer(answer.content, "<i2") / 32768, pcm, atol=2 / 32768)
 
 
+@pytest.mark.long
 def test_the_voices_are_the_checkpoints(url: str) -> None:
     voices = httpx.get(f"{url}/v1/audio/voices").json()["voices"]
     assert [voice["id"] for voice in voices] == ["heart", "bella", "michael", "fenrir", "emma", "george"]

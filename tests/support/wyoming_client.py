@@ -67,8 +67,12 @@ class WyomingClient:
         return spoken
 
     async def hung_up(self) -> bool:
+        """Waits until the server has closed the connection. A reset is an end too: it had events to read."""
         async with asyncio.timeout(HUNG_S):
-            return await self.reader.read() == b""
+            try:
+                return await self.reader.read() == b""
+            except ConnectionResetError:
+                return True
 
 
 @asynccontextmanager

@@ -13,6 +13,8 @@ from vivavoce_bench.listener.transports import HttpSpeaker
 from tests.support.speech_servers import Answer, ScriptedHttp, tone
 from tests.support.virtual_time import run_in_virtual_time
 
+pytestmark = pytest.mark.long
+
 PLAN = LoadPlan(Poisson(2.0), ["One.", "Two."], duration_s=30.0, warmup_s=2.0)
 
 

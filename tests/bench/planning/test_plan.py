@@ -20,6 +20,8 @@ from vivavoce_engine.batching.runner import Step
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FakeRunner
 
+pytestmark = pytest.mark.long
+
 STEPS = {
     "machine": "by hand",
     "frame_ms": {"m": {"1": 10, "64": 20}},
