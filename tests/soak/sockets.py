@@ -152,6 +152,12 @@ class Soak:
             self.faults.append(f"SIGTERM closed sockets with {dict(codes)}")
 
 
+def is_fault(line: str) -> bool:
+    """True if a line of the server's log tells of a fault. A busy machine makes the event loop late, which is none."""
+    levels = ("Traceback", " WARNING ", " ERROR ", " CRITICAL ")
+    return any(level in line for level in levels) and " vivavoce_server.loop_watch " not in line
+
+
 async def soak(options: argparse.Namespace, url: str, process_id: int, stop: Callable[[], None]) -> list[str]:
     faults: list[str] = []
     async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
@@ -192,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (status := process.wait(60)) != 0:
             faults.append(f"the server ended with {status}")
         log = (folder / "log").read_text(encoding="utf-8", errors="replace")
-    faults += [f"the server's log: {line}" for line in log.splitlines() if "Traceback" in line or " WARNING " in line]
+    faults += [f"the server's log: {line}" for line in log.splitlines() if is_fault(line)]
     for fault in faults[:50]:
         print("LOST", fault)
     print(f"lost: {len(faults)}", flush=True)
