@@ -2,8 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vivavoce_engine.batching.capacity import HOST, Capacity
 from vivavoce_engine.batching.messages import AudioChunk
@@ -21,6 +24,10 @@ class Outcome:
     `audio`: for each of `plan.vocode`, the piece of speech.
     `failed`: the error of an utterance that cannot go on; the other two may lack it.
     `decoding_s`: time that the next frame of every row waited for `audio`; 0 where a device decodes beside the frames.
+    `scores`: for each of `plan.step` that asked for the times of words, [32] float32: the raw attention scores
+    (q.k / sqrt(head_dim), before the softmax) of the alignment's head for the text tokens at the talker's positions
+    from `sequence.window_at` on, as it was when the plan began. The query is that of the step, from which code 0 of
+    the next frame is drawn. A position behind the query's own has -inf.
     """
 
     plan: Plan
@@ -28,6 +35,7 @@ class Outcome:
     audio: dict[int, AudioChunk]
     failed: dict[int, EngineError]
     decoding_s: float = 0.0
+    scores: dict[int, NDArray[np.float32]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,8 @@ class Sequence:
         self.playback = Playback()
         self.ended = False
         """True if no further frame will be made: the model ended its speech, or the frame limit is reached."""
+        self.window_from = 0
+        """The first of the text tokens whose attention the next step tells, if the utterance asked for word times."""
         self._hit_limit = False
         self._last_frame: list[int] = []
         self._same_frames = 0
@@ -71,6 +73,11 @@ class Sequence:
     def position(self) -> int:
         """Position of the next frame in the talker's context."""
         return self.pending.prompt.prefill_tokens + self.frames_made
+
+    @property
+    def window_at(self) -> int | None:
+        """The talker's position of token `window_from`; None if the utterance did not ask for the times of words."""
+        return self.pending.prompt.text_at + self.window_from if self.pending.request.word_times else None
 
     @property
     def can_step(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from vivavoce_engine.checkpoint.alignment import Alignment, read_alignment
 from vivavoce_engine.checkpoint.json_file import JsonFile
 from vivavoce_engine.checkpoint.speakers import released_speakers
 from vivavoce_engine.errors import CheckpointError
@@ -160,6 +161,8 @@ class Checkpoint:
     """The text that the model reads. Not in the reference's generation_config.json."""
     speakers: Mapping[str, SpeakerInfo] = field(default_factory=dict)
     """Sound of the preset speakers that are known, by name. Not in the reference's generation_config.json."""
+    alignment: Alignment | None = None
+    """The talker's head that follows the text, if one is known. Not in the reference's generation_config.json."""
 
     @property
     def takes_instructions(self) -> bool:
@@ -188,6 +191,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{main.where('tts_model_type')} is {task!r}, not one of {get_args(TaskType)}")
     generation = JsonFile(path / "generation_config.json")
     talker = _talker(main.section("talker_config"))
+    stack = talker.transformer
     codec_file = JsonFile(path / "speech_tokenizer/config.json")
     codec = _codec(codec_file)
     if codec.num_quantizers < talker.num_code_groups:
@@ -212,6 +216,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         max_utterance_chars=_max_utterance_chars(generation),
         text=_readable_text(generation),
         speakers={**released_speakers(talker.spk_id), **_speakers(generation, talker)},
+        alignment=read_alignment(generation, stack.num_hidden_layers, stack.num_attention_heads),
     )
 
 

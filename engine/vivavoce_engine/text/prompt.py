@@ -23,6 +23,7 @@ from vivavoce_engine.embeddings import check_embedding
 from vivavoce_engine.errors import CheckpointError, Rejected
 from vivavoce_engine.request import AUTO_LANGUAGE, SynthesisRequest, UtteranceOptions, VoiceReference
 from vivavoce_engine.text.stable import StableText
+from vivavoce_engine.text.words import TextWord
 
 NO_ID = -1
 """Marks a prefill position without a text id or without a codec id."""
@@ -54,7 +55,9 @@ class Prompt:
 
     `text_ids` and `codec_ids` have one entry for each prefill position. `trailing_ids[k]` is the text id added to
     the input after frame k. After the last one, tts_pad is added. `text_tokens` counts the tokens of the spoken text
-    alone.
+    alone. Token j of the spoken text, counted from 0, is at the talker's position `text_at + j`, and tts_eos is behind
+    the last one, in both layouts. A reference's text and that of a context are in front of it. `words` are those of a
+    complete text, if the request asked for their times.
     """
 
     text_ids: tuple[int, ...]
@@ -62,6 +65,8 @@ class Prompt:
     trailing_ids: tuple[int, ...]
     text_tokens: int
     conditioning: Conditioning | None = None
+    text_at: int = 0
+    words: tuple[TextWord, ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.text_ids) == len(self.codec_ids)
@@ -145,7 +150,8 @@ class TextFrontend:
         check_codes("context", context.codes, self._checkpoint)
         # Tokenised as one text, so that words and punctuation at the seam get the tokens that they have inside a text.
         whole = self.build(request, self._tokenizer.encode(context.text + request.text), complete=True)
-        return replace(whole, text_tokens=max(1, whole.text_tokens - len(self._tokenizer.encode(context.text))))
+        own = max(1, whole.text_tokens - len(self._tokenizer.encode(context.text)))
+        return replace(whole, text_tokens=own, text_at=whole.text_at + whole.text_tokens - own)
 
     @property
     def end_of_text_id(self) -> int:
@@ -182,7 +188,9 @@ class TextFrontend:
         reference, context = options.reference, options.context
         known = [given.codes for given in (reference, context) if given is not None and given.codes is not None]
         codes = np.concatenate(known) if known else None
-        text_track = [*self._reference_text(reference), *text, *([eos] if complete else [])]
+        before = self._reference_text(reference)
+        text_at = len(positions) + len(before)
+        text_track = [*before, *text, *([eos] if complete else [])]
         speech_track = [talker.codec_bos_id] + [NO_ID] * (0 if codes is None else len(codes))
         if not options.streaming_text:  # one track after the other, otherwise side by side
             positions += [(text_id, talker.codec_pad_id) for text_id in text_track]
@@ -195,7 +203,7 @@ class TextFrontend:
             embedding = None if reference is None else reference.embedding
             own_frames = 0 if context is None else len(context.codes)
             conditioning = Conditioning(embedding, len(role) + len(language), codes, spoken_at + 1, own_frames)
-        return Prompt(text_ids, codec_ids, tuple(text_track[len(speech_track) :]), len(text), conditioning)
+        return Prompt(text_ids, codec_ids, tuple(text_track[len(speech_track) :]), len(text), conditioning, text_at)
 
     def _reference_text(self, reference: VoiceReference | None) -> list[int]:
         if reference is None or reference.codes is None:
