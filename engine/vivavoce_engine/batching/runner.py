@@ -14,6 +14,7 @@ from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.errors import EngineError
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions
 from vivavoce_engine.text.prompt import Prompt
+from vivavoce_engine.text.words import TextWord
 
 
 @dataclass(slots=True)
@@ -55,6 +56,10 @@ class TextCommitter(Protocol):
 
     def close(self) -> list[int]: ...
 
+    def take_words(self, complete: bool) -> list[TextWord]:
+        """The words that have become certain since the last call, if they were asked for; all of a `complete` text."""
+        ...
+
 
 class PromptBuilder(Protocol):
     """Turns requests into token ids. Any thread may call it."""
@@ -63,8 +68,8 @@ class PromptBuilder(Protocol):
         """The prompt of a complete request. Raises Rejected, naming the field, if the model cannot speak it."""
         ...
 
-    def live_text(self) -> TextCommitter:
-        """A committer for one text that arrives in fragments."""
+    def live_text(self, word_times: bool = False) -> TextCommitter:
+        """A committer for one text that arrives in fragments. `word_times` asks for its words too."""
         ...
 
     def tokens_to_start(self, options: UtteranceOptions) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import PreTokenizedString, Regex, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as BytePairEncoder
 from tokenizers.models import BPE
 
@@ -23,7 +23,7 @@ from vivavoce_engine.embeddings import check_embedding
 from vivavoce_engine.errors import CheckpointError, Rejected
 from vivavoce_engine.request import AUTO_LANGUAGE, SynthesisRequest, UtteranceOptions, VoiceReference
 from vivavoce_engine.text.stable import StableText
-from vivavoce_engine.text.words import TextWord
+from vivavoce_engine.text.words import Span, TextWord, words_of
 
 NO_ID = -1
 """Marks a prefill position without a text id or without a codec id."""
@@ -93,11 +93,9 @@ class Tokenizer:
             raise CheckpointError(f"{path}: the tokenizer files cannot be read: {error}") from error
         self._encoder = BytePairEncoder(model)
         self._encoder.normalizer = normalizers.NFC()
+        self._splitter = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
         self._encoder.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
+            [self._splitter, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
         )
 
     def encode(self, text: str) -> list[int]:
@@ -105,15 +103,24 @@ class Tokenizer:
         ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
         return ids
 
-    def normalize(self, text: str) -> str:
-        """Normalised text (Unicode NFC), as `encode` splits it."""
-        normalized: str = self._encoder.normalizer.normalize_str(text)
-        return normalized
+    def encode_spans(self, text: str) -> tuple[list[int], list[Span]]:
+        """Ids of a text as `encode` gives them, and the characters of `text` that each of them stands for.
 
-    def pieces(self, normalized: str) -> list[str]:
-        """Splits normalised text into pieces. Bytes merge only within a piece."""
-        spans = self._encoder.pre_tokenizer.pre_tokenize_str(normalized)
-        return [normalized[start:end] for _, (start, end) in spans]
+        The tokens of a part of a character have all of it. Of a letter with marks that normalisation joins, the span
+        has the letter alone.
+        """
+        encoding = self._encoder.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def pieces(self, text: str) -> list[tuple[int, str]]:
+        """Splits a text into pieces → each one's first character in `text`, and its normalised text (Unicode NFC).
+
+        Bytes merge only within a piece.
+        """
+        split = PreTokenizedString(text)
+        split.normalize(lambda part: part.nfc())
+        self._splitter.pre_tokenize(split)
+        return [(start, piece) for piece, (start, _), _ in split.get_splits("original", "char")]
 
 
 class TextFrontend:
@@ -145,21 +152,25 @@ class TextFrontend:
         check_characters("text", request.text)
         context = request.context
         if context is None:
-            return self.build(request, self._tokenizer.encode(request.text), complete=True)
+            ids, spans = self._tokenizer.encode_spans(request.text)
+            words = words_of(request.text, spans) if request.word_times else ()
+            return replace(self.build(request, ids, complete=True), words=words)
         check_characters("context", context.text)
         check_codes("context", context.codes, self._checkpoint)
         # Tokenised as one text, so that words and punctuation at the seam get the tokens that they have inside a text.
-        whole = self.build(request, self._tokenizer.encode(context.text + request.text), complete=True)
-        own = max(1, whole.text_tokens - len(self._tokenizer.encode(context.text)))
-        return replace(whole, text_tokens=own, text_at=whole.text_at + whole.text_tokens - own)
+        ids, spans = self._tokenizer.encode_spans(context.text + request.text)
+        whole, seam = self.build(request, ids, complete=True), len(context.text)
+        own = [(start - seam, end - seam) for start, end in spans if end > seam]
+        words = words_of(request.text, own) if request.word_times else ()
+        return replace(whole, text_tokens=len(own), text_at=whole.text_at + len(ids) - len(own), words=words)
 
     @property
     def end_of_text_id(self) -> int:
         return self._checkpoint.tts_eos_token_id
 
-    def live_text(self) -> StableText:
-        """Creates a tokenizer for one text that arrives in fragments."""
-        return StableText(self._tokenizer)
+    def live_text(self, word_times: bool = False) -> StableText:
+        """Creates a tokenizer for one text that arrives in fragments, which also tells its words if it is asked to."""
+        return StableText(self._tokenizer, word_times)
 
     def tokens_to_start(self, options: UtteranceOptions) -> int:
         """Number of text tokens that `build` needs while a text is incomplete."""
