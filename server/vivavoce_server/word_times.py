@@ -84,9 +84,9 @@ class WordMap:
 
     def __init__(self, written: str = "") -> None:
         self.written = written
-        """The client's text. Live text grows; whoever reads it adds to it, before it is appended as it is said."""
+        """The client's text. Live text grows: its reader adds each piece here before it appends what is said of it."""
         self.spoken = ""
-        """What is said, without pause tags."""
+        """The text that is said, without pause tags."""
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._signs: list[int] = []

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 from vivavoce_engine import AudioChunk, WordTime
-from vivavoce_server.said import PartTimes, SaidPart
+from vivavoce_server.said import PartTimes
 from vivavoce_server.text_parts import parts_of
 from vivavoce_server.word_times import Alignment, CharacterTimes, Word, WordJoiner, WordMap, spoken_times, written_times
 from vivavoce_text import PAUSE_TAG, STAGES, Profile, Reading, Traced, speakable
@@ -246,7 +246,8 @@ async def test_the_last_said_part_ends_with_its_word() -> None:
     written, times = two_parts()
     await play(times)
     said = times.said(written, [8, 19, len(written)], 2.31)
-    assert said.parts[-1] == SaidPart(" Three", pytest.approx(2.3))
+    assert said.parts[-1].text == " Three"
+    assert said.parts[-1].end_s == pytest.approx(2.3)
 
 
 # ---- characters -----------------------------------------------------------------------------------------------
