@@ -29,6 +29,8 @@ class LivePlan:
     """Sentences that say what of the options is ignored."""
     ignored: tuple[str, ...] = ()
     """Fields that the model cannot follow."""
+    words: bool = False
+    """True if the client asks for messages about words."""
     voice: str | None = None
     """Name of the voice, for the log."""
     file: SharedEncoder | None = None
