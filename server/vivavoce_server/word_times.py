@@ -13,7 +13,7 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vivavoce_engine import WordTime
 from vivavoce_text import PAUSE_TAG, Traced
@@ -41,6 +41,13 @@ class Word:
     end_s: float | None
     spoken: tuple[WordTime, ...]
 
+    def later(self, seconds: float) -> "Word":
+        """The same word, this much later."""
+        spoken = tuple(
+            replace(word, start_s=_sum(word.start_s, seconds), end_s=_sum(word.end_s, seconds)) for word in self.spoken
+        )
+        return replace(self, start_s=_sum(self.start_s, seconds), end_s=_sum(self.end_s, seconds), spoken=spoken)
+
     def fields(self) -> dict[str, object]:
         """The word as clients get it."""
         return {
@@ -52,8 +59,16 @@ class Word:
         }
 
 
+def _sum(seconds: float | None, more: float) -> float | None:
+    return None if seconds is None else seconds + more
+
+
 def rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, DECIMALS)
+
+
+def milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +256,11 @@ class Alignment:
     characters: tuple[str, ...] = ()
     starts_s: tuple[float, ...] = ()
     ends_s: tuple[float, ...] = ()
+
+    def __add__(self, following: "Alignment") -> "Alignment":
+        return Alignment(
+            self.characters + following.characters, self.starts_s + following.starts_s, self.ends_s + following.ends_s
+        )
 
 
 class CharacterTimes:
