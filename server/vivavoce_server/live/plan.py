@@ -61,5 +61,6 @@ async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
         max_part_chars=job.engine.info.max_utterance_chars,
         warnings=job.warnings,
         ignored=job.ignored_with(voiced),
+        words=options.wants_words,
         voice=voice_for_log(job.request),
     )
