@@ -8,7 +8,7 @@ from vivavoce_engine import MAX_BLEND_CHARS
 
 from vivavoce_server.access import CallerDep
 from vivavoce_server.deadlines import MaxWaitDep
-from vivavoce_server.errors import invalid
+from vivavoce_server.errors import ApiError, invalid
 from vivavoce_server.formats import FormatName
 from vivavoce_server.framing import CaptionedFraming
 from vivavoce_server.http import ERROR_RESPONSES, FILE_HEADERS, IF_NONE_MATCH, NOT_MODIFIED, Responses, ServiceDep
@@ -132,7 +132,12 @@ async def captioned_speech(
 
     The last line has no audio if words became certain after it. Times are seconds of the whole file.
     """
-    job = prepare(body.request(), service, max_wait_s)
+    try:
+        job = prepare(body.request(), service, max_wait_s)
+    except ApiError as error:
+        if error.detail.param == "language":
+            error.detail.param = "lang_code"
+        raise
     if body.return_timestamps:
         if not job.engine.info.word_times:
             raise no_word_times("return_timestamps", job.model)

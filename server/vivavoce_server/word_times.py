@@ -132,7 +132,7 @@ class WordMap:
         return words
 
     def append(self, said: Traced) -> None:
-        """Takes the next piece of what is said. A pause tag is a blank there, and a blank behind another is left out."""
+        """Takes the next piece of what is said. A pause tag is a blank there; a blank behind another is left out."""
         if PAUSE_TAG.fullmatch(said.text):
             said = Traced(" ", said.starts[-1:], said.ends[-1:])
         if not self.spoken or self.spoken[-1].isspace():

@@ -1,5 +1,6 @@
 """Endless speech: a whole answer is made a second time, a streamed one ends with an error, and both are counted."""
 
+import json
 from typing import Any
 
 import httpx
@@ -48,6 +49,13 @@ def test_a_whole_answer_is_made_anew_with_another_seed() -> None:
     assert response.headers["x-usage-output-tokens"] == str(len("Hello."))
     assert numbers[ENDLESS, ""] == 1
     assert numbers["vivavoce_requests_total", "completed"] == 1
+
+
+def test_the_words_of_a_second_attempt_are_its_own() -> None:
+    with live_server(Engine(Endless(attempts=1), EngineConfig())) as server:
+        response = httpx.post(server.url + SPEECH, json=body(input="Hello you.", word_timestamps=True))
+    words = json.loads(response.headers["x-word-timestamps"])
+    assert words == [{"word": "Hello", "start_ms": 0, "end_ms": 400}, {"word": "you", "start_ms": 480, "end_ms": 800}]
 
 
 def test_a_long_text_is_made_anew_as_one_recording() -> None:

@@ -216,6 +216,19 @@ def test_status_and_head_are_there_with_the_first_frame(name: str, head: bytes |
         assert len(b"".join(pieces)) > 100
 
 
+@pytest.mark.parametrize("speed", [1.0, 2.0])
+def test_words_are_earlier_by_what_is_dropped(late: LiveServer, speed: float) -> None:
+    dropped_s = (LEAD_SAMPLES - KEPT_SAMPLES) / SAMPLE_RATE
+    fields = {"input": "One two.", "word_timestamps": True, "stream": False, "speed": speed}
+    kept, trimmed = (
+        json.loads(post(late, **fields, leading_silence=choice).headers["x-word-timestamps"])
+        for choice in ("keep", "trim")
+    )
+    assert [word["word"] for word in trimmed] == ["One", "two"]
+    assert trimmed[1]["start_ms"] == pytest.approx(kept[1]["start_ms"] - 1000 * dropped_s / speed, abs=1)
+    assert trimmed[0]["start_ms"] == 0  # the fake voice says that the word begins in the silence
+
+
 def test_a_batch_is_trimmed_item_by_item(late: LiveServer) -> None:
     body = {**BODY, "items": [{"input": TEXT}, {"input": TEXT, "leading_silence": "keep"}]}
     del body["input"]

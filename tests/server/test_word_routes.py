@@ -314,7 +314,7 @@ def test_captions_may_be_left_out(server: LiveServer, without_times: LiveServer)
     [
         ({"return_download_link": True}, "return_download_link"),
         ({"volume_multiplier": 2.0}, "volume_multiplier"),
-        ({"lang_code": "x"}, "language"),
+        ({"lang_code": "x"}, "lang_code"),
         ({"input": " "}, "input"),
         ({"stream": "yes"}, "stream"),
     ],
