@@ -39,11 +39,15 @@ class Said:
 
 @dataclass(slots=True)
 class _Times:
-    """Seconds of the model's audio at which a part begins and, once it `is_over`, ends."""
+    """Seconds of the audio before the file's speed at which a part begins and, once it `is_over`, ends.
+
+    `tempo` is the factor of the part's own speed beside the file's.
+    """
 
     is_speech: bool
     start_s: float
     end_s: float
+    tempo: float = 1.0
     is_over: bool = False
 
 
@@ -57,12 +61,13 @@ class PartTimes:
         self._parts: list[_Times] = []
         self._made_s = 0.0
 
-    def begin(self, is_speech: bool) -> None:
-        self._parts.append(_Times(is_speech, self._made_s, self._made_s))
+    def begin(self, is_speech: bool, tempo: float = 1.0) -> None:
+        """Begins a part. `tempo` is the factor of its own speed beside the file's."""
+        self._parts.append(_Times(is_speech, self._made_s, self._made_s, tempo))
 
     def add(self, seconds: float) -> None:
         """Adds audio of the model to the current part."""
-        self._made_s += seconds
+        self._made_s += seconds / self._parts[-1].tempo
         self._parts[-1].end_s = self._made_s
 
     def end(self) -> None:
@@ -87,6 +92,11 @@ class PartTimes:
         return Said(tuple(parts), begun, self._frames(sent_s))
 
     @property
+    def spans_s(self) -> list[tuple[float, float]]:
+        """Seconds of the file at which each part that has begun begins, and up to which its audio was made."""
+        return [(times.start_s / self._speed, times.end_s / self._speed) for times in self._parts]
+
+    @property
     def made_s(self) -> float:
         """Seconds of the file whose audio was made."""
         return self._made_s / self._speed
@@ -98,5 +108,5 @@ class PartTimes:
     def _frames(self, sent_s: float) -> int:
         """Codec frames of which some is among the model's first `sent_s` seconds."""
         spoken = [times for times in self._parts if times.is_speech and times.start_s < sent_s]
-        seconds = sum(min(times.end_s, sent_s) - times.start_s for times in spoken)
+        seconds = sum((min(times.end_s, sent_s) - times.start_s) * times.tempo for times in spoken)
         return math.ceil(round(seconds / self._frame_s, 3))

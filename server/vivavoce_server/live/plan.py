@@ -7,10 +7,11 @@ from vivavoce_engine import SpeechEngine, UtteranceOptions
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import LeadingSilenceChoice
 from vivavoce_server.containers import SharedEncoder
-from vivavoce_server.jobs import prepare, voice_for_log
+from vivavoce_server.jobs import prepare
 from vivavoce_server.reading import TextPlan
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
+from vivavoce_server.turns import names_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +49,16 @@ async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
         Overloaded: too many references are being processed.
     """
     job = prepare(options, service)
-    voiced = await job.find_voice()
+    cast = await job.find_voices()
     return LivePlan(
         model=job.model,
         engine=job.engine,
-        options=voiced,
+        options=cast[0],
         audio=job.audio,
         text=job.text_plan,
         leading_silence=job.leading_silence,
         max_part_chars=job.engine.info.max_utterance_chars,
         warnings=job.warnings,
-        ignored=job.ignored_with(voiced),
-        voice=voice_for_log(job.request),
+        ignored=job.ignored_with(cast),
+        voice=names_of(job.request),
     )

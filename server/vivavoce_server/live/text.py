@@ -14,12 +14,13 @@ from vivavoce_engine import AudioStream, LiveUtterance
 from vivavoce_text import PAUSE_TAG, Reading, Spoken, Traced
 
 from vivavoce_server.errors import ApiError, ErrorDetail
-from vivavoce_server.jobs import NOTHING_S, Silence
+from vivavoce_server.jobs import NOTHING_S
 from vivavoce_server.live.closing import fault
 from vivavoce_server.live.cutting import PartCutter
 from vivavoce_server.live.plan import LivePlan
 from vivavoce_server.reading import CHARS_A_JOB, can_begin, check_speakable, in_worker, nothing_to_speak, warnings_of
 from vivavoce_server.text_parts import TOO_MANY_PAUSES, PauseBudget, is_speakable
+from vivavoce_server.turns import Silence
 
 Part = AudioStream | Silence
 """The speech of a part, or the pause that it is."""

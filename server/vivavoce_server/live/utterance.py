@@ -12,7 +12,6 @@ import numpy as np
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
 from vivavoce_server.effects import Samples
 from vivavoce_server.errors import ErrorDetail
-from vivavoce_server.jobs import Silence
 from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.live.outbox import Lane, Outgoing
 from vivavoce_server.live.text import LiveText
@@ -20,6 +19,7 @@ from vivavoce_server.metrics import RequestOutcome, SpeechMeter
 from vivavoce_server.request_lines import RequestLine
 from vivavoce_server.said import PartTimes, Said
 from vivavoce_server.speech import is_cut_short
+from vivavoce_server.turns import Silence
 
 SILENCE_PIECE_S = 0.24
 """Seconds of a silence that are sent at once."""
