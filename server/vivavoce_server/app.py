@@ -15,6 +15,7 @@ from vivavoce_text import missing_packages
 from vivavoce_server import (
     asyncapi,
     batch,
+    captioned_routes,
     consent_routes,
     elevenlabs_routes,
     errors,
@@ -46,6 +47,7 @@ OPENAI = (
     http.router,
     http.speech_router,
     batch.router,
+    captioned_routes.router,
     voice_routes.router,
     consent_routes.router,
     consent_routes.json_router,

@@ -26,6 +26,7 @@ from vivavoce_server.streaming import SpeechRoute, SpokenResponse
 from vivavoce_server.text_parts import TOO_MANY_PAUSES, PauseBudget, pause_tags
 from vivavoce_server.turns import naming_segment, pauses_between_turns
 from vivavoce_server.whole_files import MAX_HELD_BYTES, InBase64, Part, WholeFile
+from vivavoce_server.word_times import Word
 
 router = APIRouter(prefix="/v1", route_class=SpeechRoute, tags=["Speech"])
 
@@ -63,6 +64,20 @@ class UsageObject(BaseModel):
     total_tokens: int = Field(description="The sum of both", examples=[34])
 
 
+class WordObject(BaseModel):
+    """A word of the text, and when the audio says it."""
+
+    word: str = Field(description="The word, as it was written", examples=["Hello"])
+    start: float | None = Field(description="Its beginning, in seconds of the file; null if unknown", examples=[0.11])
+    end: float | None = Field(description="Its end, in seconds of the file; null if unknown", examples=[0.42])
+    text_start: int = Field(description="Its first character in the text", examples=[0])
+    text_end: int = Field(description="The character behind its last one", examples=[5])
+
+    @staticmethod
+    def of(word: Word) -> "WordObject":
+        return WordObject.model_validate(word.fields())
+
+
 class BatchResult(BaseModel):
     """The result of one item: its file in base64, or the error. `warnings` say what of the text is not spoken,
     `ignored` which fields the model cannot follow.
@@ -85,6 +100,9 @@ class BatchResult(BaseModel):
     )
     ignored: list[str] = Field(
         default=[], description="Fields that the model cannot follow", examples=[["instructions"]]
+    )
+    words: list[WordObject] | None = Field(
+        default=None, description="The words and their times, if they were asked for; null if not"
     )
     status_code: int = Field(default=200, description="The status that a request of its own would have", examples=[200])
     error: ErrorDetail | None = Field(default=None, description="The error, if there is one")
@@ -198,7 +216,7 @@ class BatchResponse(SpokenResponse):
             with self.service.metrics.admission():
                 model, _ = self.service.find_model(request.model or None)
             async with self._rows[model]:
-                job, cast, cost = await self._spoken(request, model, file)
+                job, cast, cost, words = await self._spoken(request, model, file)
         except (ApiError, EngineError) as error:
             status, detail = error_detail(error)
             return BatchResult(index=index, status="error", status_code=status, error=detail)
@@ -214,12 +232,13 @@ class BatchResponse(SpokenResponse):
             finish_reason="length" if cost.is_cut_short else "stop",
             warnings=list(job.warnings),
             ignored=list(job.ignored_with(cast)),
+            words=[WordObject.of(word) for word in words] if cast[0].word_times else None,
         )
 
     async def _spoken(
         self, request: SpeechRequest, model: str, file: WholeFile
-    ) -> tuple[SpeechJob, Sequence[UtteranceOptions], Usage]:
-        """Speaks an item into the file. Returns its job, the options of its turns with their voices, and its usage."""
+    ) -> tuple[SpeechJob, Sequence[UtteranceOptions], Usage, list[Word]]:
+        """Speaks an item into the file. Returns its job, the options of its turns, its usage, and its words."""
         meter = SpeechMeter(self.service.metrics, model)
         outcome: RequestOutcome = "disconnected"
         speech: Speech | None = None
@@ -241,7 +260,7 @@ class BatchResponse(SpokenResponse):
                 meter.end(outcome)
             else:
                 meter.end(outcome, speech.times.made_s, speech.times.made_frames)
-        return job, cast, cost
+        return job, cast, cost, speech.words
 
 
 @router.post(

@@ -226,16 +226,18 @@ def pauses_between_turns(request: SpeechRequest) -> list[float]:
 
 
 def joined(said: Iterable[Spoken], written: Iterable[str]) -> Spoken:
-    """The reading of texts that are written one after the other without anything between them."""
+    """The reading of texts that are written in lines of their own."""
     parts: list[Traced] = []
     left_out: dict[str, None] = {}
     offset = 0
     for spoken, text in zip(said, written, strict=True):
+        if parts:
+            parts.append(Traced.source("\n", offset - 1))
         traced = spoken.traced
         starts, ends = (tuple(at + offset for at in places) for places in (traced.starts, traced.ends))
         parts.append(Traced(traced.text, starts, ends))
         left_out |= dict.fromkeys(spoken.left_out)
-        offset += len(text)
+        offset += len(text) + 1
     return Spoken(Traced.join(parts), tuple(left_out))
 
 
@@ -269,7 +271,7 @@ class _Writer:
         self._is_paused = False
         """True if a pause tag stands behind what was spoken last."""
         self._read_chars = 0
-        """Characters of the texts before the current one."""
+        """Characters of the texts before the current one, with the ends of their lines."""
 
     def begin(self, turn: Turn) -> None:
         """Begins a turn. One that is neither a tag's nor a segment counts only if there is something to speak in it."""
@@ -288,7 +290,7 @@ class _Writer:
             else:
                 self._switch(tag[0], name)
         self._speak(text[place:], self._read_chars + place)
-        self._read_chars += len(text)
+        self._read_chars += len(text) + 1
 
     def _list_turn(self) -> None:
         assert self._turn is not None

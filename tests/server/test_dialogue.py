@@ -14,8 +14,10 @@ from vivavoce_engine.fake_runner import SAMPLE_RATE, SAMPLES_PER_FRAME
 from vivavoce_server import ServerConfig
 from vivavoce_server.text_parts import MAX_TURNS, MAX_VOICES
 
+from tests.server.test_phrase_cache import caching
 from tests.server.test_sse import events
 from tests.support.live_server import LiveServer, fake_engine, live_server
+from tests.support.waiting import wait_until
 
 FRAME_BYTES = 2 * SAMPLES_PER_FRAME
 TURN_PAUSE_BYTES = round(0.2 * SAMPLE_RATE) * 2
@@ -154,7 +156,7 @@ def test_pauses_between_turns_count_among_the_pauses(talk: LiveServer) -> None:
     text = "a.[voice:michael]b.[voice:heart]" * 4
     error = refused(talk, input=text, turn_pause_s=10)
     assert (error["param"], error["code"]) == ("turn_pause_s", "too_many_pauses")
-    items = [{"input": text, "turn_pause_s": 8} for _ in range(2)]
+    items = [{"input": text, "turn_pause_s": 5} for _ in range(2)]
     body = {"voice": "heart", "items": items}
     error = httpx.post(f"{talk.url}/v1/audio/speech/batch", json=body).json()["error"]
     assert (error["param"], error["code"]) == ("items[1].turn_pause_s", "too_many_pauses")
@@ -268,9 +270,19 @@ def test_done_has_the_turns_with_their_times(talk: LiveServer) -> None:
     turns = [{"text": "abcde"}, {"text": "abc[pause:1s]d", "speed": 2, "speaker_embedding": [0.5] * 8}]
     assert done(segments=turns)["segments"] == [
         {"index": 0, "voice": "heart", "start": 0.0, "end": 0.4},
-        {"index": 1, "voice": None, "start": 0.6, "end": 1.76},
+        {"index": 1, "voice": None, "start": 0.6, "end": 1.8},
     ]
     assert "segments" not in done(input="abc[voice:heart]abc")
+
+
+def test_words_have_their_times_over_all_turns(talk: LiveServer) -> None:
+    def words(**fields: Any) -> list[tuple[Any, ...]]:
+        done = events(post(talk, stream_format="sse", word_timestamps=True, **fields).text)[-1][1]
+        return [tuple(word[key] for key in ("word", "start", "text_start")) for word in done["words"]]
+
+    assert words(input="One two. [voice:michael]Three.") == [("One", 0.0, 0), ("two", 0.32, 4), ("Three", 0.92, 24)]
+    turns = [{"text": "One"}, {"text": "Two so", "speed": 2, "voice": "michael"}, {"text": "Three"}]
+    assert words(segments=turns) == [("One", 0.0, 0), ("Two", 0.44, 4), ("so", 0.6, 8), ("Three", 0.88, 11)]
 
 
 def test_what_would_be_said_names_the_voices(talk: LiveServer) -> None:
@@ -284,18 +296,19 @@ def test_what_would_be_said_names_the_voices(talk: LiveServer) -> None:
     ]
     turns = segments(("heart", "It costs $5."), ("michael", "No."))
     body = post(talk, **{"segments": turns, "normalize": True, "return": "text"}).json()
-    assert body["text"] == "It costs five dollars.No."
-    assert body["characters"] == {"input": 15, "output": 25}
-    assert body["map"][-1][3] == 15
+    assert body["text"] == "It costs five dollars.\nNo."
+    assert body["characters"] == {"input": 16, "output": 26}
+    assert body["map"][-1][3] == 16
 
 
 def test_marks_and_logs_name_all_voices(caplog: pytest.LogCaptureFixture) -> None:
-    with live_server(config=ServerConfig(mark_audio="metadata")) as server, caplog.at_level("INFO"):
+    with live_server(config=ServerConfig(mark_audio="metadata")) as server, caplog.at_level("INFO", "vivavoce_server"):
         response = post(server, input=TAGGED, response_format="wav")
         assert 'voice="heart, michael"' in response.headers["X-Synthetic-Audio"]
         assert b"heart, michael" in response.content[:1000]
-    lines = [record for record in caplog.records if getattr(record, "fields", {}).get("path") == "/v1/audio/speech"]
-    assert [(line.fields["voice"], line.fields["chars"]) for line in lines] == [("heart, michael", len(TAGGED))]  # type: ignore[attr-defined]
+        wait_until(lambda: any(record.name.endswith("request_lines") for record in caplog.records))
+    [line] = [record.__dict__["fields"] for record in caplog.records if record.name.endswith("request_lines")]
+    assert (line["voice"], line["chars"]) == ("heart, michael", len(TAGGED))
 
 
 def test_a_batch_has_dialogues(talk: LiveServer) -> None:
@@ -308,7 +321,7 @@ def test_a_batch_has_dialogues(talk: LiveServer) -> None:
 
 
 def test_the_cache_tells_dialogues_apart(tmp_path: Path) -> None:
-    with live_server(config=ServerConfig(cache_dir=tmp_path)) as server:
+    with caching(tmp_path) as server:
         asked = [
             {"input": TAGGED},
             {"input": TAGGED.replace("michael", "heart(3)")},

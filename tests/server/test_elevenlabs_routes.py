@@ -60,14 +60,23 @@ def test_its_own_client_hears_speech(client: Any) -> None:
     assert streamed == whole
 
 
-def test_its_own_client_hears_speech_with_times_that_are_unknown(client: Any) -> None:
+def test_its_own_client_hears_speech_with_times(client: Any) -> None:
     options = {"text": TEXT, "seed": 5, "output_format": "pcm_24000"}
     whole = client.text_to_speech.convert_with_timestamps("heart", **options)
     assert base64.b64decode(whole.audio_base_64) == pcm_of(5, len(TEXT))
-    assert (whole.alignment, whole.normalized_alignment) == (None, None)
+    for alignment in (whole.alignment, whole.normalized_alignment):
+        assert "".join(alignment.characters) == TEXT
+        assert (
+            alignment.character_start_times_seconds[6] == 0.48
+        )  # the blank between both words, at a frame a character
+        assert alignment.character_end_times_seconds[-1] == 0.96
     chunks = list(client.text_to_speech.stream_with_timestamps("heart", **options))
     assert len(chunks) > 1
     assert b"".join(base64.b64decode(chunk.audio_base_64) for chunk in chunks) == pcm_of(5, len(TEXT))
+    alignments = [chunk.alignment for chunk in chunks if chunk.alignment]
+    assert [char for each in alignments for char in each.characters] == whole.alignment.characters
+    starts = [at_s for each in alignments for at_s in each.character_start_times_seconds]
+    assert starts == whole.alignment.character_start_times_seconds
 
 
 def test_the_objects_come_one_a_line(server: LiveServer) -> None:

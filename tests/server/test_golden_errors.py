@@ -43,7 +43,7 @@ ASKED: dict[str, Ask] = {
     "unknown_voice": speech(voice="nobody"),
     "missing_voice": speech(voice=None),
     "unknown_model": speech(model="gpt-5"),
-    "not_available": speech(word_timestamps=True),
+    "not_available": lambda client: client.post("/dev/captioned_speech", json={**GOOD, "return_download_link": True}),
     "bad_pause": speech(input="Hi [pause:long]"),
     "not_json": raw(b"{"),
     "body_too_large": raw(b"a" * 1001),

@@ -80,11 +80,16 @@ async def test_a_live_job_has_no_seed_for_all_its_utterances() -> None:
     assert [seed is None for seed in seeds] == [True, True, False]
 
 
-@pytest.mark.parametrize("fields", [{"non_streaming_mode": True}, {"word_timestamps": True}])
-def test_options_that_take_the_whole_text_are_refused_live(fields: dict[str, Any]) -> None:
+def test_an_option_that_takes_the_whole_text_is_refused_live() -> None:
     with pytest.raises(ApiError) as refused:
-        prepare(SpeechOptions(voice="heart", **fields), service_of())
-    assert (refused.value.status, refused.value.detail.param) == (400, *fields)
+        prepare(SpeechOptions(voice="heart", non_streaming_mode=True), service_of())
+    assert (refused.value.status, refused.value.detail.param) == (400, "non_streaming_mode")
+
+
+def test_word_times_are_an_option_of_the_engine() -> None:
+    fields: list[dict[str, Any]] = [{}, {"word_timestamps": True}, {"timestamp_granularities": ["word"]}]
+    jobs = [prepare(SpeechOptions(voice="heart", **each), service_of()) for each in fields]
+    assert [job.options_without_voice.word_times for job in jobs] == [False, True, True]
 
 
 async def test_no_reference_is_fetched_for_speech_that_would_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:

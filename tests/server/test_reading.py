@@ -185,7 +185,7 @@ def test_an_operators_wrong_choice_is_named(setting: str, messages: list[str]) -
         ({"language": "Klingon", "return": "text"}, "language", "there are auto, english"),
         ({"normalization_options": {}, "normalize": True}, "normalization_options", "give one of them"),
         ({"return": "phonemes"}, "return", "'audio' or 'text'"),
-        ({"word_timestamps": True}, "word_timestamps", "cannot tell"),
+        ({"word_timestamps": True}, "word_timestamps", "no place for words"),
     ],
 )
 def test_wrong_options_of_text_are_named(fields: dict[str, Any], param: str, message: str, reader: LiveServer) -> None:
