@@ -341,7 +341,7 @@ class SharedEncoder:
     def __init__(self, encoder: Encoder, held_samples: int) -> None:
         """`held_samples` is the largest number of samples that the encoder holds back."""
         self._encoder = encoder
-        self._held_samples = held_samples
+        self.held_samples = held_samples
         self._lock = threading.Lock()
 
     @property
@@ -357,7 +357,7 @@ class SharedEncoder:
             return self._encoder.feed(pcm)
 
     def flush(self) -> bytes:
-        return self.feed(np.zeros(self._held_samples, np.float32)) if self._held_samples else b""
+        return self.feed(np.zeros(self.held_samples, np.float32)) if self.held_samples else b""
 
     def complete(self, file_bytes: int) -> bytes:
         return self._encoder.complete(file_bytes)

@@ -224,6 +224,17 @@ class SpeechJob:
         log_ignored(self.model, self.ignored_with(cast))
         return tuple(cast)
 
+    async def voice_of_tag(self, tag: str) -> Chosen:
+        """The voice that a tag in live text names.
+
+        Raises:
+            ApiError: 400, the voice does not exist; names the tag.
+            Overloaded: too many references are being processed.
+        """
+        turn = self.turns[0].by_tag(tag, 0)
+        with turn.naming_errors():
+            return await self.references.voice_of(turn.asked, self.engine)
+
     def ignored_with(self, cast: Sequence[UtteranceOptions]) -> tuple[str, ...]:
         """The fields that are ignored, also `voice` if another voice was found for a turn. `cast` has those found."""
         ignores = any(ignores_voice(turn.asked, voiced) for turn, voiced in zip(self.turns, cast, strict=True))

@@ -137,7 +137,7 @@ class PartTimes:
             self.words += self._joiner.finish() if sent_s == math.inf else self._joiner.settled()
         begin = self._taken
         for word in self.words[begin:]:
-            if word.start_s is not None and word.start_s > sent_s - held_s + TOLERANCE_S:
+            if word.start_s is not None and word.start_s + TOLERANCE_S > sent_s - held_s:
                 break
             self._taken += 1
         return self.words[begin : self._taken]

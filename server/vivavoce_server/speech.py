@@ -267,7 +267,7 @@ class Speech:
             following = self._follow(stream)
             before, voice = voice, self._voices[self._script.part_turns[number]]
             if before not in (None, voice):
-                beginning = LeadingSilence(sample_rate, self._job.leading_silence)
+                beginning = beginning.again()
             async for pcm in _at_tempo(self._counted(beginning.trimmed(self.times.noted(stream))), tempo, sample_rate):
                 yield pcm
             self.times.end()

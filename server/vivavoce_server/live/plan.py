@@ -1,5 +1,6 @@
 """Translates the options of a live session into a plan for its utterances. All protocols share it."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from vivavoce_engine import SpeechEngine, UtteranceOptions
@@ -9,9 +10,10 @@ from vivavoce_server.config import LeadingSilenceChoice
 from vivavoce_server.containers import SharedEncoder
 from vivavoce_server.jobs import prepare
 from vivavoce_server.reading import TextPlan
+from vivavoce_server.references import Chosen
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
-from vivavoce_server.turns import names_of
+from vivavoce_server.turns import names_of, turn_pause_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +28,16 @@ class LivePlan:
     leading_silence: LeadingSilenceChoice
     max_part_chars: int | None
     """Most characters that the model speaks as one utterance of its own; None for any number."""
+    voice_of_tag: Callable[[str], Awaitable[Chosen]]
+    """Finds the voice of a tag in the text, as SpeechJob.voice_of_tag."""
+    turn_pause_s: float
+    """Seconds of silence between the turns of two voices."""
     warnings: tuple[str, ...] = ()
     """Sentences that say what of the options is ignored."""
     ignored: tuple[str, ...] = ()
     """Fields that the model cannot follow."""
+    words: bool = False
+    """True if the client asks for messages about words."""
     voice: str | None = None
     """Name of the voice, for the log."""
     file: SharedEncoder | None = None
@@ -58,6 +66,8 @@ async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
         text=job.text_plan,
         leading_silence=job.leading_silence,
         max_part_chars=job.engine.info.max_utterance_chars,
+        voice_of_tag=job.voice_of_tag,
+        turn_pause_s=turn_pause_s(options),
         warnings=job.warnings,
         ignored=job.ignored_with(cast),
         voice=names_of(job.request),

@@ -36,6 +36,7 @@ from vivavoce_server.live.plan import LivePlan
 from vivavoce_server.live.text import LiveText
 from vivavoce_server.live.utterance import MessageWriter, Utterance
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
+from vivavoce_server.references import Chosen
 from vivavoce_server.request_lines import RequestLine, current_line
 from vivavoce_server.said import PartTimes
 from vivavoce_server.service import Service
@@ -210,7 +211,14 @@ class LiveSession:
                 held.enter_context(self.service.count_speech())
                 # All parts of the utterance share one seed, so that they sound like one recording.
                 seed = draw_seed() if plan.options.seed is None else plan.options.seed
-                options = replace(plan.options, client=self.caller.client, max_wait_s=self.max_wait_s, seed=seed)
+                options = replace(
+                    plan.options,
+                    client=self.caller.client,
+                    max_wait_s=self.max_wait_s,
+                    seed=seed,
+                    # An interruption tells what was said up to a word, whether or not the client asks for words.
+                    word_times=plan.engine.info.word_times,
+                )
                 live = plan.engine.open(options)
         except (ApiError, EngineError) as error:
             held.close()
@@ -221,23 +229,29 @@ class LiveSession:
         held.enter_context(self.open_utterances.count())
         held.callback(live.stream.cancel)
 
-        def follow() -> LiveUtterance:
-            next_part = plan.engine.open(replace(options, max_wait_s=None, follows=True))
+        def follow(voice: Chosen, is_first: bool) -> LiveUtterance:
+            voiced = replace(options, speaker=voice[0], reference=voice[1])
+            next_part = plan.engine.open(voiced if is_first else replace(voiced, max_wait_s=None, follows=True))
             held.callback(next_part.stream.cancel)
             return next_part
 
-        model_rate = plan.engine.info.sample_rate
+        info = plan.engine.info
+        model_rate = info.sample_rate
+        text = LiveText(plan, live, follow, self.report)
         utterance = Utterance(
             index=self._next_index,
-            text=LiveText(plan, live, follow, self.report),
+            text=text,
             beginning=LeadingSilence(model_rate, plan.leading_silence),
             encoder=SpeechEncoder(plan.audio, model_rate, plan.file),
             meter=SpeechMeter(self.service.metrics, plan.model, paced_by_text=True),
             line=line,
             held=held,
-            times=PartTimes(plan.audio.speed, plan.engine.info.frame_s),
+            times=PartTimes(plan.audio.speed, info.frame_s, text.places if info.word_times else None),
             sample_rate=model_rate,
             held_s=plan.audio.held_s(model_rate),
+            gap_s=0.0 if plan.file is None else plan.file.held_samples / plan.audio.rate_for(model_rate),
+            has_words=info.word_times,
+            words_are_asked_for=plan.words,
             max_frames=plan.options.max_frames,
         )
         self._next_index += 1

@@ -87,7 +87,7 @@ from vivavoce_server.live.connection import FIRST_MESSAGE_S, Connection
 from vivavoce_server.live.plan import plan_live
 from vivavoce_server.live.sentences import Sentences
 from vivavoce_server.live.session import LiveSession, State
-from vivavoce_server.live.utterance import UtteranceSummary
+from vivavoce_server.live.utterance import SpokenWords, UtteranceSummary
 from vivavoce_server.logs import request_id
 from vivavoce_server.reading import in_worker
 from vivavoce_server.schemas import Fields, NullIsDefault, SpeechOptions
@@ -254,8 +254,14 @@ class SpeechStream:
         marked = {} if audio.mark is None else {"synthetic_audio": audio.mark.facts()}
         return _json("audio.start", utterance_index=index, format=audio.format, sample_rate=sample_rate, **marked)
 
-    def audio(self, piece: bytes) -> bytes:
+    def audio(self, piece: bytes, words: SpokenWords | None) -> bytes:
         return piece
+
+    def words(self, words: SpokenWords) -> str | None:
+        if not words.words or not words.are_asked_for:
+            return None
+        told = [word.fields() for word in words.words]
+        return _json("audio.words", utterance_index=words.index, words=told)
 
     def ended(self, summary: UtteranceSummary) -> str:
         return _json(
@@ -266,6 +272,7 @@ class SpeechStream:
             frames=summary.said.frames,
             cancelled=summary.cancelled,
             parts=[{"text": part.text, "end_ms": round(part.end_s * 1000)} for part in summary.said.parts],
+            spoken_text_chars=summary.said.chars,
             **({"text_begun": summary.said.begun} if summary.cancelled else {}),
             **({"warnings": summary.warnings} if summary.warnings else {}),
             **({"ignored": summary.ignored} if summary.ignored else {}),
