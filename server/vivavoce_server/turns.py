@@ -97,7 +97,7 @@ def voiced(asked: SpeechOptions, voice: str) -> SpeechOptions:
 def speakers_of(request: SpeechOptions) -> list[SpeechOptions]:
     """The fields of each turn that a request asks for, in order. A request without turns is one.
 
-    Text before the first tag that is not blank is a turn too.
+    Text before the first tag that is not blank is a turn too. Tags beyond the limit are left out.
     """
     if not isinstance(request, SpeechRequest):
         return [request]
@@ -105,7 +105,7 @@ def speakers_of(request: SpeechOptions) -> list[SpeechOptions]:
         return [_of_segment(request, segment) for segment in request.segments]
     if request.allow_voice_tags is False:
         return [request]
-    tags = list(VOICE_TAG.finditer(request.input))
+    tags = list(islice(VOICE_TAG.finditer(request.input), MAX_TURNS + 1))
     speakers: list[SpeechOptions] = [voiced(request, tag[1].strip()) for tag in tags]
     return speakers if tags and not request.input[: tags[0].start()].strip() else [request, *speakers]
 
