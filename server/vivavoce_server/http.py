@@ -25,6 +25,7 @@ from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service, get_service
 from vivavoce_server.spoken_text import SpokenText, spoken_text
 from vivavoce_server.streaming import CACHE_ABOUT, CACHE_HEADER, TAG_ABOUT, SpeechResponse, SpeechRoute
+from vivavoce_server.word_times import most_words
 
 router = APIRouter(prefix="/v1", tags=["Models"])
 speech_router = APIRouter(prefix="/v1", route_class=SpeechRoute, tags=["Speech"])
@@ -59,8 +60,8 @@ COMMON_HEADERS = _fields(
 """Header fields of every answer with speech."""
 MAX_WORDS_HEADER_BYTES = 8192
 """Most bytes of WORDS_HEADER. Clients and proxies refuse long headers: nginx has room for 4 or 8 KiB by default."""
-WORD_HEADER_BYTES = len('{"word":,"start_ms":1000000,"end_ms":1000000}')
-"""Bytes of a word in WORDS_HEADER, besides the word itself and the comma behind it."""
+WORD_HEADER_BYTES = len('{"word":"","start_ms":1000000,"end_ms":1000000},')
+"""Bytes of a word in WORDS_HEADER, besides the word itself."""
 READ_HEADERS = {**COMMON_HEADERS, **_fields({WARNINGS_HEADER: WARNINGS_ABOUT, IGNORED_HEADER: IGNORED_ABOUT})}
 """Header fields of an answer for one text, which are known before it is spoken."""
 SPEECH_HEADERS = {
@@ -213,8 +214,7 @@ def _check_place_of_words(body: SpeechRequest) -> None:
     if body.stream is not False:
         message = f"A stream of audio has no place for words: use {others}, or stream false, which has a header"
         raise invalid(field, message)
-    words = body.written.split()
-    if len(json.dumps(words)) + len(words) * WORD_HEADER_BYTES > MAX_WORDS_HEADER_BYTES:
+    if len(json.dumps(body.written)) + most_words(body.written) * WORD_HEADER_BYTES > MAX_WORDS_HEADER_BYTES:
         message = f"The words of this input may not fit into a header, which has at most {MAX_WORDS_HEADER_BYTES} bytes"
         raise invalid(field, f"{message}: use {others}")
 

@@ -4,6 +4,7 @@ The beginning is known at the ends of the text's parts, and with word times at t
 """
 
 import math
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from vivavoce_engine import AudioChunk, WordTime
 
 from vivavoce_server.word_times import Word, WordJoiner, WordMap
 
+NEXT_WORD = re.compile(r"\s*\S+")
 TOLERANCE_S = 1e-4
 """Seconds by which sums of the same pieces of audio may differ."""
 
@@ -169,8 +171,12 @@ class PartTimes:
         """
         said: list[SaidPart] = []
         cut = 0
+        are_known = self._joiner is not None
         for word in self.words:
-            if word.start_s is None or word.end_s is None or not start <= word.start < start + len(text):
+            if not start <= word.start < start + len(text):
+                continue
+            are_known = word.start_s is not None
+            if word.start_s is None or word.end_s is None:
                 continue
             if word.end_s > whole_s:
                 return said, text[cut : word.end - start] if word.start_s + TOLERANCE_S < sent_s else ""
@@ -178,7 +184,9 @@ class PartTimes:
             while cut < len(text) and not (text[cut].isspace() or text[cut].isalnum()):
                 cut += 1
             said = [SaidPart(text[:cut], word.end_s)]
-        return said, text[cut:]
+        # The times of the next word are certain only once a little more has been said.
+        following = NEXT_WORD.match(text, cut) if are_known else None
+        return said, text[cut:] if following is None else following[0]
 
     @property
     def spans_s(self) -> list[tuple[float, float]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 
 from vivavoce_engine import UtteranceOptions
-from vivavoce_text import MAX_VOICE_CHARS, VOICE_TAG, Spoken, Traced, voice_of_tag
+from vivavoce_text import MAX_VOICE_CHARS, PAUSE_TAG, VOICE_TAG, Spoken, Traced, voice_of_tag
 
 from vivavoce_server.errors import SHOWN_CHARS, ApiError, invalid
 from vivavoce_server.reading import TextPlan
@@ -282,7 +282,9 @@ class _Writer:
     def write(self, text: str) -> None:
         """Adds the text of the current turn, and of those that its tags begin."""
         place = 0
-        for tag in TAG.finditer(text):
+        assert self._turn is not None
+        tags = TAG if self._turn.plan.profile.voice_tags else PAUSE_TAG
+        for tag in tags.finditer(text):
             self._speak(text[place : tag.start()], self._read_chars + place)
             place = tag.end()
             if (name := voice_of_tag(tag[0])) is None:

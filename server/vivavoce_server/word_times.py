@@ -22,8 +22,8 @@ from vivavoce_server.text_parts import TAG
 
 SIGNS_OF_WORDS = "%\u2030\u00b0+"
 """Signs at a word's end that belong to it, besides letters, digits, their accents, and currencies."""
-BREAK_IN_RUN = re.compile(r"[\u2014\u2026]|--|\.\.")
-"""Signs that part two words without a blank."""
+BREAK_IN_RUN = re.compile(r"[\u2014\u2026]|--|\.\.|\[(?:pause|voice):|<break\b", re.IGNORECASE)
+"""Signs and tags that part two words without a blank."""
 DECIMALS = 3
 """Decimals of the seconds that clients get."""
 
@@ -103,7 +103,7 @@ class WordMap:
         self.written = written
         """The client's text. Live text grows: its reader adds each piece here before it appends what is said of it."""
         self.spoken = ""
-        """The text that is said, without tags."""
+        """The text that is said, with a blank for each tag."""
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._signs: list[int] = []
@@ -119,21 +119,26 @@ class WordMap:
         begin = 0
         for tag in TAG.finditer(said.text):
             words.append(said.slice(begin, tag.start()))
+            words.append(said.slice(*tag.span()))
             begin = tag.end()
         words.append(said.slice(begin, len(said.text)))
         words.close()
-        place = 0
+        signs, place = _signs_of(words.spoken), 0
         for text in texts:
             # What is between two parts has neither letters nor digits, so that no part is found too early.
-            at = words.spoken.index(text, place)
-            words.skip(words.spoken[place:at])
+            at = signs.index(_signs_of(text), place)
+            words.skip(signs[place:at])
             words.begin_part()
             words.say(text)
-            place = at + len(text)
+            place = at + len(_signs_of(text))
         return words
 
     def append(self, said: Traced) -> None:
-        """Takes the next piece of what is said, which is no tag."""
+        """Takes the next piece of what is said. A tag is a blank there; a blank behind another is left out."""
+        if TAG.fullmatch(said.text):
+            said = Traced(" ", said.starts[-1:], said.ends[-1:])
+        if not self.spoken or self.spoken[-1].isspace():
+            said = said.slice(len(said.text) - len(said.text.lstrip()), len(said.text))
         offset = len(self.spoken)
         self.spoken += said.text
         self._starts += said.starts
@@ -156,7 +161,7 @@ class WordMap:
 
     def skip(self, text: str) -> None:
         """Passes over text that no part has."""
-        self._passed_signs += sum(not char.isspace() for char in text)
+        self._passed_signs += len(_signs_of(text))
 
     def place(self, part: int, word: WordTime) -> Place | None:
         """The place of a word of a part's text. None if it has no letter or digit, or comes from nothing written."""
@@ -197,6 +202,15 @@ class WordMap:
             return False
         behind = next((char for char in self.written[end : end + 64] if char.isspace() or char.isalnum()), "")
         return not behind.isspace()
+
+
+def most_words(text: str) -> int:
+    """Largest number of words that a written text can have."""
+    return len(text.split()) + sum(map(_has_no_blanks, text)) + len(BREAK_IN_RUN.findall(text))
+
+
+def _signs_of(text: str) -> str:
+    return "".join(text.split())
 
 
 def _is_of_word(char: str) -> bool:

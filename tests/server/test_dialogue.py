@@ -118,8 +118,11 @@ def test_turns_and_voices_are_bounded(talk: LiveServer) -> None:
 
 
 def test_tags_may_be_text(talk: LiveServer, heard: Heard) -> None:
-    assert post(talk, input="One [voice:nobody] two.", allow_voice_tags=False).status_code == 200
-    assert [request.speaker for request in heard.requests] == ["heart"]
+    for normalize in (True, False):
+        text = {"input": "One [voice:nobody] two.", "normalize": normalize}
+        assert post(talk, **text, allow_voice_tags=False).status_code == 200
+    assert [request.speaker for request in heard.requests] == ["heart", "heart"]
+    assert heard.requests[1].text == "One [voice:nobody] two."
 
 
 def test_the_same_voice_again_is_no_turn(talk: LiveServer, heard: Heard) -> None:

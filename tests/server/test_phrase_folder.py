@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from vivavoce_engine import AudioChunk, Finished
+from vivavoce_engine import AudioChunk, Finished, WordTime
 from vivavoce_server.phrases import folder as folder_module
 from vivavoce_server.phrases.entry import Damaged, EntryWriter, read_records
 from vivavoce_server.phrases.folder import FOLDER, LOCK, NoRoom, PhraseFolder
@@ -63,8 +63,9 @@ def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
     key = key_of(1)
     writer, entry = EntryWriter(key), phrases.begin(key)
     pieces = [np.array([0.1, -1e-40, np.float32(1) / 3], np.float32), np.linspace(-1, 1, 100_000, dtype=np.float32)]
+    words = (WordTime(0, 5, 0.1, 1 / 3), WordTime(6, 9, None, None))
     for piece in pieces:
-        writer.add(AudioChunk(piece, np.zeros((2, 16), np.int16)))
+        writer.add(AudioChunk(piece, np.zeros((2, 16), np.int16), words if piece is pieces[1] else ()))
         entry.write(writer.take())
     writer.end_utterance(Finished(7, 4, "stop", queue_wait_s=2.0))
     writer.add(AudioChunk(pieces[0], np.zeros((1, 16), np.int16)))
@@ -84,6 +85,7 @@ def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
         piece.tobytes() for piece in (pieces[0], pieces[1], pieces[0])
     ]
     assert [piece.frames for piece in (first, second, again)] == [2, 2, 1]
+    assert [piece.words for piece in (first, second, again)] == [(), words, ()]
     assert (end, last) == (Finished(7, 4, "stop"), Finished(8, 1, "stop"))
 
 

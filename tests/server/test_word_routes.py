@@ -87,14 +87,13 @@ def test_events_have_the_words_of_the_text(server: LiveServer) -> None:
     words, file = spoken_words(server)
     assert [word["word"] for word in words] == WORDS
     check(words, TEXT, len(file) / 2 / RATE)
-    first = "Hello, it costs five dollars and fifty cents here."
+    first = "Hello, it costs five dollars and fifty cents here. "
     second = " Bye now."
     price = words[3]
     assert price["start"] == pytest.approx(first.index("five") * FRAME_S)
     assert price["end"] == pytest.approx((first.index("cents") + 5) * FRAME_S)
     last = words[-1]
-    begin = (len(first.rstrip()) + 0) * FRAME_S + 0.5
-    assert last["start"] == pytest.approx(begin + second.index("now") * FRAME_S, abs=FRAME_S)
+    assert last["start"] == pytest.approx((len(first) + second.index("now")) * FRAME_S + 0.5)
     bare = post(server, word_timestamps=None)
     assert bare.content == file
 
@@ -145,7 +144,7 @@ def test_times_are_those_of_the_decoded_file(server: LiveServer, response_format
     pause = int(np.argmax(np.diff(loud)))
     four = next(word for word in words if word["word"] == "Four")
     blank_s = FRAME_S / speed  # the second part begins with a blank, which the fake voice speaks
-    assert four["start"] - blank_s == pytest.approx(loud[pause + 1], abs=0.04)
+    assert four["start"] - blank_s == pytest.approx(loud[pause + 1], abs=0.04 if speed >= 1 else 0.08)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -192,8 +191,9 @@ def test_a_whole_file_has_them_in_a_header(server: LiveServer) -> None:
 
 def test_a_long_text_does_not_fit_into_the_header(server: LiveServer) -> None:
     assert post(server, stream=False, input="a " * 150).status_code == 200
-    response = post(server, stream=False, input="a " * 160)
-    assert (response.status_code, response.json()["error"]["param"]) == (400, "word_timestamps")
+    for text in ("a " * 200, "\u4f60" * 200):
+        response = post(server, stream=False, input=text)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "word_timestamps")
 
 
 def test_the_text_that_would_be_said_needs_no_place(server: LiveServer) -> None:
@@ -314,7 +314,7 @@ def test_captions_may_be_left_out(server: LiveServer, without_times: LiveServer)
     [
         ({"return_download_link": True}, "return_download_link"),
         ({"volume_multiplier": 2.0}, "volume_multiplier"),
-        ({"lang_code": "x"}, "language"),
+        ({"lang_code": "x"}, "lang_code"),
         ({"input": " "}, "input"),
         ({"stream": "yes"}, "stream"),
     ],

@@ -47,6 +47,7 @@ def joined(written: str, profile: Profile = WORDS_PROFILE, most_chars: int = 100
         ("See example.com now", ["See", "example.com", "now"]),
         ("Yes\u2014no \u2026 maybe", ["Yes", "no", "maybe"]),
         ("One. [pause:1s] Two. ... !", ["One", "Two"]),
+        ("One[pause:1s]two<break/>three", ["One", "two", "three"]),
         ("  At 6:40 on May 5, 2026 the FBI came. ", ["At", "6:40", "on", "May 5, 2026", "the", "FBI", "came"]),
         ("caf\u00e9 (na\u00efve) \u201cquoted\u201d", ["caf\u00e9", "na\u00efve", "quoted"]),
     ],
@@ -282,3 +283,9 @@ def test_both_texts_have_all_of_their_characters() -> None:
         ends = [end for piece in pieces for end in piece.ends_s]
         assert starts == sorted(starts)
         assert starts[1:] == ends[:-1]
+
+
+def test_a_pause_tag_is_a_blank_in_what_is_said() -> None:
+    said = speakable("One[pause:1s]two. [pause:1s] Three", "en", WORDS_PROFILE).traced
+    places = WordMap.of("One[pause:1s]two. [pause:1s] Three", said, ["One", "two. ", " Three"])
+    assert places.spoken == "One two. Three"

@@ -43,6 +43,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/audio/voices": {**FORMS["/v1/audio/voices"]},
     f"/v1/audio/voice_consents/{IDS['consent_id']}": {"name": "edge"},
     "/v1/audio/speech": OWN_BODY,
+    "/dev/captioned_speech": OWN_BODY,
     "/v1/audio/speech/batch": {"items": [{"input": TEXT}], "voice": "heart", "response_format": "pcm"},
 }
 PLAIN_PATH = "/v1/audio/speech"

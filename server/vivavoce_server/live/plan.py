@@ -70,5 +70,6 @@ async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
         turn_pause_s=turn_pause_s(options),
         warnings=job.warnings,
         ignored=job.ignored_with(cast),
+        words=options.wants_words,
         voice=names_of(job.request),
     )

@@ -91,7 +91,7 @@ class LiveText:
         self.ends: list[int] = []
         """Ends of the texts of the parts that have begun, in what was written. That of an open part moves on."""
         self.places = WordMap()
-        """Where the words of the parts were written. Its `written` is the text that has been read."""
+        """Places of the parts' words in the writing. Its `written` is the text that has been read."""
         self._said: list[Traced] = []
         self.chars = 0
         """Characters of text so far."""
@@ -149,6 +149,7 @@ class LiveText:
                 self._pause(piece)
                 continue
             if VOICE_TAG.fullmatch(piece.text) and self._plan.profile.voice_tags:
+                self.places.append(piece)
                 await self._change_voice(piece.text)
                 continue
             self.places.append(piece)

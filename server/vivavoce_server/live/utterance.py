@@ -131,6 +131,8 @@ class Utterance:
         if not self.has_words:
             return None
         words = self.times.take_words(told_s, self.held_s)
+        if delay_s := self.encoder.delay_s:
+            words = [word.later(delay_s) for word in words]
         whole_s = self.audio_s if math.isinf(told_s) else None
         return SpokenWords(self.index, words, self.text.places, self.words_are_asked_for, whole_s)
 
