@@ -2,7 +2,8 @@
 
 import asyncio
 import uuid
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
@@ -18,11 +19,12 @@ from vivavoce_server.http import COMMON_HEADERS, ERROR_RESPONSES, ServiceDep
 from vivavoce_server.jobs import SpeechJob, prepare
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.request_lines import current_line
-from vivavoce_server.schemas import InputText, SpeechOptions, SpeechRequest
+from vivavoce_server.schemas import GivenText, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.speech import Speech, Usage
 from vivavoce_server.streaming import SpeechRoute, SpokenResponse
 from vivavoce_server.text_parts import TOO_MANY_PAUSES, PauseBudget, pause_tags
+from vivavoce_server.turns import naming_segment, pauses_between_turns
 from vivavoce_server.whole_files import MAX_HELD_BYTES, InBase64, Part, WholeFile
 from vivavoce_server.word_times import Word
 
@@ -32,10 +34,8 @@ READINGS = frozenset({"normalize", "normalization_options"})
 """Fields that say the same. An item with either of them overrides both of the batch's."""
 
 
-class BatchItem(SpeechOptions):
+class BatchItem(GivenText, SpeechOptions):
     """One text. Its options override the batch's."""
-
-    input: Annotated[InputText, Field(description="The text to speak", examples=["The first text."])]
 
 
 class BatchRequest(SpeechOptions):
@@ -216,7 +216,7 @@ class BatchResponse(SpokenResponse):
             with self.service.metrics.admission():
                 model, _ = self.service.find_model(request.model or None)
             async with self._rows[model]:
-                job, options, cost, words = await self._spoken(request, model, file)
+                job, cast, cost, words = await self._spoken(request, model, file)
         except (ApiError, EngineError) as error:
             status, detail = error_detail(error)
             return BatchResult(index=index, status="error", status_code=status, error=detail)
@@ -231,24 +231,24 @@ class BatchResponse(SpokenResponse):
             usage=usage,
             finish_reason="length" if cost.is_cut_short else "stop",
             warnings=list(job.warnings),
-            ignored=list(job.ignored_with(options)),
-            words=[WordObject.of(word) for word in words] if options.word_times else None,
+            ignored=list(job.ignored_with(cast)),
+            words=[WordObject.of(word) for word in words] if cast[0].word_times else None,
         )
 
     async def _spoken(
         self, request: SpeechRequest, model: str, file: WholeFile
-    ) -> tuple[SpeechJob, UtteranceOptions, Usage, list[Word]]:
-        """Speaks an item into the file. Returns its job, its options with the voice, its usage, and its words."""
+    ) -> tuple[SpeechJob, Sequence[UtteranceOptions], Usage, list[Word]]:
+        """Speaks an item into the file. Returns its job, the options of its turns, its usage, and its words."""
         meter = SpeechMeter(self.service.metrics, model)
         outcome: RequestOutcome = "disconnected"
         speech: Speech | None = None
         try:
             job = await prepare(request, self.service, self._max_wait_s).read()
-            voice = await job.find_voice()
+            cast = await job.find_voices()
             phrases = self.service.phrases
             with (
-                await phrases.find(job, phrases.key_of(job, voice)) as phrase,
-                Speech(job, voice, meter, self.caller.client, phrase.submit) as speech,
+                await phrases.find(job, phrases.key_of(job, cast)) as phrase,
+                Speech(job, cast, meter, self.caller.client, phrase.submit) as speech,
             ):
                 cost = await speech.whole(file)
             outcome = "completed"
@@ -260,7 +260,7 @@ class BatchResponse(SpokenResponse):
                 meter.end(outcome)
             else:
                 meter.end(outcome, speech.times.made_s, speech.times.made_frames)
-        return job, voice, cost, speech.words
+        return job, cast, cost, speech.words
 
 
 @router.post(
@@ -277,11 +277,12 @@ async def speak_batch(
     if len(body.items) > service.config.max_batch_items:
         message = f"There are {len(body.items)} items; the most is {service.config.max_batch_items}"
         raise invalid("items", message, "array_above_max_length")
-    check_pauses(body.items)
-    return BatchResponse(service, caller, body.requests(), max_wait_s)
+    requests = body.requests()
+    check_pauses(requests)
+    return BatchResponse(service, caller, requests, max_wait_s)
 
 
-def check_pauses(items: list[BatchItem]) -> None:
+def check_pauses(items: list[SpeechRequest]) -> None:
     """Refuses a batch whose pauses are too many, or too long together. A wrong tag is an error of its item alone.
 
     Raises:
@@ -289,9 +290,22 @@ def check_pauses(items: list[BatchItem]) -> None:
     """
     budget = PauseBudget()
     for index, item in enumerate(items):
-        for tag in pause_tags(item.input):
-            try:
-                budget.take(tag)
-            except ApiError as error:
-                if error.detail.code == TOO_MANY_PAUSES:
-                    raise invalid(f"items[{index}].input", error.detail.message, TOO_MANY_PAUSES) from None
+        try:
+            _take_pauses(item, budget)
+        except ApiError as error:
+            raise invalid(f"items[{index}].{error.detail.param}", error.detail.message, TOO_MANY_PAUSES) from None
+
+
+def _take_pauses(item: SpeechRequest, budget: PauseBudget) -> None:
+    """Counts the pauses of an item. Raises a 400 only if they are too many, or too long together."""
+    texts = [item.input] if item.segments is None else [segment.text for segment in item.segments]
+    for number, text in enumerate(texts):
+        for tag in pause_tags(text):
+            with nullcontext() if item.segments is None else naming_segment(number):
+                try:
+                    budget.take(tag)
+                except ApiError as error:
+                    if error.detail.code == TOO_MANY_PAUSES:
+                        raise
+    for seconds in pauses_between_turns(item):
+        budget.take_seconds(seconds, "turn_pause_s")

@@ -70,6 +70,9 @@ class CaptionedSpeech(Fields):
     normalization_options: Annotated[
         NormalizationOptions | None, Field(description="Switches of reading", examples=[{"unit_normalization": True}])
     ] = None
+    allow_voice_tags: Annotated[
+        bool | None, Field(description="false makes tags `[voice:NAME]` text like any other", examples=[True])
+    ] = None
     seed: Annotated[
         Seed | None, Field(description="Seed of the random numbers: it makes speech repeatable", examples=[42])
     ] = None
@@ -85,9 +88,18 @@ class CaptionedSpeech(Fields):
         if self.volume_multiplier not in (None, 1):
             raise invalid("volume_multiplier", "The volume cannot be changed here; 1 leaves it", "not_available")
         language = self.lang_code
-        same = ("input", "voice", "response_format", "speed", "stream", "normalization_options", "seed")
+        same = (
+            "input",
+            "voice",
+            "response_format",
+            "speed",
+            "stream",
+            "normalization_options",
+            "seed",
+            "allow_voice_tags",
+        )
         return SpeechRequest.model_construct(
-            **{name: getattr(self, name) for name in same},
+            **{name: getattr(self, name) for name in (*same, "seed")},
             model=None if self.model == "kokoro" else self.model,
             language=language and language_of_code(KOKORO_LANGUAGES.get(language, language)),
         )

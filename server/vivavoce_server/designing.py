@@ -70,6 +70,6 @@ async def store_designed(
 
 async def _spoken(job: SpeechJob, service: Service, caller: Caller) -> bytes:
     meter = SpeechMeter(service.metrics, job.model)
-    with WholeFile() as file, Speech(job, await job.find_voice(), meter, caller.client) as speech:
+    with WholeFile() as file, Speech(job, await job.find_voices(), meter, caller.client) as speech:
         await speech.whole(file)
         return b"".join([block async for block in file.blocks()])

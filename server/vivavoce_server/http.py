@@ -214,7 +214,7 @@ def _check_place_of_words(body: SpeechRequest) -> None:
     if body.stream is not False:
         message = f"A stream of audio has no place for words: use {others}, or stream false, which has a header"
         raise invalid(field, message)
-    if len(json.dumps(body.input)) + most_words(body.input) * WORD_HEADER_BYTES > MAX_WORDS_HEADER_BYTES:
+    if len(json.dumps(body.written)) + most_words(body.written) * WORD_HEADER_BYTES > MAX_WORDS_HEADER_BYTES:
         message = f"The words of this input may not fit into a header, which has at most {MAX_WORDS_HEADER_BYTES} bytes"
         raise invalid(field, f"{message}: use {others}")
 

@@ -3,12 +3,13 @@
 import math
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from vivavoce_engine import ModelInfo, Rejected, Sampling, SpeechEngine, UtteranceOptions, check_characters, draw_seed
-from vivavoce_text import PAUSE_TAG, Spoken
+from vivavoce_text import Spoken
 
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import LeadingSilenceChoice, ServerConfig
@@ -21,13 +22,34 @@ from vivavoce_server.ignored import (
     log_ignored,
     refused,
 )
-from vivavoce_server.marks import AudioMark
-from vivavoce_server.reading import TextPlan, check_speakable, in_worker, nothing_to_speak, plan_text, read, warnings_of
-from vivavoce_server.references import References
+from vivavoce_server.marks import OWN_VOICE, AudioMark
+from vivavoce_server.reading import (
+    NOTHING_SPOKEN,
+    TextPlan,
+    check_speakable,
+    in_worker,
+    nothing_to_speak,
+    plan_text,
+    read,
+    warnings_of,
+)
+from vivavoce_server.references import Chosen, References
 from vivavoce_server.request_lines import current_line, note
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
-from vivavoce_server.text_parts import parts_of
+from vivavoce_server.text_parts import is_speakable
+from vivavoce_server.turns import (
+    Script,
+    Silence,
+    Turn,
+    check_turns,
+    joined,
+    names_of,
+    naming_segment,
+    script_of,
+    speakers_of,
+    voice_key,
+)
 from vivavoce_server.word_times import WordMap
 
 NOTHING_S = 0.3
@@ -37,42 +59,41 @@ MIN_TEMPERATURE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
-    """A pause between two parts of a text."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class SpeechJob:
     """The parts of one file, in order. A job has none until it is `read`, and never if its text arrives later.
 
     `text_plan` tells how its text is read, also one that arrives later. `spoken` is what will be said, and `warnings`
     say what of the request will not be as it was asked for. `max_part_chars` is the longest part, in characters.
+    `turns` are those of the request's own fields or of its segments, and, once it is read, those of its tags.
 
     `ignored` are the fields that the model cannot follow; a `strict` server refuses them instead.
 
-    `model` is the engine's name on this server. `options_without_voice` apply to every utterance; `find_voice` adds the
-    voice. `seed_is_fixed` is true if the client chose the seed. The job is refused as Overloaded unless its first text
-    has its turn by `start_by_s` (time.monotonic). Once begun, the job waits as long as necessary.
+    `model` is the engine's name on this server. `find_voices` adds the voices to the options of the turns.
+    `seed_is_fixed` is true if the client chose the seed. The job is refused as Overloaded unless its first text has its
+    turn by `start_by_s` (time.monotonic). Once begun, the job waits as long as necessary.
     """
 
     model: str
     engine: SpeechEngine
     audio: AudioOptions
-    options_without_voice: UtteranceOptions
+    turns: tuple[Turn, ...]
     request: SpeechOptions
     references: References
     text_plan: TextPlan
     max_part_chars: int
     leading_silence: LeadingSilenceChoice
-    parts: tuple[str | Silence, ...] = ()
+    script: Script | None = None
     spoken: Spoken | None = None
     warnings: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     strict: bool = False
     seed_is_fixed: bool = False
     start_by_s: float = math.inf
+
+    @property
+    def parts(self) -> tuple[str | Silence, ...]:
+        """The texts and pauses, in order."""
+        return () if self.script is None else self.script.parts
 
     def with_audio(self, audio: AudioOptions) -> "SpeechJob":
         """The same job for other audio, which gets this one's mark."""
@@ -91,47 +112,72 @@ class SpeechJob:
         """
         request = self.request
         assert isinstance(request, SpeechRequest), "the text of this job arrives later"
-        spoken = await read(self.text_plan, request.input)
-        return await in_worker(self._of_text, request, spoken)
+        said = [await read(turn.plan, text) for turn, text in self._written()]
+        return await in_worker(self._of_text, request, said)
 
-    def _of_text(self, request: SpeechRequest, spoken: Spoken) -> "SpeechJob":
-        """The job of a text that has been read. Raises as `read`."""
-        check_speakable(self.text_plan, request.input, spoken)
-        # A pause lasts as long as its tag says, at any speed.
-        parts: list[str | Silence] = [
-            part if isinstance(part, str) else Silence(part * request.speed)
-            for part in parts_of(spoken.text, self.options_without_voice.language, self.max_part_chars)
-        ]
-        texts = sum(isinstance(part, str) for part in parts)
+    def _written(self) -> list[tuple[Turn, str]]:
+        """The texts that are read one by one: the input, or the segments' texts."""
+        assert isinstance(self.request, SpeechRequest)
+        segments = self.request.segments
+        texts = [self.request.input] if segments is None else [segment.text for segment in segments]
+        return list(zip(self.turns, texts, strict=True))
+
+    def _of_text(self, request: SpeechRequest, said: list[Spoken]) -> "SpeechJob":
+        """The job of texts that have been read. Raises as `read`."""
+        warnings = self._check_said(said)
+        script = script_of(self.turns, [each.text for each in said], self.max_part_chars)
+        texts = sum(isinstance(part, str) for part in script.parts)
         if not texts:
-            parts.append(Silence(NOTHING_S * request.speed))
-        options, audio = self.options_without_voice, self.audio
-        if options.seed is not None:
-            # The same request has the same file, bit for bit, and another text another number.
-            number = zlib.crc32(repr((parts, options.seed)).encode(errors="surrogatepass"))
-            audio = replace(audio, stream_number=number % 2**31)
-        if texts > 1 and options.seed is None:
-            # All parts share one seed, so that they sound like one recording.
-            options = replace(options, seed=draw_seed())
-        warnings = self.warnings + warnings_of(self.text_plan, request.input, spoken)
+            silence = Silence(NOTHING_S * script.speed)
+            script = replace(
+                script,
+                parts=(*script.parts, silence),
+                part_turns=(*script.part_turns, 0),
+                spans=(*script.spans, (0, 0)),
+            )
+        audio = self.audio if request.segments is None else replace(self.audio, speed=script.speed)
+        turns = script.turns
+        if all(turn.options.seed is not None for turn in turns):
+            audio = replace(audio, stream_number=_stream_number(script))
+        if texts > 1:
+            turns = _with_seeds(turns)
         return replace(
-            self, parts=tuple(parts), spoken=spoken, warnings=warnings, options_without_voice=options, audio=audio
+            self,
+            turns=turns,
+            script=replace(script, turns=turns),
+            spoken=joined(said, [text for _, text in self._written()]),
+            warnings=self.warnings + warnings,
+            audio=audio,
         )
+
+    def _check_said(self, said: list[Spoken]) -> tuple[str, ...]:
+        """Warnings about what was read. Raises as `read`; a segment that says nothing is left out beside others."""
+        warnings: dict[str, None] = {}
+        for (turn, text), spoken in zip(self._written(), said, strict=True):
+            with turn.naming_errors():
+                try:
+                    check_speakable(turn.plan, text, spoken)
+                except ApiError as error:
+                    if not turn.is_segment or error.detail.code != "nothing_to_speak":
+                        raise
+            warnings |= dict.fromkeys(warnings_of(turn.plan, text, spoken))
+        says = [is_speakable(spoken.text) for spoken in said]
+        if not any(says) and self.text_plan.strict:
+            raise nothing_to_speak()
+        if any(says) and not all(says):
+            del warnings[NOTHING_SPOKEN]
+            silent = ", ".join(f"segments[{index}]" for index, is_said in enumerate(says) if not is_said)
+            warnings[f"Nothing in these segments can be spoken; they are left out: {silent}"] = None
+        return tuple(warnings)
 
     def part_ends(self) -> list[int]:
         """Ends of the parts' texts in the request's text, in characters. The job's text has been read."""
-        request, spoken = self.request, self.spoken
+        request, spoken, script = self.request, self.spoken, self.script
         assert isinstance(request, SpeechRequest)
-        assert spoken is not None, "the text of the job has been read"
-        ends: list[int] = []
-        place = 0
-        for part in self.parts:
-            if isinstance(part, str):
-                place = spoken.text.index(part, place) + len(part.rstrip())
-            elif tag := PAUSE_TAG.search(spoken.text, place):
-                place = tag.end()
-            ends.append(spoken.traced.ends[place - 1] if place else 0)
-        ends[-1] = len(request.input)
+        assert spoken is not None
+        assert script is not None, "the text of the job has been read"
+        ends = [spoken.traced.ends[end - 1] if end else 0 for _, end in script.spans]
+        ends[-1] = len(request.written)
         return ends
 
     def word_map(self) -> WordMap:
@@ -139,38 +185,79 @@ class SpeechJob:
         assert isinstance(self.request, SpeechRequest)
         assert self.spoken is not None, "the text of the job has been read"
         return WordMap.of(
-            self.request.input, self.spoken.traced, [part for part in self.parts if isinstance(part, str)]
+            self.request.written, self.spoken.traced, [part for part in self.parts if isinstance(part, str)]
         )
 
     def with_word_times(self) -> "SpeechJob":
         """The same job with times of its words, if the model knows them."""
         if not self.engine.info.word_times:
             return self
-        return replace(self, options_without_voice=replace(self.options_without_voice, word_times=True))
+        turns = tuple(replace(turn, options=replace(turn.options, word_times=True)) for turn in self.turns)
+        return replace(self, turns=turns)
 
-    async def find_voice(self) -> UtteranceOptions:
-        """The options of every utterance, with the voice. Fetching and encoding a reference may take seconds.
+    async def find_voices(self) -> tuple[UtteranceOptions, ...]:
+        """The options of each turn's utterances, with its voice. Fetching and encoding a reference may take seconds.
 
         If the speech would miss `start_by_s` and be refused, no reference is fetched.
 
         Raises:
-            ApiError: 400, the voice does not exist, or the reference is unusable, or a strict server would ignore the
-                voice; names the field.
+            ApiError: 400, a voice does not exist, or a reference is unusable, or a strict server would ignore a voice;
+                names the field.
             NotServing: the engine is not running.
             Overloaded: too many references are being processed, or the speech would be refused.
         """
-        if self.request.ref_audio is not None and self.max_wait_s is not None:
+        if self.max_wait_s is not None and any(turn.asked.ref_audio is not None for turn in self.turns):
             self.engine.check_room(self.max_wait_s)
-        speaker, reference = await self.references.voice_of(self.request, self.engine)
-        voiced = replace(self.options_without_voice, speaker=speaker, reference=reference)
-        if self.strict and ignores_voice(self.request, voiced):
-            raise refused("voice")
-        log_ignored(self.model, self.ignored_with(voiced))
-        return voiced
+        found: list[tuple[tuple[object, ...], Chosen]] = []
+        cast = []
+        for turn in self.turns:
+            key = voice_key(turn.asked)
+            with turn.naming_errors():
+                chosen = next((each for known, each in found if known == key), None)
+                if chosen is None:
+                    chosen = await self.references.voice_of(turn.asked, self.engine)
+                    found.append((key, chosen))
+                voiced = replace(turn.options, speaker=chosen[0], reference=chosen[1])
+                if self.strict and ignores_voice(turn.asked, voiced):
+                    raise refused("voice")
+            cast.append(voiced)
+        log_ignored(self.model, self.ignored_with(cast))
+        return tuple(cast)
 
-    def ignored_with(self, voiced: UtteranceOptions) -> tuple[str, ...]:
-        """The fields that are ignored, also `voice` if another voice was found, which is in `voiced`."""
-        return (*self.ignored, *(("voice",) if ignores_voice(self.request, voiced) else ()))
+    async def voice_of_tag(self, tag: str) -> Chosen:
+        """The voice that a tag in live text names.
+
+        Raises:
+            ApiError: 400, the voice does not exist; names the tag.
+            Overloaded: too many references are being processed.
+        """
+        turn = self.turns[0].by_tag(tag, 0)
+        with turn.naming_errors():
+            return await self.references.voice_of(turn.asked, self.engine)
+
+    def ignored_with(self, cast: Sequence[UtteranceOptions]) -> tuple[str, ...]:
+        """The fields that are ignored, also `voice` if another voice was found for a turn. `cast` has those found."""
+        ignores = any(ignores_voice(turn.asked, voiced) for turn, voiced in zip(self.turns, cast, strict=True))
+        return (*self.ignored, *(("voice",) if ignores else ()))
+
+
+def _stream_number(script: Script) -> int:
+    """The serial number of a seeded file: the same request has the same one, and another text another one."""
+    seeds = [turn.options.seed for turn in script.turns]
+    key = (
+        list(script.parts),
+        *(seeds if len(seeds) == 1 else [(turn.voice, turn.options.seed) for turn in script.turns]),
+    )
+    return zlib.crc32(repr(key).encode(errors="surrogatepass")) % 2**31
+
+
+def _with_seeds(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """The same turns. Those without a seed share one, so that they sound like one recording."""
+    seed = draw_seed()
+    return tuple(
+        turn if turn.options.seed is not None else replace(turn, options=replace(turn.options, seed=seed))
+        for turn in turns
+    )
 
 
 def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None = None) -> SpeechJob:
@@ -185,8 +272,6 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
         _check_live(request)
     model, engine = service.find_model(request.model or None)
     _note(request, model)
-    _check_task(request, model, engine, service)
-    _check_language(request, engine.info)
     if request.normalize is not None and request.normalization_options is not None:
         message = "normalize and normalization_options say the same; give one of them"
         raise invalid("normalization_options", message)
@@ -194,47 +279,52 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
     config = service.config
     if isinstance(request, SpeechRequest):
         _check_text(request, config)
-    options = _options_of(request, engine.info, config.default_seed)
-    ignored: tuple[str, ...] = ()
-    if ignores_instructions(request, engine.info):
-        if config.strict:
-            raise refused("instructions")
-        options, ignored = replace(options, instructions=""), ("instructions",)
+    turns, ignored = _turns_of(request, model, service)
+    info = engine.info
     return SpeechJob(
         model=model,
         engine=engine,
-        audio=_audio_of(request, service.mark(model, _voice_of(request))),
-        options_without_voice=options,
+        audio=_audio_of(request, service.mark(model, names_of(request, OWN_VOICE))),
+        turns=turns,
         request=request,
         references=service.references,
-        text_plan=plan_text(request, engine.info, config),
-        max_part_chars=min(config.max_part_chars, engine.info.max_utterance_chars or config.max_part_chars),
+        text_plan=plan_text(request, info, config),
+        max_part_chars=min(config.max_part_chars, info.max_utterance_chars or config.max_part_chars),
         leading_silence=request.leading_silence or config.leading_silence,
         warnings=(INSTRUCTIONS_IGNORED,) if ignored else (),
         ignored=ignored,
         strict=config.strict,
-        seed_is_fixed=request.seed is not None,
+        seed_is_fixed=all(turn.asked.seed is not None for turn in turns),
         start_by_s=math.inf if max_wait_s is None else time.monotonic() + max_wait_s,
     )
 
 
-def voice_for_log(request: SpeechOptions) -> str | None:
-    """The name of a request's voice; that of its field if the voice is sent."""
-    fields = ("ref_audio", "speaker_embedding")
-    return next((name for name in fields if getattr(request, name) is not None), request.voice_name)
+def _turns_of(request: SpeechOptions, model: str, service: Service) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
+    """The turn of a request, or those of its segments, and the fields that are ignored. Raises as `prepare`."""
+    segments = request.segments if isinstance(request, SpeechRequest) else None
+    asked = [request] if segments is None else speakers_of(request)
+    engine, config = service.engines[model], service.config
+    turns: list[Turn] = []
+    ignored: tuple[str, ...] = ()
+    for index, each in enumerate(asked):
+        with nullcontext() if segments is None else naming_segment(index):
+            _check_task(each, model, engine, service)
+            _check_language(each, engine.info)
+            options = _options_of(each, engine.info, config.default_seed)
+            if ignores_instructions(each, engine.info):
+                if config.strict:
+                    raise refused("instructions")
+                options, ignored = replace(options, instructions=""), ("instructions",)
+        plan = plan_text(each, engine.info, config)
+        turns.append(Turn(each, options, plan, index, is_segment=segments is not None))
+    return tuple(turns), ignored
 
 
 def _note(request: SpeechOptions, model: str) -> None:
     """Tells the log line what is asked for."""
-    note(model=model, voice=voice_for_log(request), format=request.response_format)
+    note(model=model, voice=names_of(request), format=request.response_format)
     if isinstance(request, SpeechRequest) and current_line().event != "connection":  # which has those of its utterances
-        note(chars=len(request.input))
-
-
-def _voice_of(request: SpeechOptions) -> str | None:
-    """The name of the voice; None for one that has none, such as that of a recording."""
-    brings_voice = request.ref_audio is not None or request.speaker_embedding is not None
-    return None if brings_voice else request.voice_name
+        note(chars=len(request.written))
 
 
 def _check_live(options: SpeechOptions) -> None:
@@ -325,12 +415,24 @@ def _check_text(request: SpeechRequest, config: ServerConfig) -> None:
     """Raises a 400 for a text that need not be read to be refused."""
     if request.stream_format == "sse" and request.stream is False:
         raise invalid("stream", "Server-sent events always stream")
-    if not request.input.strip():
+    check_turns(request)
+    field = "input" if request.segments is None else "segments"
+    if (chars := len(request.written)) > config.max_input_chars:
+        message = f"The {field} has {chars} characters; the most is {config.max_input_chars}"
+        raise invalid(field, message, "string_above_max_length")
+    if request.segments is None:
+        _check_written(request.input)
+    else:
+        for index, segment in enumerate(request.segments):
+            with naming_segment(index):
+                _check_written(segment.text)
+
+
+def _check_written(text: str) -> None:
+    """Raises a 400 for a text that is blank, or has characters that no text has."""
+    if not text.strip():
         raise nothing_to_speak()
-    if len(request.input) > config.max_input_chars:
-        message = f"The input has {len(request.input)} characters; the most is {config.max_input_chars}"
-        raise invalid("input", message, "string_above_max_length")
     try:
-        check_characters("input", request.input)
+        check_characters("input", text)
     except Rejected as error:
         raise rejected_as(error) from None

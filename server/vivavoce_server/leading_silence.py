@@ -2,7 +2,8 @@
 
 A voice begins with silence of its own: the shipped one with 90 to 100 ms, others with up to 0.7 s, different for each
 seed. A listener would wait for it, so all but the last KEPT_S of it is dropped. Only the beginning of an utterance
-is trimmed. Pauses that the text asks for stay, as does the silence between two parts of a text.
+is trimmed, and that of another voice's turn. Pauses that the text asks for stay, as does the silence between two parts
+of a text.
 """
 
 from collections.abc import AsyncIterator
@@ -37,6 +38,8 @@ class LeadingSilence:
 
     def __init__(self, sample_rate: int, choice: LeadingSilenceChoice = "trim") -> None:
         """`sample_rate` is that of the samples, in Hz. With "keep", all samples pass."""
+        self._sample_rate = sample_rate
+        self._choice: LeadingSilenceChoice = choice
         self._onset_samples = round(ONSET_S * sample_rate)
         self._window_samples = round(WINDOW_S / ONSET_S) * self._onset_samples
         self._kept_samples = round(KEPT_S * sample_rate)
@@ -45,6 +48,10 @@ class LeadingSilence:
         """All samples so far. None once speech has begun."""
         self._judged = 1
         """Windows that are silent or not judged."""
+
+    def again(self) -> "LeadingSilence":
+        """The same for another beginning."""
+        return LeadingSilence(self._sample_rate, self._choice)
 
     def feed(self, pcm: Samples) -> Samples:
         """Takes the next samples [n] float32, of any number. Returns those that the listener hears next, or none."""

@@ -13,13 +13,13 @@ from itertools import groupby
 from typing import TypeVar
 
 from vivavoce_engine import ModelInfo
-from vivavoce_text import PAUSE_TAG, Profile, Reading, Spoken, Stage, Traced, script_of, scripts_of, speakable
+from vivavoce_text import Profile, Reading, Spoken, Stage, Traced, script_of, scripts_of, speakable
 
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import SHOWN_CHARS, ApiError, invalid
 from vivavoce_server.schemas import NormalizationOptions, SpeechOptions
 from vivavoce_server.stage_names import ALL_STAGES, StageName, stages_of
-from vivavoce_server.text_parts import LANGUAGE_CODES, is_speakable
+from vivavoce_server.text_parts import LANGUAGE_CODES, TAG, is_speakable
 
 T = TypeVar("T")
 THREADS = ThreadPoolExecutor(2, "vivavoce-text")
@@ -35,6 +35,7 @@ WARNINGS_HEADER = "X-Vivavoce-Warnings"
 WARNINGS_ABOUT = (
     "The parts of the request that are not spoken as they were asked for: a JSON array of strings, in ASCII"
 )
+NOTHING_SPOKEN = "Nothing in the text can be spoken; it is a short silence"
 MOST_WARNED = 5
 """Most runs of letters that a warning names."""
 MOST_WARNED_CHARS = 24
@@ -77,6 +78,7 @@ def plan_text(options: SpeechOptions, info: ModelInfo, config: ServerConfig) -> 
         letters=text.letters,
         alphabet=text.alphabet,
         romanize=not config.strict_text,
+        voice_tags=options.allow_voice_tags is not False,
     )
     return TextPlan(language, profile, scripts, languages, config.strict_text)
 
@@ -219,13 +221,13 @@ def warnings_of(plan: TextPlan, text: str, spoken: Spoken) -> tuple[str, ...]:
         warnings.append(f"The model cannot read these letters; they are left out: {_listed(spoken.left_out)}")
     letters = _count_letters(plan, text, spoken)
     if letters.passed_on:
-        passed_on = _listed(_runs(spoken.text, lambda char: _is_foreign(plan, char)))
+        passed_on = _listed(_runs(TAG.sub(" ", spoken.text), lambda char: _is_foreign(plan, char)))
         warnings.append(f"The model may not read these letters: {passed_on}")
     if plan.profile.romanize and letters.romanized:
-        romanized = _listed(_runs(text, lambda char: _is_foreign(plan, char)))
+        romanized = _listed(_runs(TAG.sub(" ", text), lambda char: _is_foreign(plan, char)))
         warnings.append(f"The model cannot read these letters; Latin ones stand for them: {romanized}")
     if not is_speakable(spoken.text):
-        warnings.append("Nothing in the text can be spoken; it is a short silence")
+        warnings.append(NOTHING_SPOKEN)
     return tuple(warnings)
 
 
@@ -245,10 +247,10 @@ class _Letters:
 
 
 def _count_letters(plan: TextPlan, text: str, spoken: Spoken) -> _Letters:
-    passed_on = "".join(char for char in spoken.text if _is_foreign(plan, char))
+    passed_on = "".join(char for char in TAG.sub("", spoken.text) if _is_foreign(plan, char))
     gone = frozenset("".join(spoken.left_out))
     said = bytearray(len(text))
-    tags = {index for tag in PAUSE_TAG.finditer(spoken.text) for index in range(*tag.span())}
+    tags = {index for tag in TAG.finditer(spoken.text) for index in range(*tag.span())}
     origins = enumerate(zip(spoken.traced.starts, spoken.traced.ends, strict=True))
     for start, end in sorted({origin for index, origin in origins if index not in tags}):
         said[start:end] = b"\1" * (end - start)

@@ -50,16 +50,19 @@ class Said:
 
 @dataclass(slots=True)
 class _Times:
-    """Seconds of the model's audio at which a part begins and, once it `is_over`, ends.
+    """Seconds of the audio before the file's speed at which a part begins and, once it `is_over`, ends.
 
-    `given_s` counts the engine's audio of the part, also the leading silence that is dropped of it.
+    `tempo` is the factor of the part's own speed beside the file's. `given_s` counts the engine's audio of the part,
+    also the leading silence that is dropped of it, and `taken_s` what was left.
     """
 
     is_speech: bool
     start_s: float
     end_s: float
+    tempo: float = 1.0
     is_over: bool = False
     given_s: float = 0.0
+    taken_s: float = 0.0
 
 
 class PartTimes:
@@ -82,8 +85,9 @@ class PartTimes:
         """The text's words so far, in order, with their times in the file."""
         self._taken = 0
 
-    def begin(self, is_speech: bool) -> None:
-        self._parts.append(_Times(is_speech, self._made_s, self._made_s))
+    def begin(self, is_speech: bool, tempo: float = 1.0) -> None:
+        """Begins a part. `tempo` is the factor of its own speed beside the file's."""
+        self._parts.append(_Times(is_speech, self._made_s, self._made_s, tempo))
         self._spoken_parts += is_speech
 
     async def noted(self, chunks: AsyncIterator[AudioChunk]) -> AsyncIterator[AudioChunk]:
@@ -95,7 +99,9 @@ class PartTimes:
 
     def add(self, seconds: float) -> None:
         """Adds audio of the model to the current part: all of the part's that was noted and is not dropped, or none."""
-        self._made_s += seconds
+        part = self._parts[-1]
+        part.taken_s += seconds
+        self._made_s += seconds / part.tempo
         self._parts[-1].end_s = self._made_s
         if seconds and self._waiting:
             self._place_words()
@@ -107,7 +113,7 @@ class PartTimes:
     def _place_words(self) -> None:
         """Gives the words whose audio is there their times in the file."""
         part = self._parts[-1]
-        dropped_s = max(0.0, part.given_s - (part.end_s - part.start_s))
+        dropped_s = max(0.0, part.given_s - part.taken_s)
         while self._waiting:
             word = self._waiting[0]
             if word.start_s is not None and word.start_s >= part.given_s:
@@ -117,7 +123,7 @@ class PartTimes:
                 continue
             if word.start_s is not None and word.end_s is not None:
                 start_s, end_s = (
-                    min(part.start_s + max(0.0, at_s - dropped_s), part.end_s) / self._speed
+                    min(part.start_s + max(0.0, at_s - dropped_s) / part.tempo, part.end_s) / self._speed
                     for at_s in (word.start_s, word.end_s)
                 )
                 word = WordTime(word.start, word.end, start_s, max(start_s, end_s))
@@ -183,6 +189,11 @@ class PartTimes:
         return said, text[cut:] if following is None else following[0]
 
     @property
+    def spans_s(self) -> list[tuple[float, float]]:
+        """Seconds of the file at which each part that has begun begins, and up to which its audio was made."""
+        return [(times.start_s / self._speed, times.end_s / self._speed) for times in self._parts]
+
+    @property
     def made_s(self) -> float:
         """Seconds of the file whose audio was made."""
         return self._made_s / self._speed
@@ -194,5 +205,5 @@ class PartTimes:
     def _frames(self, sent_s: float) -> int:
         """Codec frames of which some is among the model's first `sent_s` seconds."""
         spoken = [times for times in self._parts if times.is_speech and times.start_s < sent_s]
-        seconds = sum(min(times.end_s, sent_s) - times.start_s for times in spoken)
+        seconds = sum((min(times.end_s, sent_s) - times.start_s) * times.tempo for times in spoken)
         return math.ceil(round(seconds / self._frame_s, 3))

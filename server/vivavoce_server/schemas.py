@@ -13,6 +13,7 @@ from pydantic import (
     Tag,
     model_validator,
 )
+from pydantic.config import JsonDict
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 from vivavoce_engine import (
@@ -28,7 +29,7 @@ from vivavoce_engine import (
 from vivavoce_server.config import MAX_TEXT_CHARS, LeadingSilenceChoice
 from vivavoce_server.formats import FormatName
 from vivavoce_server.stage_names import StageChoice, StageName
-from vivavoce_server.text_parts import language_of_code
+from vivavoce_server.text_parts import LONGEST_TURN_PAUSE_S, MAX_TURNS, language_of_code
 
 TASK_NAMES = {"custom_voice": "CustomVoice", "voice_design": "VoiceDesign", "base": "Base"}
 MAX_NAME_CHARS = 256
@@ -159,6 +160,47 @@ Language = Annotated[str, Field(max_length=MAX_NAME_CHARS), AfterValidator(langu
 """A model's language, by its name or by a code of ISO 639 such as en, eng or en-US."""
 Speed = Annotated[float, Field(ge=0.25, le=4)]
 Seed = Annotated[int, Field(ge=0, le=SEED_MAX)]
+VoiceName = Annotated[
+    Annotated[str, Field(max_length=MAX_BLEND_CHARS)] | VoiceId | None,
+    Field(
+        description="A speaker, a stored voice, one of OpenAI's names, or a mix such as `heart(2)+michael(1)`."
+        " GET /v1/audio/voices lists them.",
+        examples=["alloy", "heart(2)+michael(1)", {"id": "heart"}],
+    ),
+]
+Instructions = Annotated[
+    Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] | None,
+    Field(description="Style of the speech, or the voice to design", examples=["Calm and friendly."]),
+]
+SpeechSpeed = Annotated[
+    Speed, Field(description="Factor of the speaking rate, at the same pitch", examples=[1.0]), NullIsDefault()
+]
+TextLanguage = Annotated[
+    Language | None,
+    Field(description="Language of the text, by its name or by an ISO 639-1 code", examples=["en", "english"]),
+]
+SpeechSeed = Annotated[
+    Seed | None, Field(description="Seed of the random numbers: it makes speech repeatable", examples=[42])
+]
+RefAudio = Annotated[
+    Annotated[str, Field(max_length=MAX_REF_AUDIO_CHARS)] | None,
+    Field(
+        description="A recording of the voice, of 1 to 30 s: a `data:` URL, base64, or an http(s) URL on a host"
+        " that the operator allows",
+        examples=["data:audio/wav;base64,UklGRiQAAABXQVZF"],
+    ),
+]
+RefText = Annotated[
+    Transcript | None,
+    Field(description="Transcript of `ref_audio`, from which the model then continues", examples=["Good morning."]),
+]
+XVectorOnly = Annotated[
+    bool | None, Field(description="True takes the speaker embedding of `ref_audio` alone", examples=[False])
+]
+SpeakerEmbedding = Annotated[
+    GivenEmbedding | None,
+    Field(description="A speaker embedding, or several with their weights", examples=[[0.013, -0.021, 0.004]]),
+]
 
 
 class SpeechOptions(Fields):
@@ -168,38 +210,21 @@ class SpeechOptions(Fields):
         Name | None,
         Field(description="A served model, or one of OpenAI's names, which mean the first one", examples=["tts-1"]),
     ] = None
-    voice: Annotated[
-        Annotated[str, Field(max_length=MAX_BLEND_CHARS)] | VoiceId | None,
-        Field(
-            description="A speaker, a stored voice, one of OpenAI's names, or a mix such as `heart(2)+michael(1)`."
-            " GET /v1/audio/voices lists them.",
-            examples=["alloy", "heart(2)+michael(1)", {"id": "heart"}],
-        ),
-    ] = None
-    instructions: Annotated[
-        Annotated[str, Field(max_length=MAX_INSTRUCTIONS_CHARS)] | None,
-        Field(description="Style of the speech, or the voice to design", examples=["Calm and friendly."]),
-    ] = None
+    voice: VoiceName = None
+    instructions: Instructions = None
     response_format: Annotated[
         FormatName,
         Field(description="Format of the audio. Each of them streams", examples=["mp3"]),
         NullIsDefault(),
     ] = "mp3"
-    speed: Annotated[
-        Speed, Field(description="Factor of the speaking rate, at the same pitch", examples=[1.0]), NullIsDefault()
-    ] = 1.0
+    speed: SpeechSpeed = 1.0
 
     task_type: Annotated[
         Literal["CustomVoice", "VoiceDesign", "Base"] | None,
         Field(description="Kind of model that the request is meant for", examples=["CustomVoice"]),
     ] = None
-    language: Annotated[
-        Language | None,
-        Field(description="Language of the text, by its name or by an ISO 639-1 code", examples=["en", "english"]),
-    ] = None
-    seed: Annotated[
-        Seed | None, Field(description="Seed of the random numbers: it makes speech repeatable", examples=[42])
-    ] = None
+    language: TextLanguage = None
+    seed: SpeechSeed = None
     temperature: Annotated[
         float | None,
         Field(ge=0, le=2, description="0, and any value below 0.01: always the most likely code", examples=[0.9]),
@@ -265,24 +290,27 @@ class SpeechOptions(Fields):
             examples=["trim"],
         ),
     ] = None
-    ref_audio: Annotated[
-        Annotated[str, Field(max_length=MAX_REF_AUDIO_CHARS)] | None,
+    ref_audio: RefAudio = None
+    ref_text: RefText = None
+    x_vector_only_mode: XVectorOnly = None
+    speaker_embedding: SpeakerEmbedding = None
+    allow_voice_tags: Annotated[
+        bool | None,
         Field(
-            description="A recording of the voice, of 1 to 30 s: a `data:` URL, base64, or an http(s) URL on a host"
-            " that the operator allows",
-            examples=["data:audio/wav;base64,UklGRiQAAABXQVZF"],
+            description="Tags `[voice:NAME]` in the text give what is behind them to another voice, as in"
+            " Kokoro-FastAPI. false makes them text like any other",
+            examples=[True],
         ),
     ] = None
-    ref_text: Annotated[
-        Transcript | None,
-        Field(description="Transcript of `ref_audio`, from which the model then continues", examples=["Good morning."]),
-    ] = None
-    x_vector_only_mode: Annotated[
-        bool | None, Field(description="True takes the speaker embedding of `ref_audio` alone", examples=[False])
-    ] = None
-    speaker_embedding: Annotated[
-        GivenEmbedding | None,
-        Field(description="A speaker embedding, or several with their weights", examples=[[0.013, -0.021, 0.004]]),
+    turn_pause_s: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=LONGEST_TURN_PAUSE_S,
+            description="Silence between the turns of two voices, in seconds. The default is 0.2; a pause tag there"
+            " takes its place",
+            examples=[0.2],
+        ),
     ] = None
 
     @property
@@ -296,10 +324,85 @@ class SpeechOptions(Fields):
         return (self.voice.id if isinstance(self.voice, VoiceId) else self.voice) or None
 
 
-class SpeechRequest(SpeechOptions):
+class Segment(Fields):
+    """A turn of a dialogue. The fields that it leaves out are the request's.
+
+    A segment that says anything of its voice has nothing of the request's voice.
+    """
+
+    VOICE_FIELDS: ClassVar[tuple[str, ...]] = (
+        "voice",
+        "ref_audio",
+        "ref_text",
+        "x_vector_only_mode",
+        "speaker_embedding",
+    )
+
+    text: Annotated[InputText, Field(description="The text of the turn", examples=["Good morning."])]
+    voice: VoiceName = None
+    instructions: Instructions = None
+    speed: SpeechSpeed = 1.0
+    language: TextLanguage = None
+    seed: SpeechSeed = None
+    ref_audio: RefAudio = None
+    ref_text: RefText = None
+    x_vector_only_mode: XVectorOnly = None
+    speaker_embedding: SpeakerEmbedding = None
+
+
+Segments = Annotated[
+    list[Segment],
+    Field(
+        fail_fast=True,
+        min_length=1,
+        max_length=MAX_TURNS,
+        description="The turns of a dialogue, instead of `input`. All of them are one file",
+        examples=[[{"voice": "heart", "text": "Good morning."}, {"voice": "michael", "text": "Hello."}]],
+    ),
+]
+
+
+def _needs_a_text(schema: JsonDict) -> None:
+    """Says in a schema that an object has `input` or `segments`."""
+    required = schema.get("required")
+    assert isinstance(required, list)
+    required.remove("input")
+    if not required:
+        del schema["required"]
+    schema["oneOf"] = [{"required": ["input"]}, {"required": ["segments"]}]
+
+
+class GivenText(Fields):
+    """The text to speak: one, or the turns of several voices."""
+
+    model_config = ConfigDict(json_schema_extra=_needs_a_text)
+
+    input: Annotated[
+        InputText,
+        Field(
+            description="The text to speak. `[voice:NAME]` gives what is behind it to another voice",
+            examples=["Hello, this is Vivavoce.", "Hello. [voice:michael] Good morning."],
+        ),
+    ]
+    segments: Segments | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_input(cls, given: object) -> object:
+        """Segments stand for the input, which is required without them."""
+        if isinstance(given, Mapping) and given.get("segments") is not None and given.get("input") is None:
+            return {**given, "input": ""}
+        return given
+
+    @property
+    def written(self) -> str:
+        """The text as it is written: the input, or the segments' texts in lines of their own."""
+        return self.input if self.segments is None else "\n".join(segment.text for segment in self.segments)
+
+
+class SpeechRequest(GivenText, SpeechOptions):
     """Body of POST /v1/audio/speech."""
 
-    input: Annotated[InputText, Field(description="The text to speak", examples=["Hello, this is Vivavoce."])]
     answer: Annotated[
         Literal["audio", "text"],
         Field(

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,13 +20,14 @@ from vivavoce_engine import (
 )
 
 from vivavoce_server.audio import SpeechEncoder
-from vivavoce_server.effects import Samples
+from vivavoce_server.effects import Samples, TimeStretch
 from vivavoce_server.frame_ceiling import frame_ceiling
-from vivavoce_server.jobs import Silence, SpeechJob
+from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.metrics import SpeechMeter
 from vivavoce_server.phrases.cache import Utterance
 from vivavoce_server.said import PartTimes
+from vivavoce_server.turns import Script, Silence
 from vivavoce_server.whole_files import WholeFile
 from vivavoce_server.word_times import Word
 
@@ -47,6 +48,16 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
 
+@dataclass(frozen=True, slots=True)
+class TurnTimes:
+    """A turn that was heard: its number, the name of its voice if it has one, and its seconds in the file."""
+
+    index: int
+    voice: str | None
+    start_s: float
+    end_s: float
+
+
 def is_cut_short(finished: Finished, max_frames: int | None) -> bool:
     """True if the client's own limit ended a text, false if the speech ended by itself.
 
@@ -59,30 +70,39 @@ def is_cut_short(finished: Finished, max_frames: int | None) -> bool:
 
 
 class Speech:
-    """A job that runs: `with Speech(job, await job.find_voice(), meter) as speech: async for piece in speech.pieces()`.
+    """A job that runs: `with Speech(job, await job.find_voices(), meter) as it: async for piece in it.pieces()`.
 
-    Entering submits the first text, so a refusal comes before the first byte. Each later text continues the one before
-    it, in one acoustic context. It begins once that one has been made, which is before it has been heard. The listener
-    therefore does not wait between texts, and a long job holds one of the engine's rows. Leaving cancels unfinished
-    texts.
+    Entering submits the first text, so a refusal comes before the first byte. Each later text continues the last one of
+    its voice, in one acoustic context. It begins once the text before it has been made, which is before that has been
+    heard. The listener therefore does not wait between texts, and a long job holds one of the engine's rows. Leaving
+    cancels unfinished texts.
     """
 
     def __init__(
         self,
         job: SpeechJob,
-        options: UtteranceOptions,
+        cast: Sequence[UtteranceOptions],
         meter: SpeechMeter,
         client: str = "",
         submit: Callable[[SynthesisRequest], Utterance] | None = None,
     ) -> None:
-        """`submit` gives the speech of a text. None means the job's engine."""
+        """`cast` are the options of each turn. `submit` gives the speech of a text. None means the job's engine."""
+        assert job.script is not None, "the text of the job has been read"
         self._job = job
+        self._script: Script = job.script
         self._submit_to = submit or job.engine.submit
         self._meter = meter
         # The engine gives rows to clients in turn, so that a burst from one key does not delay others.
-        self._options = replace(options, client=client)
+        self._cast = [replace(options, client=client) for options in cast]
+        self._voices = [_voice_number(self._cast, turn) for turn in range(len(cast))]
+        """For each turn, the first one with the same voice."""
+        spoken = [number for number, part in enumerate(job.parts) if isinstance(part, str)]
         self._texts = [part for part in job.parts if isinstance(part, str)]
-        self.word_map = job.word_map() if options.word_times else None
+        self._turns = [self._script.part_turns[number] for number in spoken]
+        """The turn of each text."""
+        self._contexts: dict[int, SpokenContext] = {}
+        """The last text of each voice."""
+        self.word_map = job.word_map() if cast[0].word_times else None
         """Places of the text's words; None if their times were not asked for."""
         self.times = PartTimes(job.audio.speed, job.engine.info.frame_s, self.word_map)
         self.words: list[Word] = []
@@ -96,7 +116,7 @@ class Speech:
     def __enter__(self) -> Self:
         if self._texts:
             silence_s = sum(part.seconds for part in self._job.parts if isinstance(part, Silence))
-            options = replace(self._options, max_wait_s=self._job.max_wait_s, silence_s=silence_s)
+            options = replace(self._cast[self._turns[0]], max_wait_s=self._job.max_wait_s, silence_s=silence_s)
             self._submit(options, self._texts[0])
         return self
 
@@ -117,15 +137,23 @@ class Speech:
         number = len(self._streams)
         if number == len(self._texts):
             return None
-        following = asyncio.create_task(self._go_on(stream, self._texts[number - 1], self._texts[number]))
+        following = asyncio.create_task(self._go_on(stream, number))
         self._cancels.callback(following.cancel)
         following.add_done_callback(lambda task: task.cancelled() or task.exception())  # the reader may have left
         return following
 
-    async def _go_on(self, stream: Utterance, said: str, text: str) -> Utterance:
-        context = SpokenContext(said, await stream.all_codes())
-        self._frames_left -= len(context.codes)
-        return self._submit(replace(self._options, context=context), text)
+    async def _go_on(self, stream: Utterance, number: int) -> Utterance:
+        """Submits the text of this number once the one before it, of which `stream` is the speech, has been made."""
+        said, text = self._texts[number - 1], self._texts[number]
+        said_turn, turn = self._turns[number - 1], self._turns[number]
+        codes = await stream.all_codes()
+        self._frames_left -= len(codes)
+        self._contexts[self._voices[said_turn]] = SpokenContext(said, codes)
+        context = self._contexts.get(self._voices[turn])
+        if context is not None and turn != said_turn and not (context.text[-1:].isspace() or text[:1].isspace()):
+            context = replace(context, text=f"{context.text} ")
+        options = replace(self._cast[turn], context=context, follows=context is None)
+        return self._submit(options, text)
 
     @cached_property
     def _encoder(self) -> SpeechEncoder:
@@ -139,8 +167,22 @@ class Speech:
         return Usage(
             sum(text.text_tokens for text in ended),
             self.times.made_frames,
-            any(is_cut_short(text, self._options.max_frames) for text in ended),
+            any(is_cut_short(text, self._cast[0].max_frames) for text in ended),
         )
+
+    @property
+    def turns(self) -> list[TurnTimes]:
+        """The turns that have begun, in order. There are none unless the text has several."""
+        if not self._script.is_dialogue:
+            return []
+        found: dict[int, TurnTimes] = {}
+        for number, (start_s, end_s) in enumerate(self.times.spans_s):
+            if isinstance(self._script.parts[number], str):
+                index = self._script.part_turns[number]
+                first = found.get(index)
+                voice = self._script.turns[index].voice
+                found[index] = TurnTimes(index, voice, start_s if first is None else first.start_s, end_s)
+        return list(found.values())
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yields the bytes of the file. Each piece leaves as soon as its audio is made.
@@ -199,15 +241,23 @@ class Speech:
         Of a seed that the server gave, the other one follows: the same request still has the same speech.
         """
         job = replace(self._job, seed_is_fixed=True, start_by_s=math.inf)
-        seed = draw_seed() if self._options.seed is None else (self._options.seed + 1) % (SEED_MAX + 1)
-        return Speech(job, replace(self._options, seed=seed), self._meter, self._options.client)
+        drawn = draw_seed()
+        cast = [
+            options
+            if turn.asked.seed is not None
+            else replace(options, seed=drawn if options.seed is None else (options.seed + 1) % (SEED_MAX + 1))
+            for turn, options in zip(self._script.turns, self._cast, strict=True)
+        ]
+        return Speech(job, cast, self._meter, self._cast[0].client)
 
     async def _samples(self) -> AsyncIterator[Samples]:
         sample_rate = self._job.engine.info.sample_rate
         beginning = LeadingSilence(sample_rate, self._job.leading_silence)
         following: asyncio.Task[Utterance] | None = None
-        for part in self._job.parts:
-            self.times.begin(is_speech=isinstance(part, str))
+        voice: int | None = None
+        for number, part in enumerate(self._script.parts):
+            tempo = self._script.tempo(number)
+            self.times.begin(isinstance(part, str), tempo)
             if isinstance(part, Silence):
                 self._count(part.seconds)
                 self.times.end()
@@ -215,15 +265,49 @@ class Speech:
                 continue
             stream = self._streams[0] if following is None else await following
             following = self._follow(stream)
-            async for pcm in beginning.trimmed(self.times.noted(stream)):
-                self._count(len(pcm) / sample_rate)
+            before, voice = voice, self._voices[self._script.part_turns[number]]
+            if before not in (None, voice):
+                beginning = beginning.again()
+            async for pcm in _at_tempo(self._counted(beginning.trimmed(self.times.noted(stream))), tempo, sample_rate):
                 yield pcm
             self.times.end()
             if stream.finished:
-                is_cut_short(stream.finished, self._options.max_frames)
+                is_cut_short(stream.finished, self._cast[0].max_frames)
         if self._streams and (finished := self._streams[0].finished):
             self._meter.add_queue_wait(finished)
+
+    async def _counted(self, samples: AsyncIterator[Samples]) -> AsyncIterator[Samples]:
+        async for pcm in samples:
+            self._count(len(pcm) / self._job.engine.info.sample_rate)
+            yield pcm
 
     def _count(self, seconds: float) -> None:
         self._meter.add_audio(seconds)
         self.times.add(seconds)
+
+
+def _voice_number(cast: Sequence[UtteranceOptions], turn: int) -> int:
+    """The first turn that has the voice of this one, and everything else on which an acoustic context depends."""
+
+    def facts(options: UtteranceOptions) -> tuple[object, ...]:
+        reference, sample = options.reference, None
+        if reference is not None:
+            codes = b"" if reference.codes is None else reference.codes.tobytes()
+            sample = reference.embedding.tobytes(), codes, reference.text
+        return options.speaker, sample, options.language, options.instructions
+
+    wanted = facts(cast[turn])
+    return next(number for number, options in enumerate(cast) if facts(options) == wanted)
+
+
+async def _at_tempo(samples: AsyncIterator[Samples], tempo: float, sample_rate: int) -> AsyncIterator[Samples]:
+    """Changes the speed of a part that has another one than the file. Its length becomes exactly that of the speed."""
+    if tempo == 1.0:
+        async for pcm in samples:
+            yield pcm
+        return
+    stretch = TimeStretch(tempo, sample_rate)
+    async for pcm in samples:
+        # An empty array says that speech is made, but none is heard yet.
+        yield await asyncio.to_thread(stretch.feed, pcm) if len(pcm) else pcm
+    yield await asyncio.to_thread(stretch.flush)

@@ -8,12 +8,22 @@ from vivavoce_text import STAGES, Traced
 
 from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.schemas import SpeechRequest
+from vivavoce_server.turns import Script
 
 
 class TextPart(BaseModel):
     """Text that would be one utterance."""
 
     text: str = Field(description="Words of one utterance", examples=["It costs five dollars."])
+
+
+class TurnPart(TextPart):
+    """Text of a dialogue."""
+
+    voice: str | None = Field(
+        description="Name of the voice that would say it; null for one that the request brings with it",
+        examples=["heart"],
+    )
 
 
 class PausePart(BaseModel):
@@ -35,9 +45,9 @@ Run = Annotated[list[int], Field(min_length=4, max_length=4)]
 class SpokenText(BaseModel):
     """The words that would be said of a text.
 
-    `text` has pauses as tags, `parts` as numbers. `language` is an ISO 639-1 code, or null if the script of each piece
-    of the text decides. `stages` are those that could change the text. `left_out` lists what cannot be said.
-    `ignored` are the fields that the model cannot follow.
+    `text` has pauses as tags, `parts` as numbers. The texts of segments follow each other in it. `language` is an ISO
+    639-1 code, or null if the script of each piece of the text decides. `stages` are those that could change the text.
+    `left_out` lists what cannot be said. `ignored` are the fields that the model cannot follow.
 
     `map` lists runs as [start, end, input start, input end]: the characters of `text` from `start` to `end` (exclusive)
     come from those of the input. Characters of the input that are in no run are not said.
@@ -46,7 +56,7 @@ class SpokenText(BaseModel):
     text: str = Field(
         description="The words that would be said, with pauses as tags", examples=["It costs five dollars."]
     )
-    parts: list[TextPart | PausePart] = Field(description="Utterances, and silences between them")
+    parts: list[TurnPart | TextPart | PausePart] = Field(description="Utterances, and silences between them")
     language: str | None = Field(
         description="ISO 639-1 code; null if the script of each piece of the text decides", examples=["en"]
     )
@@ -65,23 +75,30 @@ class SpokenText(BaseModel):
 
 def spoken_text(job: SpeechJob) -> SpokenText:
     """The answer for a job whose text has been read."""
-    request, spoken, plan = job.request, job.spoken, job.text_plan
+    request, spoken, plan, script = job.request, job.spoken, job.text_plan, job.script
     assert isinstance(request, SpeechRequest)
-    assert spoken is not None, "the text of the job has been read"
+    assert spoken is not None
+    assert script is not None, "the text of the job has been read"
     return SpokenText(
         text=spoken.text,
-        parts=[
-            TextPart(text=part) if isinstance(part, str) else PausePart(pause_s=round(part.seconds / request.speed, 3))
-            for part in job.parts
-        ],
+        parts=[_part(script, number) for number in range(len(script.parts))],
         language=plan.language or None,
         stages=[stage for stage in STAGES if stage in plan.profile.stages],
         left_out=list(spoken.left_out),
         warnings=list(job.warnings),
         ignored=list(job.ignored),
-        characters=CharacterCounts(input=len(request.input), output=len(spoken.text)),
+        characters=CharacterCounts(input=len(request.written), output=len(spoken.text)),
         map=runs_of(spoken.traced),
     )
+
+
+def _part(script: Script, number: int) -> TextPart | PausePart:
+    part = script.parts[number]
+    if not isinstance(part, str):
+        return PausePart(pause_s=round(part.seconds / script.speed, 3))
+    if not script.is_dialogue:
+        return TextPart(text=part)
+    return TurnPart(text=part, voice=script.turns[script.part_turns[number]].voice)
 
 
 def runs_of(traced: Traced) -> list[list[int]]:

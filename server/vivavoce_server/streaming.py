@@ -145,17 +145,17 @@ class SpeechResponse(SpokenResponse):
                 self.headers[WARNINGS_HEADER] = warnings_header(job.warnings)
             if job.audio.mark is not None:
                 self.headers[SYNTHETIC_HEADER] = job.audio.mark.header()
-            options = await job.find_voice()
-            if ignored := job.ignored_with(options):
+            cast = await job.find_voices()
+            if ignored := job.ignored_with(cast):
                 self.headers[IGNORED_HEADER] = ignored_header(ignored)
-            key = self.service.phrases.key_of(job, options)
+            key = self.service.phrases.key_of(job, cast)
             if key is not None and self._is_known(key, job):
                 outcome = await self._send_not_modified(send)
                 return
             with await self.service.phrases.find(job, key) as phrase:
                 if self.service.phrases.is_on:
                     self.headers[CACHE_HEADER] = phrase.source
-                with Speech(job, options, meter, self.caller.client, phrase.submit) as speech:
+                with Speech(job, cast, meter, self.caller.client, phrase.submit) as speech:
                     outcome = await (
                         self._send_whole(speech, send) if self._whole else self._send_stream(speech, meter, send)
                     )

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from sentencex import segment  # type: ignore[import-untyped]
-from vivavoce_text import PAUSE_TAG, pause_s
+from vivavoce_text import PAUSE_TAG, VOICE_TAG, pause_s
 from vivavoce_text.pauses import BREAK_TAG, pause_of_break
 
 from vivavoce_server.errors import SHOWN_CHARS, invalid
@@ -15,7 +15,15 @@ LONGEST_PAUSE_S = 10.0
 MAX_PAUSES = 64
 """Most pauses of a request, or of an utterance of live text."""
 MAX_PAUSES_S = 60.0
-"""Most seconds of these pauses together."""
+"""Most seconds of these pauses and of those between turns together."""
+MAX_TURNS = 128
+"""Most turns of a request, or of an utterance of live text."""
+MAX_VOICES = 16
+"""Most voices of them. Each one may have to be read from the disk, or encoded."""
+TURN_PAUSE_S = 0.2
+"""Silence between the turns of two voices. Speakers of ten languages answer after 0.2 s on average (Stivers et al.,
+Universals and cultural variation in turn-taking in conversation, PNAS 2009)."""
+LONGEST_TURN_PAUSE_S = 10.0
 MAX_STRETCH_CHARS = 4096
 """Most characters that are split into sentences at once."""
 LANGUAGE_CODES = {
@@ -53,6 +61,8 @@ NAMES_OF_CODES = {**{code: name for name, code in LANGUAGE_CODES.items()}, **LON
 
 TOO_MANY_PAUSES = "too_many_pauses"
 """Code of the error about pauses that are too many, or too long together."""
+TAG = re.compile(f"{PAUSE_TAG.pattern}|{VOICE_TAG.pattern}", re.IGNORECASE)
+"""A tag in a text that has been read."""
 Part = str | float
 """Text to speak, or seconds of silence."""
 
@@ -67,8 +77,8 @@ def language_of_code(language: str) -> str:
 
 
 def is_speakable(text: str) -> bool:
-    """True if a text has a letter or a digit outside its pause tags."""
-    return any(char.isalnum() for char in PAUSE_TAG.sub("", text))
+    """True if a text has a letter or a digit outside its tags."""
+    return any(char.isalnum() for char in TAG.sub("", text))
 
 
 class PauseBudget:
@@ -88,11 +98,19 @@ class PauseBudget:
         if self._pauses > MAX_PAUSES:
             raise invalid("input", f"There are more than {MAX_PAUSES} pauses, which is the most", TOO_MANY_PAUSES)
         seconds = checked_pause_s(tag)
+        self.take_seconds(seconds, "input")
+        return seconds
+
+    def take_seconds(self, seconds: float, field: str) -> None:
+        """Counts seconds of silence that a field asks for.
+
+        Raises:
+            ApiError: 400, the pauses are too long together.
+        """
         if self._seconds + seconds > MAX_PAUSES_S:
             message = f"The pauses are longer than {MAX_PAUSES_S:g} s together, which is the most"
-            raise invalid("input", message, TOO_MANY_PAUSES)
+            raise invalid(field, message, TOO_MANY_PAUSES)
         self._seconds += seconds
-        return seconds
 
 
 def pause_tags(text: str) -> list[str]:

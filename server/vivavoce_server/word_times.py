@@ -16,7 +16,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from vivavoce_engine import WordTime
-from vivavoce_text import PAUSE_TAG, Traced
+from vivavoce_text import Traced
+
+from vivavoce_server.text_parts import TAG
 
 SIGNS_OF_WORDS = "%\u2030\u00b0+"
 """Signs at a word's end that belong to it, besides letters, digits, their accents, and currencies."""
@@ -101,7 +103,7 @@ class WordMap:
         self.written = written
         """The client's text. Live text grows: its reader adds each piece here before it appends what is said of it."""
         self.spoken = ""
-        """The text that is said, with a blank for each pause tag."""
+        """The text that is said, with a blank for each tag."""
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._signs: list[int] = []
@@ -115,7 +117,7 @@ class WordMap:
         """The map of a text that is known whole. `texts` are those of its parts, in order."""
         words = WordMap(written)
         begin = 0
-        for tag in PAUSE_TAG.finditer(said.text):
+        for tag in TAG.finditer(said.text):
             words.append(said.slice(begin, tag.start()))
             words.append(said.slice(*tag.span()))
             begin = tag.end()
@@ -132,8 +134,8 @@ class WordMap:
         return words
 
     def append(self, said: Traced) -> None:
-        """Takes the next piece of what is said. A pause tag is a blank there; a blank behind another is left out."""
-        if PAUSE_TAG.fullmatch(said.text):
+        """Takes the next piece of what is said. A tag is a blank there; a blank behind another is left out."""
+        if TAG.fullmatch(said.text):
             said = Traced(" ", said.starts[-1:], said.ends[-1:])
         if not self.spoken or self.spoken[-1].isspace():
             said = said.slice(len(said.text) - len(said.text.lstrip()), len(said.text))

@@ -95,7 +95,7 @@ def test_the_edges_of_each_range_are_served(server: LiveServer, fields: dict[str
 async def test_a_temperature_near_zero_is_zero() -> None:
     service = Service({"fake": fake_engine()}, ServerConfig())
     jobs = [prepare(SpeechRequest(input="Hi", temperature=given), service) for given in (0.0, 1e-38, 0.0099, 0.01)]
-    drawn = [job.options_without_voice.sampling.talker.temperature for job in jobs]
+    drawn = [job.turns[0].options.sampling.talker.temperature for job in jobs]
     assert drawn == [0, 0, 0, 0.01]
 
 

@@ -43,12 +43,12 @@ async def test_instructions_reach_only_a_model_that_follows_them() -> None:
     )
     request = SpeechRequest(input="Hello", **OPTIONS)
     followed, ignored = (prepare(request, service) for service in (follows, ignores))
-    assert (followed.options_without_voice.instructions, followed.warnings) == ("Whisper.", ())
-    assert ignored.options_without_voice == replace(followed.options_without_voice, instructions="")
+    assert (followed.turns[0].options.instructions, followed.warnings) == ("Whisper.", ())
+    assert ignored.turns[0].options == replace(followed.turns[0].options, instructions="")
     assert ignored.warnings == (INSTRUCTIONS_IGNORED,)
     assert (await ignored.read()).warnings == (INSTRUCTIONS_IGNORED,)
     live = prepare(SpeechOptions(**OPTIONS), ignores)
-    assert (live.options_without_voice, live.warnings) == (ignored.options_without_voice, ignored.warnings)
+    assert (live.turns[0].options, live.warnings) == (ignored.turns[0].options, ignored.warnings)
     plain = prepare(SpeechRequest(input="Hello", **(OPTIONS | {"instructions": " "})), ignores)
     assert plain.warnings == ()
 
@@ -65,10 +65,10 @@ async def test_options_mean_the_same_with_a_text_in_a_batch_and_live() -> None:
     # The number of an Ogg stream follows from the text, which a socket does not know yet.
     assert alone.audio.stream_number is not None
     assert live.audio == replace(alone.audio, stream_number=None)
-    assert live.options_without_voice == alone.options_without_voice == batched.options_without_voice
+    assert live.turns[0].options == alone.turns[0].options == batched.turns[0].options
     assert live.text_plan == alone.text_plan == batched.text_plan
-    voiced = [await job.find_voice() for job in (live, alone, batched)]
-    assert voiced == [replace(live.options_without_voice, speaker="heart")] * 3
+    voiced = [await job.find_voices() for job in (live, alone, batched)]
+    assert voiced == [(replace(live.turns[0].options, speaker="heart"),)] * 3
 
 
 async def test_a_live_job_has_no_seed_for_all_its_utterances() -> None:
@@ -76,7 +76,7 @@ async def test_a_live_job_has_no_seed_for_all_its_utterances() -> None:
     live = prepare(SpeechOptions(voice="heart"), service)
     sentence = await prepare(SpeechRequest(voice="heart", input="One."), service).read()
     parts = await prepare(SpeechRequest(voice="heart", input="One.[pause:1s]Two."), service).read()
-    seeds = [job.options_without_voice.seed for job in (live, sentence, parts)]
+    seeds = [job.turns[0].options.seed for job in (live, sentence, parts)]
     assert [seed is None for seed in seeds] == [True, True, False]
 
 
@@ -101,9 +101,9 @@ async def test_no_reference_is_fetched_for_speech_that_would_be_refused(monkeypa
         monkeypatch.setattr(type(engine), "line", line)
         request = SpeechRequest(input="Hello", ref_audio="no audio")
         with pytest.raises(Overloaded):
-            await prepare(request, service_of(engine), max_wait_s=30.0).find_voice()
+            await prepare(request, service_of(engine), max_wait_s=30.0).find_voices()
         with pytest.raises(ApiError) as refused:
-            await prepare(SpeechOptions(ref_audio="no audio"), service_of(engine)).find_voice()
+            await prepare(SpeechOptions(ref_audio="no audio"), service_of(engine)).find_voices()
         assert refused.value.detail.param == "ref_audio"
     finally:
         engine.stop()

@@ -293,7 +293,7 @@ def test_a_default_seed_is_that_of_requests_without_one(tmp_path: Path, default_
         first = say(server, seed=None, response_format="pcm")
         again = say(server, seed=default_seed, response_format="pcm")
         other = say(server, seed=9, response_format="pcm")
-        live = prepare(SpeechOptions(voice="heart"), server.service).options_without_voice
+        live = prepare(SpeechOptions(voice="heart"), server.service).turns[0].options
     assert [first.headers[STATE], again.headers[STATE], other.headers[STATE]] == ["miss", "hit", "miss"]
     assert first.content == again.content == pcm_of(default_seed, len("Hello there."))
     assert other.content == pcm_of(9, len("Hello there."))

@@ -48,15 +48,15 @@ def test_an_object_counts_by_its_name_and_one_without_is_refused() -> None:
 
 def test_options_that_are_not_heard_are_not_in_the_key() -> None:
     options = UtteranceOptions(speaker="heart", seed=1)
-    key = phrase_key("model", options, ["Hello."])
+    key = phrase_key("model", [(options, "Hello.")])
     unheard = UtteranceOptions(
         speaker="heart", seed=1, client="a", max_wait_s=1.0, endless_frames=9, following=1.0, silence_s=2.0
     )
     assert len(UNHEARD_OPTIONS) == 5
-    assert phrase_key("model", unheard, ["Hello."]) == key
-    assert phrase_key("model", replace(options, first_chunk_frames=2), ["Hello."]) != key
-    assert phrase_key("other", options, ["Hello."]) != key
-    assert phrase_key("model", options, ["Hello", "."]) != key
+    assert phrase_key("model", [(unheard, "Hello.")]) == key
+    assert phrase_key("model", [(replace(options, first_chunk_frames=2), "Hello.")]) != key
+    assert phrase_key("other", [(options, "Hello.")]) != key
+    assert phrase_key("model", [(options, "Hello"), (options, ".")]) != key
 
 
 def test_settings_count_unless_no_byte_depends_on_them() -> None:

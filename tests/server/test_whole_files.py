@@ -85,7 +85,7 @@ async def test_whole_speech_holds_little_memory() -> None:
     try:
         job = await prepare(request, service).read()
         tracemalloc.start()
-        with WholeFile(2**20) as file, Speech(job, await job.find_voice(), SpeechMeter(service.metrics, "fake")) as it:
+        with WholeFile(2**20) as file, Speech(job, await job.find_voices(), SpeechMeter(service.metrics, "fake")) as it:
             await it.whole(file)
             _, peak_bytes = tracemalloc.get_traced_memory()
             assert file.size > 5 * 2**20

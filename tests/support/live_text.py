@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from vivavoce_engine import ModelInfo, UtteranceOptions
 from vivavoce_server import ServerConfig
 from vivavoce_server.audio import AudioOptions
-from vivavoce_server.errors import ErrorDetail
-from vivavoce_server.jobs import Silence
+from vivavoce_server.errors import ErrorDetail, invalid
 from vivavoce_server.live.plan import LivePlan
-from vivavoce_server.live.text import LiveText
+from vivavoce_server.live.text import LiveText, VoiceChange
 from vivavoce_server.reading import plan_text
+from vivavoce_server.references import Chosen
 from vivavoce_server.schemas import SpeechOptions
+from vivavoce_server.turns import Silence
+from vivavoce_text import voice_of_tag as tag_voice
 
 NO_CODES = np.zeros((0, 1), np.int16)
 
@@ -29,6 +31,9 @@ class Recorder:
     text: str = ""
     ended: bool = False
     word_ended: bool = False
+    voice: str = "heart"
+    is_first: bool = False
+    cancelled: bool = False
 
     @property
     def stream(self) -> "Recorder":
@@ -45,6 +50,9 @@ class Recorder:
         assert not self.ended
         self.ended = True
 
+    def cancel(self) -> None:
+        self.cancelled = True
+
     async def all_codes(self) -> NDArray[np.int16]:
         assert self.ended, "the next part begins once this one has been made"
         return NO_CODES
@@ -54,11 +62,14 @@ class Recorder:
 class Recorded:
     """The parts of a live text, the errors that it reported, and its warnings.
 
-    `texts` are what was written for each part.
+    `texts` are what was written for each part, and `voices` those of the parts that are speech, each with True if it
+    waits for its turn as the first one does. `changes` are the parts before which another voice begins.
     """
 
     parts: list[str | float] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
+    voices: list[tuple[str, bool]] = field(default_factory=list)
+    changes: list[int] = field(default_factory=list)
     errors: list[ErrorDetail] = field(default_factory=list)
     warnings: tuple[str, ...] = ()
     first_part: list[str] = field(default_factory=list, compare=False)
@@ -77,7 +88,31 @@ class Recorded:
 def plan_for(info: ModelInfo, config: ServerConfig | None = None, speed: float = 1.0, **fields: Any) -> LivePlan:
     text = plan_text(SpeechOptions(**fields), info, config or ServerConfig())
     audio = AudioOptions(speed=speed)
-    return LivePlan("fake", cast(Any, None), UtteranceOptions(), audio, text, "trim", info.max_utterance_chars)
+    return LivePlan(
+        model="fake",
+        engine=cast(Any, None),
+        options=UtteranceOptions(speaker="heart"),
+        audio=audio,
+        text=text,
+        leading_silence="trim",
+        max_part_chars=info.max_utterance_chars,
+        voice_of_tag=voice_of_tag,
+        turn_pause_s=0.25,
+        voice="heart",
+    )
+
+
+async def voice_of_tag(tag: str) -> Chosen:
+    """Finds heart, michael and emma."""
+    await asyncio.sleep(0)
+    name = str(tag_voice(tag)).casefold()
+    if name not in ("heart", "michael", "emma"):
+        raise invalid("input", f"{tag}: there is no voice {name!r}", "voice_not_found")
+    return name, None
+
+
+def follow(voice: Chosen, is_first: bool) -> Recorder:
+    return Recorder(voice=voice[0], is_first=is_first)
 
 
 async def record(plan: LivePlan, fragments: Iterable[str]) -> Recorded:
@@ -90,18 +125,25 @@ async def record(plan: LivePlan, fragments: Iterable[str]) -> Recorded:
 
 async def _run(plan: LivePlan, fragments: Iterable[str], recorded: Recorded) -> None:
     first = Recorder()
-    text = LiveText(plan, cast(Any, first), cast(Any, Recorder), recorded.errors.append)
+    text = LiveText(plan, cast(Any, first), cast(Any, follow), recorded.errors.append)
     feeding = asyncio.create_task(text.feed())
     for fragment in fragments:
         text.append(fragment)
-        for _ in range(2):
+        for _ in range(3):
             await asyncio.sleep(0)
         recorded.first_part.append(first.text)
         recorded.reached.append(text.written[: text.ends[-1]] if text.ends else "")
     text.end()
     await feeding
     async for part in text.parts():
+        if isinstance(part, VoiceChange):
+            recorded.changes.append(len(recorded.parts))
+            continue
         recorded.parts.append(part.seconds if isinstance(part, Silence) else cast(Any, part).text)
-        assert isinstance(part, Silence) or cast(Any, part).ended
+        if not isinstance(part, Silence):
+            recorder = cast(Recorder, part)
+            assert recorder.ended
+            assert not recorder.cancelled
+            recorded.voices.append((recorder.voice, recorder.is_first))
     recorded.texts = [text.written[start:end] for start, end in pairwise([0, *text.ends])]
     recorded.warnings = text.warnings

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vivavoce_text import Profile, Reading, Traced, speakable
+from vivavoce_text import STAGES, VOICE_TAG, Profile, Reading, Traced, speakable, voice_of_tag
 from vivavoce_text.pieces import MOST_CHARS, MOST_MARKUP_CHARS, Piece, Pieces
 
 from tests.text.marks import ANY_VOICE, ASCII_VOICE, OFF
@@ -18,6 +18,7 @@ MARKED = (
     "```py\nx = 1\n```\nAfter ```that``` comes\n~~~\n```\n~~~\nthe end",
     "see http://example.com/" + "path/" * 80 + " and go on",
     "One. [pause:2s] Two. <break time='1s'/> Three",
+    "One,[voice:heart(2)+emma (1)] two $ a [voice: my own voice of many words ]*b* [voice:no tag of `any kind` Three",
     "\u6211\u4eec\u53bb\u516c\u56ed\u5427\uff0c\u4eca\u5929\u5929\u6c14\u5f88\u597d\u3002He said so.",
 )
 ATOMS = [
@@ -50,6 +51,8 @@ ATOMS = [
         "a@b.org",
         ":)",
         "[pause:1s]",
+        "[voice:a]",
+        "[voice: ",
         "<break/>",
         "...",
     ],
@@ -153,10 +156,52 @@ def test_a_piece_keeps_whole_what_a_rule_reads_as_one(whole: str) -> None:
         ("<!-- x\ny -->\nz\n", ["hidden", "hidden", "text"]),
         ("<!-- x --> y\n", ["text"]),
         ("a [pause:1s] b\n", ["text", "pause", "text"]),
+        ("a [voice:heart] b\n", ["text", "voice", "text"]),
+        ("[VOICE: heart(2)+my-voice ][voice:]b\n", ["voice", "voice", "text"]),
+        ("[voice:two\nlines] [voice heart]\n", ["text", "text"]),
+        (f"[voice:{'x' * 257}]\n", ["text"]),
+        ("```\n[voice:heart] x\n```\n", ["fence", "voice", "code", "fence"]),
+        ('"[voice:heart]x" `[voice:emma]`\n', ["text", "voice", "text", "voice", "text"]),
+        ("\\[voice:heart] $[voice:emma]$\n", ["text", "voice", "text", "voice", "text"]),
     ],
 )
 def test_a_piece_knows_the_kind_of_its_line(text: str, kinds: list[str]) -> None:
     assert [piece.kind for piece in pieces_of(text)] == kinds
+
+
+def test_a_voice_tag_is_kept_whole_wherever_it_stands() -> None:
+    name = "one two, three. Four five * six ` seven $ eight \u4e2d\u6587\u4e2d\u6587\u4e2d\u6587\u4e2d\u6587 (2)+nine"
+    tag = f"[voice:{name.ljust(256, 'x')}]"
+    for before in (
+        "",
+        "so it was ",
+        "*so it was ",
+        "`so ",
+        "$",
+        "word " * 39,
+        "x" * 190,
+        "*" + "word " * 95,
+        "\u4e2d" * 30,
+    ):
+        assert tag in [piece.text for piece in pieces_of(f"{before}{tag} and more") if piece.kind == "voice"]
+
+
+def test_voice_tags_may_be_text() -> None:
+    pieces = Pieces(markup=True, voice_tags=False)
+    assert {piece.kind for piece in [*pieces.append("a [voice:heart] b\n"), *pieces.close()]} == {"text"}
+
+
+@pytest.mark.parametrize("profile", [ASCII_VOICE, ANY_VOICE, OFF], ids=["ascii", "any", "off"])
+def test_no_stage_changes_a_voice_tag(profile: Profile) -> None:
+    text = "Pay $5[voice:Z\u00f6e_2(5)+FBI]7 to me, 3 [voice: x ] km -- [voice:a]"
+    said = speakable(text, "en", profile).text
+    assert VOICE_TAG.findall(said) == ["Z\u00f6e_2(5)+FBI", " x ", "a"]
+    assert [voice_of_tag(tag[0]) for tag in VOICE_TAG.finditer(said)] == ["Z\u00f6e_2(5)+FBI", "x", "a"]
+
+
+def test_words_on_both_sides_of_a_voice_tag_are_read_alone() -> None:
+    said = speakable("It costs $5[voice:a]50 or 3 [voice:b]km.", "en", Profile(frozenset(STAGES))).text
+    assert said == "It costs five dollars[voice:a]fifty or three [voice:b]km."
 
 
 def test_a_break_is_a_pause_where_markup_is_read() -> None:
@@ -167,6 +212,11 @@ def test_a_break_is_a_pause_where_markup_is_read() -> None:
 @pytest.mark.parametrize("char", ["x", "*", "[", "$", "<", "|", "\u4e2d", "\U0001f44d"])
 def test_no_piece_is_longer_than_the_limit(char: str) -> None:
     assert max(len(piece.text) for piece in pieces_of(char * 5000)) <= MOST_CHARS + MOST_MARKUP_CHARS
+
+
+@pytest.mark.parametrize("text", ["[v", "[voice:", "[voice:a ", "[voice:a", "x [voice: "])
+def test_no_piece_with_a_begun_voice_tag_is_longer_than_the_limit(text: str) -> None:
+    assert max(len(piece.text) for piece in pieces_of(text * 2000)) <= MOST_CHARS + MOST_MARKUP_CHARS
 
 
 def test_an_address_may_be_as_long_as_markup() -> None:

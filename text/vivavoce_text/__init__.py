@@ -12,10 +12,13 @@ from vivavoce_text.profile import STAGES, Letters, Profile, Stage
 from vivavoce_text.reading import Reading, Spoken, speakable
 from vivavoce_text.scripts import foreign_letters, language_of, script_of, scripts_of
 from vivavoce_text.traced import Traced
+from vivavoce_text.voices import MAX_VOICE_CHARS, VOICE_TAG, voice_of_tag
 
 __all__ = [
+    "MAX_VOICE_CHARS",
     "PAUSE_TAG",
     "STAGES",
+    "VOICE_TAG",
     "Letters",
     "Profile",
     "Reading",
@@ -29,4 +32,5 @@ __all__ = [
     "script_of",
     "scripts_of",
     "speakable",
+    "voice_of_tag",
 ]

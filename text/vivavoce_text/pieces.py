@@ -8,7 +8,7 @@ to look across:
 - between a capitalised word and a word in small letters;
 - after the end of a sentence whose last word is no abbreviation;
 - between ideographs or kana that are far from numbers and Latin letters;
-- at a line's end, and around a pause tag.
+- at a line's end, and around a pause tag or a voice tag.
 
 Markup is kept whole: from an opening sign, nothing is cut until its closing sign or the line's end.
 """
@@ -21,8 +21,9 @@ from typing import Literal, cast
 
 from vivavoce_text.pauses import BREAK_TAG, PAUSE_TAG
 from vivavoce_text.tables import words_of
+from vivavoce_text.voices import BEGUN_TAG, VOICE_TAG
 
-LineKind = Literal["text", "item", "heading", "table", "fence", "code", "hidden", "pause"]
+LineKind = Literal["text", "item", "heading", "table", "fence", "code", "hidden", "pause", "voice"]
 
 MOST_CHARS = 200
 """Longest piece without markup, in characters. A longer one is cut at its last blank."""
@@ -52,7 +53,8 @@ FAR_CHARS = 6
 class Piece:
     """A stretch of the written text from the character `start` on, and what is known of its line.
 
-    A pause tag is a piece of kind "pause". Every other piece has the kind of the line that it is in.
+    A pause tag is a piece of kind "pause", and a voice tag one of kind "voice". Every other piece has the kind of the
+    line that it is in.
     """
 
     text: str
@@ -65,9 +67,13 @@ class Piece:
 class Pieces:
     """The pieces of one text. `append` takes a fragment and returns the pieces that are final."""
 
-    def __init__(self, markup: bool) -> None:
-        """`markup` tells whether tags are read: <break> is a pause tag, and scripts and comments are not said."""
+    def __init__(self, markup: bool, voice_tags: bool = True) -> None:
+        """`markup` tells whether tags are read: <break> is a pause tag, and scripts and comments are not said.
+
+        Without `voice_tags`, these are text like any other.
+        """
         self._markup = markup
+        self._voice_tags = voice_tags
         self._held = ""
         self._held_at = 0
         self._new_line = True
@@ -119,6 +125,9 @@ class Pieces:
         if PAUSE_TAG.fullmatch(text) or (self._markup and BREAK_TAG.fullmatch(text)):
             self._reset()
             return Piece(text, start, "pause")
+        if self._voice_tags and VOICE_TAG.fullmatch(text):
+            self._reset()
+            return Piece(text, start, "voice")
         if starts_line:
             self._kind = self._kind_of(text)
         kind = self._kind
@@ -172,13 +181,16 @@ class Pieces:
         if tag >= 0:
             return [tag, at + 1]
         self._follow_markup(char, at)
-        if not self._closing:
+        in_tag = self._is_in_voice_tag()
+        if not self._closing and not in_tag:
             cut = self._cut_at_blank(at) if char.isspace() else self._cut_between_ideographs(at)
             if cut:
                 return [cut]
         elif char.isspace():
             self._end_word(at)
         if at + 1 >= MOST_CHARS and at + 1 >= self._most_chars():
+            if in_tag:
+                return [self._tag_at] if self._tag_at else []
             blank = max(self._held.rfind(sign, 1) for sign in " \t")
             return [blank if blank > 0 else at + 1]
         return []
@@ -189,18 +201,28 @@ class Pieces:
         return MOST_CHARS + (MOST_MARKUP_CHARS if is_long else 0)
 
     def _tag_before(self, char: str, at: int) -> int:
-        """Start of the pause tag that `char` ends, or -1."""
+        """Start of the tag that `char` ends, or -1."""
         if char == "[":
             self._tag_at = at
         elif char == "<":
             self._break_at = at
         elif char == "]" and self._tag_at >= 0:
             start, self._tag_at = self._tag_at, -1
-            return start if PAUSE_TAG.fullmatch(self._held, start) else -1
+            return start if self._is_tag(start) else -1
         elif char == ">" and self._markup and self._break_at >= 0:
             start, self._break_at = self._break_at, -1
             return start if BREAK_TAG.fullmatch(self._held, start) else -1
         return -1
+
+    def _is_tag(self, start: int) -> bool:
+        """True if what is held from `start` on is a pause tag or a voice tag."""
+        if PAUSE_TAG.fullmatch(self._held, start):
+            return True
+        return self._voice_tags and VOICE_TAG.fullmatch(self._held, start) is not None
+
+    def _is_in_voice_tag(self) -> bool:
+        """True if the end of what is held may be the beginning of a voice tag, which is kept whole."""
+        return self._voice_tags and self._tag_at >= 0 and BEGUN_TAG.fullmatch(self._held, self._tag_at) is not None
 
     def _follow_markup(self, char: str, at: int) -> None:
         """Notes opening and closing signs."""

@@ -29,7 +29,8 @@ Letters = Literal["names", "spaced", "as_written"]
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """`stages` are those that run. Invisible characters are always removed, and pause tags are never touched.
+    """`stages` are those that run. Invisible characters are always removed, and tags of pauses and voices are
+    never touched. Without `voice_tags`, those of voices are text like any other.
 
     `letters` is how the voice wants single letters. `alphabet` "ascii" limits the spoken text to ASCII: the stage fold
     then leaves letters of other scripts out, or writes them in Latin ones if `romanize`. None has no limit.
@@ -39,6 +40,7 @@ class Profile:
     letters: Letters = "as_written"
     alphabet: Literal["ascii"] | None = None
     romanize: bool = False
+    voice_tags: bool = True
 
 
 @dataclass(slots=True)

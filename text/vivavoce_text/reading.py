@@ -54,7 +54,7 @@ assert tuple(STEPS) == STAGES
 class Spoken:
     """Text that will be said. `traced` maps its characters to the written text; `left_out` could not be said.
 
-    Pause tags stand in the text as [pause:500ms].
+    Pause tags stand in the text as [pause:500ms], and voice tags as they are written.
     """
 
     traced: Traced
@@ -84,7 +84,7 @@ class Reading:
     def __init__(self, language: str, profile: Profile) -> None:
         self._language = language
         self._profile = profile
-        self._pieces = Pieces(markup="markup" in profile.stages)
+        self._pieces = Pieces("markup" in profile.stages, profile.voice_tags)
         self._tidy = Tidy(profile)
         self._notes = Notes()
         self._run_sign = ""
@@ -111,6 +111,8 @@ class Reading:
             if piece.kind == "pause":
                 is_break = BREAK_TAG.fullmatch(piece.text)
                 said += self._tidy.pass_tag(text.became(pause_of_break(piece.text)) if is_break else text)
+            elif piece.kind == "voice":
+                said += self._tidy.pass_tag(text)
             elif (tidied := self._tidy.append(self._read_piece(piece, text))).text:
                 said.append(tidied)
         return said
@@ -123,10 +125,11 @@ class Reading:
         text = piece.text
         if "clean" not in self._profile.stages:
             return Traced.source(text, piece.start)
-        # A pause tag stays whole and ends the run.
-        kept = text.lstrip(self._run_sign) if self._run_sign and piece.kind != "pause" else text
+        # A tag stays whole and ends the run.
+        is_tag = piece.kind in ("pause", "voice")
+        kept = text.lstrip(self._run_sign) if self._run_sign and not is_tag else text
         if kept:
-            self._run_sign = text[-1] if piece.kind != "pause" and clean.RUN_SIGN.match(text[-1]) else ""
+            self._run_sign = text[-1] if not is_tag and clean.RUN_SIGN.match(text[-1]) else ""
         return Traced.source(kept, piece.start + len(text) - len(kept))
 
     def _read_piece(self, piece: Piece, text: Traced) -> Traced:

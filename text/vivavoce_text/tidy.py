@@ -68,7 +68,7 @@ class Tidy:
         return [said] if said.text else []
 
     def pass_tag(self, tag: Traced) -> list[Traced]:
-        """Takes a pause tag. Returns what was held back before it, and the tag, which stays as it is."""
+        """Takes a tag. Returns what was held back before it, and the tag, which stays as it is."""
         self._reset()
         if self._is_on:
             self._end_sentence()

@@ -1,5 +1,6 @@
 """Translates the options of a live session into a plan for its utterances. All protocols share it."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from vivavoce_engine import SpeechEngine, UtteranceOptions
@@ -7,10 +8,12 @@ from vivavoce_engine import SpeechEngine, UtteranceOptions
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import LeadingSilenceChoice
 from vivavoce_server.containers import SharedEncoder
-from vivavoce_server.jobs import prepare, voice_for_log
+from vivavoce_server.jobs import prepare
 from vivavoce_server.reading import TextPlan
+from vivavoce_server.references import Chosen
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
+from vivavoce_server.turns import names_of, turn_pause_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,10 @@ class LivePlan:
     leading_silence: LeadingSilenceChoice
     max_part_chars: int | None
     """Most characters that the model speaks as one utterance of its own; None for any number."""
+    voice_of_tag: Callable[[str], Awaitable[Chosen]]
+    """Finds the voice of a tag in the text, as SpeechJob.voice_of_tag."""
+    turn_pause_s: float
+    """Seconds of silence between the turns of two voices."""
     warnings: tuple[str, ...] = ()
     """Sentences that say what of the options is ignored."""
     ignored: tuple[str, ...] = ()
@@ -50,17 +57,19 @@ async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
         Overloaded: too many references are being processed.
     """
     job = prepare(options, service)
-    voiced = await job.find_voice()
+    cast = await job.find_voices()
     return LivePlan(
         model=job.model,
         engine=job.engine,
-        options=voiced,
+        options=cast[0],
         audio=job.audio,
         text=job.text_plan,
         leading_silence=job.leading_silence,
         max_part_chars=job.engine.info.max_utterance_chars,
+        voice_of_tag=job.voice_of_tag,
+        turn_pause_s=turn_pause_s(options),
         warnings=job.warnings,
-        ignored=job.ignored_with(voiced),
+        ignored=job.ignored_with(cast),
         words=options.wants_words,
-        voice=voice_for_log(job.request),
+        voice=names_of(job.request),
     )

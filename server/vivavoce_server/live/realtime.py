@@ -251,7 +251,7 @@ class RealtimeConnection(Socket):
         if session.model is not None:
             output = replace(output, model=session.model)
         with _named("session"):
-            await prepare(self._options(output), self._service).find_voice()
+            await prepare(self._options(output), self._service).find_voices()
         self._output = output
         self._instructions = self._instructions if session.instructions is None else session.instructions
         self._tool_choice = session.tool_choice or self._tool_choice

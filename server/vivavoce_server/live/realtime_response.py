@@ -13,7 +13,7 @@ from vivavoce_engine import EngineError
 from vivavoce_server.access import Caller
 from vivavoce_server.errors import ApiError, error_detail
 from vivavoce_server.formats import FormatName
-from vivavoce_server.jobs import SpeechJob, voice_for_log
+from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.live.closing import BUG, Closing, Code, fault
 from vivavoce_server.live.conversation import Conversation, Item, ItemAudio
 from vivavoce_server.live.outbox import Lane, Outgoing, SlowReader
@@ -22,6 +22,7 @@ from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.request_lines import current_line
 from vivavoce_server.service import Service
 from vivavoce_server.speech import Speech, Usage
+from vivavoce_server.turns import names_of
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ class Response:
         self._speech: Speech | None = None
         self._lane.put(event("response.created", response=self._as_json()))
         job = asked.job
-        about = {"model": job.model, "voice": voice_for_log(job.request), "format": job.audio.format}
+        about = {"model": job.model, "voice": names_of(job.request), "format": job.audio.format}
         self._line = current_line().begin("utterance", **about, chars=len(asked.text))
         with self._line.current():
             self._meter = SpeechMeter(service.metrics, job.model)
@@ -120,7 +121,7 @@ class Response:
         self._held.enter_context(self._caller.speaking())
         self._held.enter_context(self._service.count_speech())
         job = await self._asked.job.read()
-        speech = Speech(job, await job.find_voice(), self._meter, self._caller.client)
+        speech = Speech(job, await job.find_voices(), self._meter, self._caller.client)
         self._speech = self._held.enter_context(speech)
         self._begin()
         if not job.engine.info.word_times:

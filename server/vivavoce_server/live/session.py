@@ -36,6 +36,7 @@ from vivavoce_server.live.plan import LivePlan
 from vivavoce_server.live.text import LiveText
 from vivavoce_server.live.utterance import MessageWriter, Utterance
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
+from vivavoce_server.references import Chosen
 from vivavoce_server.request_lines import RequestLine, current_line
 from vivavoce_server.said import PartTimes
 from vivavoce_server.service import Service
@@ -228,8 +229,9 @@ class LiveSession:
         held.enter_context(self.open_utterances.count())
         held.callback(live.stream.cancel)
 
-        def follow() -> LiveUtterance:
-            next_part = plan.engine.open(replace(options, max_wait_s=None, follows=True))
+        def follow(voice: Chosen, is_first: bool) -> LiveUtterance:
+            voiced = replace(options, speaker=voice[0], reference=voice[1])
+            next_part = plan.engine.open(voiced if is_first else replace(voiced, max_wait_s=None, follows=True))
             held.callback(next_part.stream.cancel)
             return next_part
 

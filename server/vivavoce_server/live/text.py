@@ -2,25 +2,36 @@
 
     fragments ─► Reading, in a worker thread ─► parts: speech, silence, speech … ─► the engine, one part at a time
 
-A part is an utterance of the engine. Pause tags and the model's longest utterance end parts. The next part begins when
-the one before it has been made, which is before it has been heard. It continues nothing in the model, but has the same
-seed, gets the next row, and is never refused because the engine is busy.
+A part is an utterance of the engine. Pause tags, voice tags and the model's longest utterance end parts. The next part
+begins when the one before it has been made, which is before it has been heard. It continues nothing in the model, but
+has the same seed, gets the next row, and is never refused because the engine is busy.
+
+A voice is found before the text behind its tag is read. Text goes on to arrive meanwhile.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
-from vivavoce_engine import AudioStream, LiveUtterance
-from vivavoce_text import PAUSE_TAG, Reading, Spoken, Traced
+from vivavoce_engine import AudioStream, LiveUtterance, Overloaded
+from vivavoce_text import PAUSE_TAG, VOICE_TAG, Reading, Spoken, Traced, voice_of_tag
 
-from vivavoce_server.errors import ApiError, ErrorDetail
-from vivavoce_server.jobs import NOTHING_S, Silence
+from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid
+from vivavoce_server.jobs import NOTHING_S
 from vivavoce_server.live.closing import fault
 from vivavoce_server.live.cutting import PartCutter
 from vivavoce_server.live.plan import LivePlan
 from vivavoce_server.reading import CHARS_A_JOB, can_begin, check_speakable, in_worker, nothing_to_speak, warnings_of
-from vivavoce_server.text_parts import TOO_MANY_PAUSES, PauseBudget, is_speakable
+from vivavoce_server.references import Chosen
+from vivavoce_server.text_parts import MAX_TURNS, MAX_VOICES, TOO_MANY_PAUSES, PauseBudget, is_speakable
+from vivavoce_server.turns import Silence, check_tag
 from vivavoce_server.word_times import WordMap
+
+TOO_MANY_TURNS = "too_many_turns"
+
+
+class VoiceChange:
+    """The beginning of another voice's turn."""
+
 
 Part = AudioStream | Silence
 """The speech of a part, or the pause that it is."""
@@ -36,10 +47,12 @@ class LiveText:
         self,
         plan: LivePlan,
         first: LiveUtterance,
-        follow: Callable[[], LiveUtterance],
+        follow: Callable[[Chosen, bool], LiveUtterance],
         report: Callable[[ErrorDetail], None],
     ) -> None:
-        """`first` speaks the first part, and `follow` opens the others. `report` sends an error that ends nothing."""
+        """`first` speaks the first part, unless a tag gives it another voice. `follow` opens the others with a voice,
+        and that one, which has to wait for its turn like any other. `report` sends an error that ends nothing.
+        """
         self._plan = plan.text
         self._speed = plan.audio.speed
         self._follow = follow
@@ -47,11 +60,26 @@ class LiveText:
         self._reading: Reading = plan.text.start()
         self._cutter = PartCutter(plan.max_part_chars)
         self._pauses = PauseBudget()
-        self._has_too_many_pauses = False
+        self._reported: set[str] = set()
+        """Codes of limits that were exceeded, which are reported once."""
+        self._find_voice = plan.voice_of_tag
+        self._turn_pause_s = plan.turn_pause_s
+        self._turns = 0
+        self._voice = plan.voice or ""
+        self._first_voice = self._voice.casefold()
+        """Name of the voice of the current part."""
+        self._chosen: dict[str, Chosen] = {self._first_voice: (plan.options.speaker, plan.options.reference)}
+        """The voices that were found, by their names in small letters."""
+        self._is_paused = False
+        """True if a pause tag stands behind what was spoken last."""
+        self.voices: list[str] = []
+        """Names of the voices that have spoken, each once."""
+        self._last_voice: str | None = None
+        """The name, in small letters, of the voice that spoke last."""
         self._unread = ""
         self._complete = False
         self._arrived = asyncio.Event()
-        self._parts: asyncio.Queue[Part | None] = asyncio.Queue()
+        self._parts: asyncio.Queue[Part | VoiceChange | None] = asyncio.Queue()
         self._next: LiveUtterance | None = first
         self._last = first
         self._open: LiveUtterance | None = None
@@ -120,6 +148,10 @@ class LiveText:
             if PAUSE_TAG.fullmatch(piece.text):
                 self._pause(piece)
                 continue
+            if VOICE_TAG.fullmatch(piece.text) and self._plan.profile.voice_tags:
+                self.places.append(piece)
+                await self._change_voice(piece.text)
+                continue
             self.places.append(piece)
             signs = [place for place, char in enumerate(piece.text) if not char.isspace()]
             texts = self._cutter.append(piece.text)
@@ -145,16 +177,49 @@ class LiveText:
             return
         self._end_part(self._cutter.end_part())
         self._reached = tag.ends[-1]
-        self._put(Silence(seconds * self._speed))
+        self._put(Silence(seconds * self._speed), self._reached)
+        self._is_paused = True
+
+    async def _change_voice(self, tag: str) -> None:
+        """Gives the text behind a tag to its voice. One that does not exist is reported, and the voice stays."""
+        name = voice_of_tag(tag) or ""
+        try:
+            chosen = await self._voice_of(tag, name.casefold())
+        except (ApiError, Overloaded) as error:
+            self._pass_over(error_detail(error)[1])
+            return
+        if name.casefold() == self._voice.casefold():
+            self._cutter.pass_over()
+            return
+        self._end_part(self._cutter.end_part())
+        self._voice = name
+        self._chosen[name.casefold()] = chosen
+
+    async def _voice_of(self, tag: str, name: str) -> Chosen:
+        check_tag(tag)
+        self._turns += 1
+        if self._turns > MAX_TURNS:
+            raise invalid("input", f"There are more than {MAX_TURNS} voice tags, which is the most", TOO_MANY_TURNS)
+        if name in self._chosen:
+            return self._chosen[name]
+        if len(self._chosen) == MAX_VOICES:
+            raise invalid("input", f"There are more than {MAX_VOICES} voices, which is the most", TOO_MANY_TURNS)
+        return await self._find_voice(tag)
 
     def _pass_over(self, detail: ErrorDetail) -> None:
-        """Leaves out a pause tag, and reports why. That there are too many is reported once."""
+        """Leaves out a tag, and reports why. That there are too many is reported once."""
         self._cutter.pass_over()
-        if detail.code != TOO_MANY_PAUSES:
-            self._report(fault(f"{detail.message}. The tag is passed over", "invalid_value", "text"))
-        elif not self._has_too_many_pauses:
-            self._has_too_many_pauses = True
-            self._report(fault(f"{detail.message}. Further tags are passed over", TOO_MANY_PAUSES, "text"))
+        if detail.code not in (TOO_MANY_PAUSES, TOO_MANY_TURNS):
+            code = "invalid_value" if detail.code is None else detail.code
+            self._report(fault(f"{detail.message}. The tag is passed over", code, "text"))
+            return
+        self._report_limit(detail, "Further tags are passed over")
+
+    def _report_limit(self, detail: ErrorDetail, effect: str) -> None:
+        assert detail.code is not None
+        if detail.code not in self._reported:
+            self._reported.add(detail.code)
+            self._report(fault(f"{detail.message}. {effect}", detail.code, "text"))
 
     async def _speak(self, text: str, word_ends: bool) -> None:
         if not text:
@@ -170,12 +235,18 @@ class LiveText:
 
     async def _begin(self, word_ends: bool = False) -> None:
         """Begins a part with the text that was held back."""
-        if self._next is not None:
-            live, self._next = self._next, None
-        else:
+        first, self._next = self._next, None
+        voice = self._voice.casefold()
+        if first is None:
             await self._last.stream.all_codes()  # so that an utterance has one row at a time
-            live = self._follow()
-        self._put(live.stream)
+            live = self._follow(self._chosen[voice], False)
+        elif voice == self._first_voice:
+            live = first
+        else:
+            first.stream.cancel()
+            live = self._follow(self._chosen[voice], True)
+        self._begin_turn(voice)
+        self._put(live.stream, self._reached)
         self._last = self._open = live
         self._has_begun = True
         text, self._held = self._held, ""
@@ -183,8 +254,29 @@ class LiveText:
         self.places.say(text)
         live.append(text, word_ends)
 
-    def _put(self, part: Part) -> None:
-        self.ends.append(self._reached)
+    def _begin_turn(self, voice: str) -> None:
+        """Puts what is between the turns of two voices, if another voice has spoken before."""
+        if self._voice and self._voice not in self.voices:
+            self.voices.append(self._voice)
+        before, self._last_voice = self._last_voice, voice
+        if before is not None and before != voice:
+            self._pause_between_turns()
+            self._parts.put_nowait(VoiceChange())
+        self._is_paused = False
+
+    def _pause_between_turns(self) -> None:
+        if self._is_paused or not self._turn_pause_s:
+            return
+        try:
+            self._pauses.take_seconds(self._turn_pause_s, "turn_pause_s")
+        except ApiError as error:
+            self._report_limit(error.detail, "Further turns follow without one")
+        else:
+            self._put(Silence(self._turn_pause_s * self._speed, is_written=False), self.ends[-1])
+
+    def _put(self, part: Part, end: int) -> None:
+        """Puts a part, whose text ends at `end` in what was written."""
+        self.ends.append(end)
         self._parts.put_nowait(part)
 
     def _end_part(self, last: str = "") -> None:
@@ -210,7 +302,7 @@ class LiveText:
                 await self._begin()
                 self._end_part(self._cutter.end_part())
             else:
-                self._put(Silence(NOTHING_S * self._speed))
+                self._put(Silence(NOTHING_S * self._speed), self._reached)
         self.ends[-1] = len(self.written)
         self.warnings += await in_worker(warnings_of, self._plan, self.written, spoken)
 
@@ -219,7 +311,7 @@ class LiveText:
 
     # ---- and comes out as speech ------------------------------------------------------------------------------
 
-    async def parts(self) -> AsyncIterator[Part]:
-        """Yields the parts in order, each as soon as it has begun."""
+    async def parts(self) -> AsyncIterator[Part | VoiceChange]:
+        """Yields the parts in order, each as soon as it has begun, and where another voice goes on."""
         while (part := await self._parts.get()) is not None:
             yield part

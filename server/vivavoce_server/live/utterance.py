@@ -12,14 +12,14 @@ import numpy as np
 from vivavoce_server.audio import AudioOptions, SpeechEncoder
 from vivavoce_server.effects import Samples
 from vivavoce_server.errors import ErrorDetail
-from vivavoce_server.jobs import Silence
 from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.live.outbox import Lane, Outgoing
-from vivavoce_server.live.text import LiveText
+from vivavoce_server.live.text import LiveText, VoiceChange
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter
 from vivavoce_server.request_lines import RequestLine
 from vivavoce_server.said import PartTimes, Said
 from vivavoce_server.speech import is_cut_short
+from vivavoce_server.turns import Silence
 from vivavoce_server.word_times import Word, WordMap
 
 SILENCE_PIECE_S = 0.24
@@ -144,6 +144,9 @@ class Utterance:
     async def _samples(self) -> AsyncIterator[Samples]:
         waited = False
         async for part in self.text.parts():
+            if isinstance(part, VoiceChange):
+                self.beginning = self.beginning.again()
+                continue
             self.times.begin(is_speech=not isinstance(part, Silence))
             if isinstance(part, Silence):
                 for pcm in _silence(part.seconds, self.sample_rate):
@@ -179,6 +182,8 @@ class Utterance:
         )
         self.meter.end(outcome, sent_s, said.frames)
         self.line.note(chars=self.text.chars)
+        if len(self.text.voices) > 1:
+            self.line.note(voice=", ".join(self.text.voices))
         self.line.end()
         return UtteranceSummary(
             self.index,

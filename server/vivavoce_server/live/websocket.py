@@ -13,7 +13,8 @@ Client → server
     input.text       {text}: more text, in fragments of any size. The first fragment opens an utterance. Text is spoken
                      as it arrives, and its cuts have no effect. The text must contain its own spaces. It is read as
                      `normalize` says, so a word waits for the complete word that follows it, or for input.done, however
-                     long the client pauses. [pause:2s] is silence.
+                     long the client pauses. [pause:2s] is silence. [voice:michael] gives the text behind it to another
+                     voice; turn_pause_s of the configuration is the silence between two voices.
     input.done       Ends the text of this utterance. Messages sent meanwhile wait until it has been spoken.
     input.cancel     Stops at once (barge-in), and drops waiting messages. It is never an error, because it may cross
                      the utterance's end.
@@ -45,7 +46,7 @@ Server → client
                      another limit ends is cancelled, after an error.
     session.done     {utterances}: the answer to session.close, before the connection closes.
     error            {message, error: {message, type, param, code}}: OpenAI's four keys. An invalid value changes
-                     nothing, and a wrong pause tag is passed over. An utterance that breaks off ends with audio.done,
+                     nothing, and a wrong tag is passed over. An utterance that breaks off ends with audio.done,
                      cancelled. The rest of its text is ignored until input.done, input.cancel or session.config.
                      input.done ends an utterance in this way if nothing in its text can be spoken, with the error of
                      POST (nothing_to_speak, unsupported_script).

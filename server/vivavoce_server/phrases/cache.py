@@ -8,7 +8,7 @@ does not serve costs entries, a line in the log and a count in the metrics.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -98,16 +98,19 @@ class PhraseCache:
     def is_on(self) -> bool:
         return self._folder is not None
 
-    def key_of(self, job: Job, options: UtteranceOptions) -> bytes | None:
+    def key_of(self, job: Job, cast: Sequence[UtteranceOptions]) -> bytes | None:
         """The digest of all that decides the samples of a job; None if its speech is never kept.
 
-        The job's text has been read. `options` are those of every utterance, with the voice.
+        The job's text has been read. `cast` are the options of each turn, with its voice.
         """
         texts = texts_of(job)
         is_seeded = job.seed_is_fixed or self._has_default_seed
         if not (self.is_on and is_seeded and texts and job.engine.identity):
             return None
-        return phrase_key(job.engine.identity, options, texts)
+        assert job.script is not None, "the text of the job has been read"
+        turns = job.script.part_turns
+        spoken = [(cast[turn], part) for turn, part in zip(turns, job.parts, strict=True) if isinstance(part, str)]
+        return phrase_key(job.engine.identity, spoken)
 
     def entity_tag(self, key: bytes, job: Job, *transfer: object) -> str:
         """The strong entity tag of a job's file. `transfer` tells how it is sent."""

@@ -18,6 +18,7 @@ from vivavoce_engine import SpeechEngine, UtteranceOptions
 
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import LeadingSilenceChoice, ServerConfig
+from vivavoce_server.turns import Script
 
 DIGEST_BYTES = 32
 UNHEARD_OPTIONS = frozenset({"client", "max_wait_s", "endless_frames", "following", "silence_s"})
@@ -79,16 +80,27 @@ class Job(Protocol):
     def parts(self) -> Sequence[object]: ...
 
     @property
+    def script(self) -> Script | None: ...
+
+    @property
     def leading_silence(self) -> LeadingSilenceChoice: ...
 
 
-def phrase_key(identity: str, options: UtteranceOptions, texts: Sequence[str]) -> bytes:
+def phrase_key(identity: str, spoken: Sequence[tuple[UtteranceOptions, str]]) -> bytes:
     """The key of the samples of texts that are spoken one after the other, by the engine with this identity.
 
-    `options` hold the voice itself, not its name: the embedding and codes of a stored voice, a mix or a recording.
+    The options of a text hold the voice itself, not its name: the embedding and codes of a stored voice, a mix or a
+    recording. Texts with the same options are counted with them once.
     """
-    heard = {each.name: getattr(options, each.name) for each in fields(options) if each.name not in UNHEARD_OPTIONS}
-    return digest_of("phrase", identity, build(), heard, texts)
+    texts: list[tuple[object, list[str]]] = []
+    before: UtteranceOptions | None = None
+    for options, text in spoken:
+        if options is not before:
+            heard = {each.name: getattr(options, each.name) for each in fields(options)}
+            texts.append(({name: heard[name] for name in heard.keys() - UNHEARD_OPTIONS}, []))
+        before = options
+        texts[-1][1].append(text)
+    return digest_of("phrase", identity, build(), texts)
 
 
 def settings_digest(config: ServerConfig) -> bytes:
@@ -98,7 +110,9 @@ def settings_digest(config: ServerConfig) -> bytes:
 
 def entity_tag(key: bytes, job: Job, transfer: Sequence[object], settings: bytes) -> str:
     """The strong entity tag of a phrase's file. `transfer` tells how it is sent, `settings` is a settings_digest."""
-    file = digest_of("file", key, job.audio, job.parts, job.leading_silence, transfer, settings)
+    assert job.script is not None, "the text of the job has been read"
+    tempos = [job.script.tempo(number) for number in range(len(job.parts))]
+    file = digest_of("file", key, job.audio, job.parts, tempos, job.leading_silence, transfer, settings)
     return f'"{file.hex()}"'
 
 

@@ -1,0 +1,101 @@
+"""Voice tags in live text: the same turns for every fragmentation, and voices that do not exist are passed over."""
+
+import random
+
+import numpy as np
+import pytest
+from vivavoce_engine import UtteranceOptions
+from vivavoce_engine.batching.scheduler import Plan
+from vivavoce_engine.fake_runner import FAKE_INFO, SAMPLE_RATE, SAMPLES_PER_FRAME
+from vivavoce_server.text_parts import MAX_TURNS, MAX_VOICES
+
+from tests.support.live_server import fake_engine, live_server
+from tests.support.live_socket import dial
+from tests.support.live_text import plan_for, record
+
+TAGGED = "Hello there. [voice:michael]Good morning. [voice: Heart ] Bye."
+
+
+def cuts(text: str, seed: int) -> list[str]:
+    places = sorted(random.Random(seed).choices(range(len(text) + 1), k=1 + len(text) // 3))
+    return [text[start:end] for start, end in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_tag_changes_the_voice_wherever_it_is_cut(seed: int) -> None:
+    found = await record(plan_for(FAKE_INFO), cuts(TAGGED, seed) if seed else [TAGGED])
+    assert found.parts == ["Hello there. ", 0.25, "Good morning. ", 0.25, "Bye."]
+    assert found.voices == [("heart", False), ("michael", False), ("heart", False)]
+    assert found.changes == [2, 4]
+    assert "".join(found.texts) == TAGGED
+    assert found.texts[0] == "Hello there."
+    assert found.errors == []
+
+
+async def test_a_text_that_begins_with_a_tag_waits_for_its_turn_with_that_voice() -> None:
+    found = await record(plan_for(FAKE_INFO), ["[voice:michael] Hello. ", "[voice:heart] Bye."])
+    assert found.voices == [("michael", True), ("heart", False)]
+    assert found.changes == [2]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("One. [pause:1s][voice:michael] Two.", ["One. ", 1.0, "Two."]),
+        ("One. [voice:michael] [pause:0s] Two.", ["One. ", 0.0, "Two."]),
+        ("One. [voice:HEART] two.", ["One. two."]),
+        ("One. [voice:michael] ... [voice:heart] Two.", ["One. ", "Two."]),
+        ("One. [voice:michael] Two. [voice:emma]", ["One. ", 0.25, "Two. "]),
+    ],
+)
+async def test_a_pause_stands_only_between_two_voices(text: str, parts: list[str | float]) -> None:
+    assert (await record(plan_for(FAKE_INFO), [text])).parts == parts
+
+
+@pytest.mark.parametrize("tag", ["[voice:nobody]", "[voice:]"])
+async def test_a_voice_that_does_not_exist_is_passed_over(tag: str) -> None:
+    found = await record(plan_for(FAKE_INFO), [f"One {tag} two. [voice:emma] Three."])
+    assert found.parts == ["One two. ", 0.25, "Three."]
+    [error] = found.errors
+    assert tag in error.message
+    assert error.message.endswith("The tag is passed over")
+    assert (error.param, error.code) == ("text", "voice_not_found")
+
+
+async def test_tags_and_voices_are_bounded() -> None:
+    text = "a. [voice:emma]b. [voice:heart]" * (1 + MAX_TURNS // 2) + "c. [voice:emma]d."
+    found = await record(plan_for(FAKE_INFO), [text])
+    assert len(found.voices) == MAX_TURNS + 1
+    assert [error.code for error in found.errors] == ["too_many_turns"]
+    assert MAX_VOICES > 3
+
+
+async def test_tags_may_be_text() -> None:
+    found = await record(plan_for(FAKE_INFO, allow_voice_tags=False), ["One [voice:nobody] two."])
+    assert (found.errors, found.voices) == ([], [("heart", False)])
+
+
+async def test_the_live_socket_speaks_each_turn_with_its_voice() -> None:
+    heard: list[UtteranceOptions] = []
+
+    def note(plan: Plan) -> None:
+        heard.extend(sequence.pending.request for sequence in plan.step)
+
+    with live_server(fake_engine(before_step=note)) as server:
+        async with dial(server) as socket:
+            await socket.configure(turn_pause_s=0.5)
+            await socket.say("One. [voi", "ce:michael]Two. [voice:nobody]Three.")
+            await socket.send("input.done")
+            audio, errors = b"", []
+            while not isinstance(message := await socket.receive(), dict) or message["type"] != "audio.done":
+                if isinstance(message, bytes):
+                    audio += message
+                elif message["type"] == "error":
+                    errors.append(message["error"])
+    voices = list(dict.fromkeys((request.speaker, request.seed) for request in heard))
+    assert voices == [("heart", 5), ("michael", 5)]
+    assert [error["code"] for error in errors] == ["voice_not_found"]
+    frames = len("One. ") + len("Two. Three.")
+    assert len(audio) // 2 == frames * SAMPLES_PER_FRAME + SAMPLE_RATE // 2
+    silence = np.frombuffer(audio, "<i2")[len("One. ") * SAMPLES_PER_FRAME :][: SAMPLE_RATE // 2]
+    assert not silence.any()
