@@ -36,6 +36,10 @@ class Segment(TypedDict, total=False):
     instructions: str
     speed: float
     language: str
+    ref_audio: str
+    ref_text: str
+    x_vector_only_mode: bool
+    speaker_embedding: Sequence[float] | Sequence[WeightedEmbedding]
 
 
 class SpeechOptions(TypedDict, total=False):
@@ -63,6 +67,7 @@ class SpeechOptions(TypedDict, total=False):
     x_vector_only_mode: bool
     speaker_embedding: Sequence[float] | Sequence[WeightedEmbedding]
     word_timestamps: bool
+    allow_voice_tags: bool
     turn_pause_s: float
 
 
