@@ -28,6 +28,7 @@ from vivavoce_server.socket_messages import (
     REALTIME_EVENTS,
     AudioDone,
     AudioStart,
+    AudioWords,
     ContextAudio,
     ContextError,
     ContextFinal,
@@ -173,8 +174,15 @@ ELEVENLABS_QUERY: Final = {
     "language_code": ("Language of the text, as an ISO 639-1 code", "en"),
     "seed": ("Seed of the random numbers: it makes speech repeatable", "42"),
     "apply_text_normalization": ("Reading of the text: `auto`, `on` or `off`", "auto"),
+    "sync_alignment": ("`true` counts times of characters from the beginning of the file", "true"),
 }
-AUDIO_EXAMPLE: Final = {"audio": "UklGRg==", "isFinal": None, "alignment": None, "normalizedAlignment": None}
+ALIGNMENT: Final = {"chars": ["H", "i"], "charStartTimesMs": [20, 100], "charDurationsMs": [80, 80]}
+AUDIO_EXAMPLE: Final = {
+    "audio": "UklGRg==",
+    "isFinal": None,
+    "alignment": ALIGNMENT,
+    "normalizedAlignment": ALIGNMENT,
+}
 ERROR_EXAMPLE: Final = {"message": "There is no voice 'hart'", "error": "voice_not_found", "code": 1008}
 FAULT: Final = {
     "message": "speed: Input should be less than or equal to 4",
@@ -216,6 +224,16 @@ LIVE: Final = Channel(
         ),
         Message("audio", None, None, "The next bytes of the utterance's file."),
         Message(
+            "audio.words",
+            AudioWords,
+            {
+                "type": "audio.words",
+                "utterance_index": 0,
+                "words": [{"word": "speak", "start": 0.16, "end": 0.56, "text_start": 2, "text_end": 7}],
+            },
+            "Words of the audio before it, with their times, if the session asks for them by `word_timestamps`.",
+        ),
+        Message(
             "audio.done",
             AudioDone,
             {
@@ -226,6 +244,7 @@ LIVE: Final = Channel(
                 "frames": 14,
                 "cancelled": False,
                 "parts": [{"text": "I speak while ", "end_ms": 1120}],
+                "spoken_text_chars": 14,
             },
             "The audio of the utterance has ended. The last four fields are there only where they say something.",
         ),

@@ -112,6 +112,11 @@ class SpeechEncoder:
         """Samples of the model per second of the file."""
         self._takes_long = bool(self._effects) or options.format in ("mp3", "opus", "aac")
 
+    @property
+    def delay_s(self) -> float:
+        """Seconds by which a decoded file is late; see `Encoder`."""
+        return self._encoder.delay_s
+
     async def pieces(self, samples: AsyncIterator[Samples]) -> AsyncIterator[Piece]:
         """Yields the file's bytes. Each piece leaves as soon as its samples are there.
 

@@ -28,6 +28,11 @@ AUDIBLE_LOSS = 10 ** (-55 / 20)
 class Encoder(Protocol):
     """Encodes one utterance into one file, piece by piece. `feed` and `flush` may return nothing."""
 
+    @property
+    def delay_s(self) -> float:
+        """Seconds of a decoded file before its first sample, of which no decoder knows. `feed` settles it."""
+        ...
+
     def head(self) -> bytes:
         """The bytes before all samples, unless they have been returned already. `feed` returns them otherwise."""
         ...
@@ -48,6 +53,7 @@ class FileEncoder(ABC):
     """An Encoder whose format has a head, an encoding of samples, and an end."""
 
     def __init__(self, sample_rate: int) -> None:
+        self.delay_s = 0.0
         self._sample_rate = sample_rate
         self._samples = 0
         """Samples that have been fed."""
@@ -291,6 +297,8 @@ class AacEncoder(LossyEncoder):
             first = np.concatenate(self._beginning)[: self.frame_samples]
             if self._samples > self.frame_samples and lost_without_overlap(first) < AUDIBLE_LOSS:
                 packets = packets[1:]
+            else:
+                self.delay_s = self.frame_samples / self._sample_rate
             self._beginning.clear()
         super()._mux(packets)
 
@@ -333,8 +341,12 @@ class SharedEncoder:
     def __init__(self, encoder: Encoder, held_samples: int) -> None:
         """`held_samples` is the largest number of samples that the encoder holds back."""
         self._encoder = encoder
-        self._held_samples = held_samples
+        self.held_samples = held_samples
         self._lock = threading.Lock()
+
+    @property
+    def delay_s(self) -> float:
+        return self._encoder.delay_s
 
     def head(self) -> bytes:
         with self._lock:
@@ -345,7 +357,7 @@ class SharedEncoder:
             return self._encoder.feed(pcm)
 
     def flush(self) -> bytes:
-        return self.feed(np.zeros(self._held_samples, np.float32)) if self._held_samples else b""
+        return self.feed(np.zeros(self.held_samples, np.float32)) if self.held_samples else b""
 
     def complete(self, file_bytes: int) -> bytes:
         return self._encoder.complete(file_bytes)

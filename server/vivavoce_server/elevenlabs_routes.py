@@ -147,6 +147,8 @@ class Spoken:
 
     async def answer(self, whole: bool, with_times: bool = False) -> TextToSpeechResponse:
         job = await self._job()
+        if with_times:
+            job = job.with_word_times()
         framing: Framing = TimestampsFraming() if with_times else AudioFraming(job.audio.media_type)
         return TextToSpeechResponse(self._service, self._caller, job, framing, whole)
 
@@ -201,7 +203,12 @@ async def stream(spoken: SpokenDep) -> SpeechResponse:
     openapi_extra=IF_NONE_MATCH,
 )
 async def convert_with_timestamps(spoken: SpokenDep) -> SpeechResponse:
-    """Speaks `text` and sends the file as one JSON object. The times in it are null, because they are not known yet."""
+    """Speaks `text` and sends the file as one JSON object, with the times of its characters.
+
+    Each character of a word has an equal share of the word's time, and characters between words share the time between.
+    `alignment` has the text as it is written, `normalized_alignment` the words that are said. Both are null for a model
+    that has no `word_times`.
+    """
     return await spoken.answer(whole=True, with_times=True)
 
 
@@ -213,7 +220,11 @@ async def convert_with_timestamps(spoken: SpokenDep) -> SpeechResponse:
     responses=LINES_RESPONSES,
 )
 async def stream_with_timestamps(spoken: SpokenDep) -> SpeechResponse:
-    """Speaks `text` and sends the file while it is made, a JSON object a line. The times in it are null."""
+    """Speaks `text` and sends the file while it is made, a JSON object a line, with the times of characters.
+
+    The times are seconds of the whole file. A character comes with the audio in which it is said, or later. The last
+    object has no audio, but the characters behind the last word.
+    """
     return await spoken.answer(whole=False, with_times=True)
 
 

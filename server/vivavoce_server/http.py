@@ -1,5 +1,6 @@
 """OpenAI's routes for speech and models."""
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -13,8 +14,9 @@ from vivavoce_server.access import ELEVENLABS_HEADER, CallerDep
 from vivavoce_server.context import REQUEST_ID_HEADER
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.elevenlabs_options import ElevenLabsModel, elevenlabs_models
+from vivavoce_server.errors import invalid
 from vivavoce_server.formats import FORMATS
-from vivavoce_server.framing import AudioFraming, SseFraming
+from vivavoce_server.framing import WORDS_ABOUT, WORDS_HEADER, AudioFraming, SseFraming
 from vivavoce_server.ignored import IGNORED_ABOUT, IGNORED_HEADER
 from vivavoce_server.jobs import prepare
 from vivavoce_server.marks import SYNTHETIC_ABOUT, SYNTHETIC_HEADER
@@ -55,6 +57,10 @@ COMMON_HEADERS = _fields(
     }
 )
 """Header fields of every answer with speech."""
+MAX_WORDS_HEADER_BYTES = 8192
+"""Most bytes of WORDS_HEADER. Clients and proxies refuse long headers: nginx has room for 4 or 8 KiB by default."""
+WORD_HEADER_BYTES = len('{"word":,"start_ms":1000000,"end_ms":1000000}')
+"""Bytes of a word in WORDS_HEADER, besides the word itself and the comma behind it."""
 READ_HEADERS = {**COMMON_HEADERS, **_fields({WARNINGS_HEADER: WARNINGS_ABOUT, IGNORED_HEADER: IGNORED_ABOUT})}
 """Header fields of an answer for one text, which are known before it is spoken."""
 SPEECH_HEADERS = {
@@ -64,6 +70,7 @@ SPEECH_HEADERS = {
             CACHE_HEADER: CACHE_ABOUT,
             "X-Usage-Input-Tokens": "Tokens of the text, on an answer that is not streamed",
             "X-Usage-Output-Tokens": "Codec frames that were made, on an answer that is not streamed",
+            WORDS_HEADER: WORDS_ABOUT,
             "X-Finish-Reason": "`length` if max_new_tokens ended the speech, on an answer that is not streamed",
         }
     ),
@@ -129,6 +136,7 @@ class ModelObject(BaseModel):
     languages: list[str] = Field(description="Languages that it speaks", examples=[["english"]])
     takes_instructions: bool = Field(description="True if the model follows `instructions`", examples=[False])
     clones: bool = Field(description="True if the model speaks with the voice of a recording", examples=[False])
+    word_times: bool = Field(description="True if the model can tell when words are spoken", examples=[True])
     text: ReadableTextObject = Field(description="The text that it reads")
 
 
@@ -148,6 +156,7 @@ def model_object(service: Service, name: str) -> ModelObject:
         languages=list(info.languages),
         takes_instructions=info.takes_instructions,
         clones=info.clones,
+        word_times=info.word_times,
         text=text,
     )
 
@@ -186,11 +195,28 @@ async def speak(body: SpeechRequest, service: ServiceDep, caller: CallerDep, max
     With `return` "text", nothing is spoken: the answer is the text that would be said.
     """
     job = prepare(body, service, max_wait_s)
+    if body.wants_words:
+        _check_place_of_words(body)
     if body.answer == "text":
         with caller.speaking():
             return JSONResponse(spoken_text(await job.read()).model_dump())
     framing = SseFraming(job.audio.mark) if body.stream_format == "sse" else AudioFraming(job.audio.media_type)
     return SpeechResponse(service, caller, job, framing, whole=body.stream is False)
+
+
+def _check_place_of_words(body: SpeechRequest) -> None:
+    """Raises a 400 if the answer has no place for words, or none that is large enough."""
+    if body.answer == "text" or body.stream_format == "sse":
+        return
+    field = "word_timestamps" if body.word_timestamps else "timestamp_granularities"
+    others = 'stream_format "sse", /v1/audio/speech/batch or /dev/captioned_speech'
+    if body.stream is not False:
+        message = f"A stream of audio has no place for words: use {others}, or stream false, which has a header"
+        raise invalid(field, message)
+    words = body.input.split()
+    if len(json.dumps(words)) + len(words) * WORD_HEADER_BYTES > MAX_WORDS_HEADER_BYTES:
+        message = f"The words of this input may not fit into a header, which has at most {MAX_WORDS_HEADER_BYTES} bytes"
+        raise invalid(field, f"{message}: use {others}")
 
 
 @router.get("/models", summary="List the models")

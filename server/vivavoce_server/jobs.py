@@ -12,7 +12,7 @@ from vivavoce_text import PAUSE_TAG, Spoken
 
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import LeadingSilenceChoice, ServerConfig
-from vivavoce_server.errors import invalid, rejected_as
+from vivavoce_server.errors import ApiError, invalid, rejected_as
 from vivavoce_server.formats import FORMATS
 from vivavoce_server.ignored import (
     INSTRUCTIONS_IGNORED,
@@ -28,6 +28,7 @@ from vivavoce_server.request_lines import current_line, note
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.text_parts import parts_of
+from vivavoce_server.word_times import WordMap
 
 NOTHING_S = 0.3
 """Seconds of silence that stand for a text of which nothing can be spoken."""
@@ -133,6 +134,20 @@ class SpeechJob:
         ends[-1] = len(request.input)
         return ends
 
+    def word_map(self) -> WordMap:
+        """Places of the words of the request's text, which has been read."""
+        assert isinstance(self.request, SpeechRequest)
+        assert self.spoken is not None, "the text of the job has been read"
+        return WordMap.of(
+            self.request.input, self.spoken.traced, [part for part in self.parts if isinstance(part, str)]
+        )
+
+    def with_word_times(self) -> "SpeechJob":
+        """The same job with times of its words, if the model knows them."""
+        if not self.engine.info.word_times:
+            return self
+        return replace(self, options_without_voice=replace(self.options_without_voice, word_times=True))
+
     async def find_voice(self) -> UtteranceOptions:
         """The options of every utterance, with the voice. Fetching and encoding a reference may take seconds.
 
@@ -175,8 +190,7 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
     if request.normalize is not None and request.normalization_options is not None:
         message = "normalize and normalization_options say the same; give one of them"
         raise invalid("normalization_options", message)
-    if request.word_timestamps:
-        raise invalid("word_timestamps", "This server cannot tell when words are spoken yet", "not_available")
+    _check_words(request, model, engine.info)
     config = service.config
     if isinstance(request, SpeechRequest):
         _check_text(request, config)
@@ -258,6 +272,23 @@ def _check_language(request: SpeechOptions, info: ModelInfo) -> None:
         raise invalid("language", message)
 
 
+def _check_words(request: SpeechOptions, model: str, info: ModelInfo) -> None:
+    """Raises a 400 for times of words that the model does not know, or that one field wants and the other does not."""
+    field = "word_timestamps" if request.word_timestamps else "timestamp_granularities"
+    if request.word_timestamps is False and request.timestamp_granularities:
+        raise invalid(
+            field, "word_timestamps is false, and timestamp_granularities asks for words; leave one of them out"
+        )
+    if request.wants_words and not info.word_times:
+        raise no_word_times(field, model)
+
+
+def no_word_times(field: str, model: str) -> ApiError:
+    """The 400 for a model of which no attention head is known that follows the words."""
+    message = f"The model {model!r} cannot tell when words are spoken; `vivavoce eval align` finds out whether it could"
+    return invalid(field, message, "not_available")
+
+
 def _models_that(service: Service, can: Callable[[ModelInfo], bool]) -> str:
     return " or ".join(repr(name) for name, engine in service.engines.items() if can(engine.info))
 
@@ -274,6 +305,7 @@ def _options_of(request: SpeechOptions, info: ModelInfo, default_seed: int | Non
         streaming_text=info.task == "base" if request.non_streaming_mode is None else not request.non_streaming_mode,
         max_frames=request.max_new_tokens,
         first_chunk_frames=request.initial_codec_chunk_frames or defaults.first_chunk_frames,
+        word_times=request.wants_words,
     )
 
 

@@ -155,6 +155,10 @@ class MarkedFile:
         self._mark_bytes: int | None = None
         """Bytes that the mark adds to the file; None until its head is written."""
 
+    @property
+    def delay_s(self) -> float:
+        return self._encoder.delay_s
+
     def head(self) -> bytes:
         if self._mark_bytes is not None:
             return b""

@@ -1,12 +1,18 @@
-"""The beginning of a text that was said when its speech stopped.
+"""The words of a text and their times, and the beginning of it that was said when its speech stopped.
 
-It is known at the ends of the text's parts, because words have no times yet.
+The beginning is known at the ends of the text's parts, and with word times at the ends of its words.
 """
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+from vivavoce_engine import AudioChunk, WordTime
+
+from vivavoce_server.word_times import Word, WordJoiner, WordMap
+
+NEXT_WORD = re.compile(r"\s*\S+")
 TOLERANCE_S = 1e-4
 """Seconds by which sums of the same pieces of audio may differ."""
 
@@ -21,10 +27,10 @@ class SaidPart:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """The beginning of a text, with its audio.
+    """The beginning of a text, with its audio. With word times, its last part may be one that was said up to a word.
 
-    `begun` is the text of the next part, if some of its audio belongs to this too: its listener heard some of it.
-    `frames` counts the codec frames, the last one even if it is not whole.
+    `begun` is the text of the next part or word, if some of its audio belongs to this too: its listener heard some of
+    it. `frames` counts the codec frames, the last one even if it is not whole.
     """
 
     parts: tuple[SaidPart, ...]
@@ -36,37 +42,101 @@ class Said:
         """Text that was said to its end."""
         return "".join(part.text for part in self.parts)
 
+    @property
+    def chars(self) -> int:
+        """Characters of the text that were said."""
+        return sum(len(part.text) for part in self.parts)
+
 
 @dataclass(slots=True)
 class _Times:
-    """Seconds of the model's audio at which a part begins and, once it `is_over`, ends."""
+    """Seconds of the model's audio at which a part begins and, once it `is_over`, ends.
+
+    `given_s` counts the engine's audio of the part, also the leading silence that is dropped of it.
+    """
 
     is_speech: bool
     start_s: float
     end_s: float
     is_over: bool = False
+    given_s: float = 0.0
 
 
 class PartTimes:
-    """Notes the audio of a text's parts while it is made: `begin`, `add` for each piece, `end`; then the next part."""
+    """Notes the audio of a text's parts while it is made: `begin`, `add` for each piece, `end`; then the next part.
 
-    def __init__(self, speed: float, frame_s: float) -> None:
+    With a WordMap, it also makes the words of the text of what the engine says about the words of its parts.
+    """
+
+    def __init__(self, speed: float, frame_s: float, words: WordMap | None = None) -> None:
         """`speed` is that of the file. `frame_s` is the length of a codec frame in seconds."""
         self._speed = speed
         self._frame_s = frame_s
         self._parts: list[_Times] = []
         self._made_s = 0.0
+        self._joiner = None if words is None else WordJoiner(words)
+        self._spoken_parts = 0
+        self._waiting: list[WordTime] = []
+        """Words of the current part whose audio is not there yet."""
+        self.words: list[Word] = []
+        """The text's words so far, in order, with their times in the file."""
+        self._taken = 0
 
     def begin(self, is_speech: bool) -> None:
         self._parts.append(_Times(is_speech, self._made_s, self._made_s))
+        self._spoken_parts += is_speech
+
+    async def noted(self, chunks: AsyncIterator[AudioChunk]) -> AsyncIterator[AudioChunk]:
+        """Passes the engine's chunks of the current part on, and notes their words. `add` follows each of them."""
+        async for chunk in chunks:
+            self._parts[-1].given_s += chunk.frames * self._frame_s
+            self._waiting += chunk.words
+            yield chunk
 
     def add(self, seconds: float) -> None:
-        """Adds audio of the model to the current part."""
+        """Adds audio of the model to the current part: all of the part's that was noted and is not dropped, or none."""
         self._made_s += seconds
         self._parts[-1].end_s = self._made_s
+        if seconds and self._waiting:
+            self._place_words()
 
     def end(self) -> None:
         self._parts[-1].is_over = True
+        self._waiting = []  # words that the speech was cut off before
+
+    def _place_words(self) -> None:
+        """Gives the words whose audio is there their times in the file."""
+        part = self._parts[-1]
+        dropped_s = max(0.0, part.given_s - (part.end_s - part.start_s))
+        while self._waiting:
+            word = self._waiting[0]
+            if word.start_s is not None and word.start_s >= part.given_s:
+                return
+            del self._waiting[0]
+            if self._joiner is None:
+                continue
+            if word.start_s is not None and word.end_s is not None:
+                start_s, end_s = (
+                    min(part.start_s + max(0.0, at_s - dropped_s), part.end_s) / self._speed
+                    for at_s in (word.start_s, word.end_s)
+                )
+                word = WordTime(word.start, word.end, start_s, max(start_s, end_s))
+            self.words += self._joiner.add(self._spoken_parts - 1, word)
+
+    def take_words(self, sent_s: float = math.inf, held_s: float = 0.0) -> list[Word]:
+        """The words that were not taken yet and begin in the file's first `sent_s` seconds, in order.
+
+        `held_s` is the most that an encoder may have kept back of these seconds. After the last piece of audio, without
+        a limit, all words are taken.
+        """
+        if self._joiner is not None:
+            self.words += self._joiner.finish() if sent_s == math.inf else self._joiner.settled()
+        begin = self._taken
+        for word in self.words[begin:]:
+            if word.start_s is not None and word.start_s + TOLERANCE_S > sent_s - held_s:
+                break
+            self._taken += 1
+        return self.words[begin : self._taken]
 
     def said(self, text: str, ends: Sequence[int], sent_s: float = math.inf, held_s: float = 0.0) -> Said:
         """The beginning of a text that the file's first `sent_s` seconds say.
@@ -80,11 +150,37 @@ class PartTimes:
         begun, start = "", 0
         for times, end in zip(self._parts, ends, strict=False):  # a part may be known before its audio begins
             if not times.is_over or times.end_s > whole_s:
-                begun = text[start:end] if times.start_s + TOLERANCE_S < sent_s else ""
+                begun_part = text[start:end] if times.start_s + TOLERANCE_S < sent_s else ""
+                last, begun = self._said_of_part(start, begun_part, sent_s / self._speed, whole_s / self._speed)
+                parts += last
                 break
             parts.append(SaidPart(text[start:end], times.end_s / self._speed))
             start = end
         return Said(tuple(parts), begun, self._frames(sent_s))
+
+    def _said_of_part(self, start: int, text: str, sent_s: float, whole_s: float) -> tuple[list[SaidPart], str]:
+        """The beginning of a part's `text` that was said up to a word, and what was begun behind it.
+
+        The part begins at the character `start`. Seconds are the file's.
+        """
+        said: list[SaidPart] = []
+        cut = 0
+        are_known = self._joiner is not None
+        for word in self.words:
+            if not start <= word.start < start + len(text):
+                continue
+            are_known = word.start_s is not None
+            if word.start_s is None or word.end_s is None:
+                continue
+            if word.end_s > whole_s:
+                return said, text[cut : word.end - start] if word.start_s + TOLERANCE_S < sent_s else ""
+            cut = word.end - start
+            while cut < len(text) and not (text[cut].isspace() or text[cut].isalnum()):
+                cut += 1
+            said = [SaidPart(text[:cut], word.end_s)]
+        # The times of the next word are certain only once a little more has been said.
+        following = NEXT_WORD.match(text, cut) if are_known else None
+        return said, text[cut:] if following is None else following[0]
 
     @property
     def made_s(self) -> float:

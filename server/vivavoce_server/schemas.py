@@ -38,6 +38,7 @@ MAX_REF_AUDIO_CHARS = 2**24
 MAX_EMBEDDING = 4096
 """Most numbers of a speaker embedding. The largest model takes 2048."""
 MAX_TOP_K = 65_536
+MAX_GRANULARITIES = 8
 MAX_FRAMES = 65_536
 """Longest speech that a request may ask for, in frames of 80 ms."""
 
@@ -237,7 +238,20 @@ class SpeechOptions(Fields):
         Field(description="Kokoro-FastAPI's switches of reading", examples=[{"unit_normalization": True}]),
     ] = None
     word_timestamps: Annotated[
-        bool | None, Field(description="Times of words, which no model here knows: true is refused", examples=[False])
+        bool | None,
+        Field(
+            description="True gives the times of the text's words, where the answer has a place for them: in events,"
+            " in batches, in messages of sockets, and in a header of a whole file. Models have `word_times` or not.",
+            examples=[True],
+        ),
+    ] = None
+    timestamp_granularities: Annotated[
+        list[Literal["word"]] | None,
+        Field(
+            max_length=MAX_GRANULARITIES,
+            description="OpenAI's field of transcriptions: `word` says the same as `word_timestamps`",
+            examples=[["word"]],
+        ),
     ] = None
     sample_rate: Annotated[
         Literal[8000, 16000, 24000, 48000] | None,
@@ -270,6 +284,11 @@ class SpeechOptions(Fields):
         GivenEmbedding | None,
         Field(description="A speaker embedding, or several with their weights", examples=[[0.013, -0.021, 0.004]]),
     ] = None
+
+    @property
+    def wants_words(self) -> bool:
+        """True if the times of words are asked for."""
+        return bool(self.word_timestamps or self.timestamp_granularities)
 
     @property
     def voice_name(self) -> str | None:

@@ -27,10 +27,20 @@ class Limits(BaseModel):
 
 
 class SpokenPart(BaseModel):
-    """A part of the text, of which all audio was sent."""
+    """A part of the text, of which all audio was sent. The last one may end with a word."""
 
     text: str = Field(description="The text as it came in")
     end_ms: int = Field(description="End of the part in the audio, in milliseconds")
+
+
+class SpokenWord(BaseModel):
+    """A word of the text, and the seconds of the utterance's audio at which it is said."""
+
+    word: str = Field(description="The word as it came in")
+    start: float | None = Field(description="Its beginning, in seconds; null if it is not known")
+    end: float | None = Field(description="Its end, in seconds; null if it is not known")
+    text_start: int = Field(description="Its first character in the utterance's text, from 0")
+    text_end: int = Field(description="The character behind its last one")
 
 
 class SessionCreated(BaseModel):
@@ -47,6 +57,12 @@ class AudioStart(BaseModel):
     sample_rate: int = Field(description="Sample rate in Hz")
 
 
+class AudioWords(BaseModel):
+    type: Literal["audio.words"] = Field(description="Kind of the message")
+    utterance_index: int = Field(description="Number of the utterance, from 0")
+    words: list[SpokenWord] = Field(description="Words that begin in the audio so far, in order; each word comes once")
+
+
 class AudioDone(BaseModel):
     type: Literal["audio.done"] = Field(description="Kind of the message")
     utterance_index: int = Field(description="Number of the utterance, from 0")
@@ -55,7 +71,10 @@ class AudioDone(BaseModel):
     frames: int = Field(description="Codec frames of 80 ms that were sent")
     cancelled: bool = Field(description="True if the utterance broke off")
     parts: list[SpokenPart] = Field(description="The text that was said for certain, part by part")
-    text_begun: str = Field(default="", description="Text of the next part, of which some audio was sent")
+    spoken_text_chars: int = Field(
+        description="Characters of the text of which all audio was sent, up to a word if the model has word times"
+    )
+    text_begun: str = Field(default="", description="The next word or part, of which some audio was sent")
     warnings: list[str] = Field(default=[], description="Sentences about what was not spoken as it was asked for")
     finish_reason: Literal["length"] = Field(default="length", description="max_new_tokens ended the speech")
 
@@ -74,11 +93,23 @@ class LiveError(BaseModel):
 # ---- ElevenLabs -----------------------------------------------------------------------------------------------
 
 
+class CharacterAlignment(BaseModel):
+    """Characters of the text, in order, and milliseconds at which each is said."""
+
+    chars: list[str] = Field(description="The characters; any blank is a space")
+    charStartTimesMs: list[int] = Field(
+        description="Beginnings, from the end of the alignment before; with sync_alignment=true, in the file"
+    )
+    charDurationsMs: list[int] = Field(description="Lengths")
+
+
 class StreamAudio(BaseModel):
-    audio: str = Field(description="The next bytes of the file, in base64")
+    audio: str = Field(description="The next bytes of the file, in base64; empty if only characters are left to tell")
     isFinal: None = Field(description="null: more follows")
-    alignment: None = Field(description="null: times of characters are not known")
-    normalizedAlignment: None = Field(description="null: times of characters are not known")
+    alignment: CharacterAlignment | None = Field(description="Characters as they came in; null if none is certain now")
+    normalizedAlignment: CharacterAlignment | None = Field(
+        description="Characters as they are said; null if none is certain now"
+    )
 
 
 class StreamFinal(BaseModel):

@@ -28,6 +28,7 @@ from vivavoce_server.metrics import SpeechMeter
 from vivavoce_server.phrases.cache import Utterance
 from vivavoce_server.said import PartTimes
 from vivavoce_server.whole_files import WholeFile
+from vivavoce_server.word_times import Word
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,12 @@ class Speech:
         # The engine gives rows to clients in turn, so that a burst from one key does not delay others.
         self._options = replace(options, client=client)
         self._texts = [part for part in job.parts if isinstance(part, str)]
-        self.times = PartTimes(job.audio.speed, job.engine.info.frame_s)
+        self.word_map = job.word_map() if options.word_times else None
+        """Places of the text's words; None if their times were not asked for."""
+        self.times = PartTimes(job.audio.speed, job.engine.info.frame_s, self.word_map)
+        self.words: list[Word] = []
+        """Words that were taken, in order."""
+        self._sent_s = 0.0
         self._frames_left = frame_ceiling(" ".join(self._texts))
         """Frames that the request as a whole may still take."""
         self._streams: list[Utterance] = []
@@ -146,10 +152,25 @@ class Speech:
         """
         try:
             async for piece in self._encoder.pieces(self._samples()):
+                self._sent_s += piece.audio_s
                 yield piece.content
         except EndlessSpeech:
             self._meter.count_endless()
             raise
+
+    def take_words(self, *, at_end: bool = False) -> list[Word]:
+        """The words that were not taken yet and whose audio begins in the pieces so far; at the end, all of them."""
+        held_s = self._job.audio.held_s(self._job.engine.info.sample_rate)
+        words = self.times.take_words() if at_end else self.times.take_words(self._sent_s, held_s)
+        if words and (delay_s := self._encoder.delay_s):
+            words = [word.later(delay_s) for word in words]
+        self.words += words
+        return words
+
+    @property
+    def file_s(self) -> float:
+        """Seconds of the decoded file so far, on whose clock the words' times are."""
+        return self.times.made_s + self._encoder.delay_s
 
     async def whole(self, file: WholeFile) -> Usage:
         """Writes the whole file, with its length filled in. Returns its usage.
@@ -166,9 +187,10 @@ class Speech:
             await file.clear()
             with self._with_another_seed() as again:
                 usage = await again.whole(file)
-            self.times = again.times
+            self.times, self.words, self._encoder = again.times, again.words, again._encoder
             return usage
         await file.complete(self._encoder.complete(file.size))
+        self.take_words(at_end=True)
         return self.usage
 
     def _with_another_seed(self) -> "Speech":
@@ -193,7 +215,7 @@ class Speech:
                 continue
             stream = self._streams[0] if following is None else await following
             following = self._follow(stream)
-            async for pcm in beginning.trimmed(stream):
+            async for pcm in beginning.trimmed(self.times.noted(stream)):
                 self._count(len(pcm) / sample_rate)
                 yield pcm
             self.times.end()

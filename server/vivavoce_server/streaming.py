@@ -197,11 +197,12 @@ class SpeechResponse(SpokenResponse):
             self.headers["X-Usage-Output-Tokens"] = str(usage.output_tokens)
             if usage.is_cut_short:
                 self.headers["X-Finish-Reason"] = CUT_SHORT
-            await self.send_whole(self._framing.whole(file), send)
+            self.headers.update(self._framing.headers(speech))
+            await self.send_whole(self._framing.whole(file, speech), send)
         return "completed"
 
     async def _send_stream(self, speech: Speech, meter: SpeechMeter, send: Send) -> RequestOutcome:
-        pieces = _framed(speech.pieces(), self._framing)
+        pieces = _framed(speech, self._framing)
         first = await anext(pieces, b"")
         await self.start(send)
         try:
@@ -217,25 +218,25 @@ class SpeechResponse(SpokenResponse):
             # error, and take a transfer that ends properly for complete speech.
             # After a heartbeat, the engine may still refuse the request.
             return "refused" if isinstance(error, Overloaded) and not meter.heard else "cut_off"
-        await send({"type": "http.response.body", "body": self._framing.end(speech.usage)})
+        await send({"type": "http.response.body", "body": self._framing.end(speech)})
         return "completed"
 
 
-async def _framed(pieces: AsyncIterator[bytes], framing: Framing) -> AsyncIterator[bytes]:
+async def _framed(speech: Speech, framing: Framing) -> AsyncIterator[bytes]:
     """Yields the framed pieces, and the framing's heartbeat, if it has one, after each HEARTBEAT_S without a piece.
 
     An empty piece gets no frame.
     """
     heartbeat = framing.heartbeat
     if heartbeat is None:
-        async for piece in pieces:
-            yield framing.piece(piece) if piece else b""
+        async for piece in speech.pieces():
+            yield framing.piece(piece, speech) if piece else b""
         return
-    async for piece_or_none in _with_silences(pieces):
+    async for piece_or_none in _with_silences(speech.pieces()):
         if piece_or_none is None:
             yield heartbeat
         else:
-            yield framing.piece(piece_or_none) if piece_or_none else b""
+            yield framing.piece(piece_or_none, speech) if piece_or_none else b""
 
 
 async def _with_silences(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:

@@ -48,7 +48,7 @@ from vivavoce_server.live.connection import CONTROL_BYTES, FLUSH_S
 from vivavoce_server.live.outbox import Lane, Outbox
 from vivavoce_server.live.plan import plan_live
 from vivavoce_server.live.session import LiveSession, State
-from vivavoce_server.live.utterance import UtteranceSummary
+from vivavoce_server.live.utterance import SpokenWords, UtteranceSummary
 from vivavoce_server.logs import request_id
 from vivavoce_server.loop_watch import activity
 from vivavoce_server.request_lines import RequestLine, note, note_error
@@ -154,8 +154,11 @@ class EventWriter:
         self._format = {"rate": sample_rate, "width": 2, "channels": 1}
         return written("audio-start", self._format).decode()
 
-    def audio(self, piece: bytes) -> bytes:
+    def audio(self, piece: bytes, words: SpokenWords | None) -> bytes:
         return written("audio-chunk", self._format, piece)
+
+    def words(self, words: SpokenWords) -> None:
+        """The protocol has no place for them."""
 
     def ended(self, summary: UtteranceSummary) -> str:
         stopped = written("synthesize-stopped") if self.in_pieces else b""

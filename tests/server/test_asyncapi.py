@@ -185,7 +185,7 @@ async def talk(server: LiveServer, channel: Channel, query: str = "") -> AsyncIt
 
 async def test_live_text_takes_the_examples_and_sends_what_is_documented(server: LiveServer) -> None:
     async with talk(server, LIVE) as live:
-        await live.example("session.config")
+        await live.example("session.config", word_timestamps=True)
         for name in ("input.text", "input.done"):
             await live.example(name)
         await live.until("audio.done")

@@ -102,7 +102,7 @@ async def all_of(connection: ClientConnection) -> tuple[bytes, list[dict[str, An
         try:
             while True:
                 message = json.loads(await connection.recv())
-                if message.get("audio"):
+                if "audio" in message:
                     audio += base64.b64decode(message["audio"])
                 else:
                     others.append(message)

@@ -46,6 +46,8 @@ class Contexts:
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
         self.audio: dict[str, bytes] = {}
+        self.messages: dict[str, list[dict[str, Any]]] = {}
+        """Messages with audio or characters, by context."""
         self.finals: list[dict[str, Any]] = []
         self.errors: list[dict[str, Any]] = []
 
@@ -57,8 +59,8 @@ class Contexts:
         async with asyncio.timeout(HUNG_S):
             message: dict[str, Any] = json.loads(await self.socket.recv())
         if "audio" in message:
-            assert (message["alignment"], message["normalizedAlignment"]) == (None, None)
             assert message["contextId"] not in [final["contextId"] for final in self.finals], "audio after the end"
+            self.messages.setdefault(message["contextId"], []).append(message)
             self.audio[message["contextId"]] = self.audio.get(message["contextId"], b"") + base64.b64decode(
                 message["audio"]
             )

@@ -27,8 +27,8 @@ OUT_OF_BAND = [
     "response.created",
     "response.output_item.added",
     "response.content_part.added",
-    "response.output_audio_transcript.delta",
     "response.output_audio.delta",
+    "response.output_audio_transcript.delta",
     "response.output_audio.done",
     "response.output_audio_transcript.done",
     "response.content_part.done",
@@ -367,13 +367,13 @@ async def test_one_response_belongs_to_the_conversation_and_others_run_beside_it
             await begin(socket)
             await socket.add("One.")
             await socket.send("response.create")
-            first = (await socket.until("response.output_audio_transcript.delta")).events[0]["response"]["id"]
+            first = (await socket.until("response.content_part.added")).events[0]["response"]["id"]
             await socket.add("Two.")
             await socket.send("response.create", event_id="early")
             error = await socket.error()
             assert (error["code"], error["event_id"]) == ("conversation_already_has_active_response", "early")
             await socket.say("Beside.")
-            beside = (await socket.until("response.output_audio_transcript.delta")).events[0]["response"]["id"]
+            beside = (await socket.until("response.content_part.added")).events[0]["response"]["id"]
             await socket.send("response.cancel", response_id=beside)
             cancelled = await socket.response()
             assert (cancelled.response["id"], cancelled.response["status"]) == (beside, "cancelled")
@@ -392,7 +392,7 @@ async def test_responses_beside_each_other_are_limited(monkeypatch: pytest.Monke
         async with dial_realtime(server) as socket:
             await begin(socket)
             await socket.say("One.")
-            await socket.until("response.output_audio_transcript.delta")
+            await socket.until("response.content_part.added")
             await socket.say("Two.")
             assert (await socket.error())["code"] == "too_many_responses"
             gate.open()

@@ -40,6 +40,7 @@ async def test_fragments_are_spoken_as_one_text(server: LiveServer, fragments: l
         "frames": 12,
         "cancelled": False,
         "parts": [{"text": "Hello there.", "end_ms": 960}],
+        "spoken_text_chars": 12,
     }
 
 

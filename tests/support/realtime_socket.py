@@ -26,9 +26,14 @@ class Heard:
 
     @property
     def kinds(self) -> list[str]:
-        """Types in order. Deltas of audio, whose number depends on time, count as one."""
-        kinds = [event["type"] for event in self.events]
-        return [kind for index, kind in enumerate(kinds) if kind != kinds[index - 1] or not index]
+        """Types in order, each where it comes first. The number of the deltas depends on time."""
+        return list(dict.fromkeys(event["type"] for event in self.events))
+
+    @property
+    def transcript(self) -> str:
+        """The text that deltas told."""
+        deltas = [event for event in self.events if event["type"] == "response.output_audio_transcript.delta"]
+        return "".join(delta["delta"] for delta in deltas)
 
     @property
     def response(self) -> Event:

@@ -118,7 +118,7 @@ class Conversation:
         self._items.remove(self.find(item_id))
 
     def truncate(self, item_id: str, content_index: int, audio_end_ms: int) -> None:
-        """Forgets the text of a spoken item behind the parts that its listener heard to their end.
+        """Forgets the text of a spoken item behind the last word that its listener heard to its end, or the last part.
 
         Raises:
             ApiError: 404, there is no such item; 400, the item or the part was not spoken, or has less audio.

@@ -2,8 +2,10 @@
 
 The query has model_id, output_format ("mp3_44100_128"), language_code, seed and apply_text_normalization ("auto", "on",
 "off": normalize is null, true, false); elevenlabs_options.py tells what they mean. Other fields of ElevenLabs are
-accepted and have no effect. The key is in the header xi-api-key, in the query's xi-api-key, or in the first message's
-xi_api_key or authorization. Text is read and paused as in websocket.py, also by <break time="2s" />.
+accepted and have no effect. With sync_alignment=true, times of characters count from the beginning of the file, and
+otherwise from the end of the alignment before. The key is in the header xi-api-key, in the query's xi-api-key, or in
+the first message's xi_api_key or authorization. Text is read and paused as in websocket.py, also by
+<break time="2s" />.
 
 Client → server
     {"text": " ", "voice_settings": {"speed"}, …}   first message; also keeps the connection open
@@ -12,7 +14,11 @@ Client → server
     {"text": ""}, {"close_socket": true}            ends the session
 
 Server → client
-    {"audio": base64, "isFinal": null}              the next bytes of the session's one file; times are not known yet
+    {"audio": base64, "isFinal": null, "alignment", "normalizedAlignment"}
+                                                    the next bytes of the session's one file, and the characters that
+                                                    became certain with them: {chars, charStartTimesMs,
+                                                    charDurationsMs}, or null; see elevenlabs_alignment.py. `audio` is
+                                                    "" where only characters are left to tell
     {"isFinal": true}                               everything has been sent; the connection closes with 1000. With
                                                     `warnings`, if something was not spoken as it was asked for
     {"message", "error", "code"}                    an error; the session then ends without isFinal. A text of which
@@ -42,9 +48,10 @@ from vivavoce_server.errors import ApiError, ErrorDetail, invalid
 from vivavoce_server.json_bodies import parse_json
 from vivavoce_server.live.closing import Closing, Code, fault
 from vivavoce_server.live.connection import Connection
+from vivavoce_server.live.elevenlabs_alignment import Aligner
 from vivavoce_server.live.plan import LivePlan, plan_live
 from vivavoce_server.live.session import LiveSession, State
-from vivavoce_server.live.utterance import UtteranceSummary
+from vivavoce_server.live.utterance import SpokenWords, UtteranceSummary
 from vivavoce_server.schemas import SpeechOptions
 from vivavoce_server.service import Service
 
@@ -96,6 +103,10 @@ class Dialled:
         options = validated(SpeechOptions, speech_fields(self.query, voice, speed))
         return (await plan_live(options, self.service)).as_one_file(audio), voice.warnings
 
+    def new_aligner(self) -> Aligner:
+        """For one file."""
+        return Aligner(self.query.get("sync_alignment", "").lower() == "true")
+
     def connection_key(self, websocket: WebSocket) -> str | None:
         return header_key(websocket) or self.query.get("xi-api-key") or self.query.get("api_key")
 
@@ -133,6 +144,7 @@ class StreamInput:
         self.connection_key = dialled.connection_key
         self.first_key = first_key
         self._feed: TextFeed | None = None
+        self._aligner = dialled.new_aligner()
         self._warnings: tuple[str, ...] = ()
         self._failed = False
 
@@ -166,12 +178,16 @@ class StreamInput:
     # ---- writing ----------------------------------------------------------------------------------------------
 
     def started(self, index: int, audio: AudioOptions, sample_rate: int) -> None:
-        return None
+        self._aligner.begin()
 
-    def audio(self, piece: bytes) -> str:
-        return audio_message(piece)
+    def audio(self, piece: bytes, words: SpokenWords | None) -> str:
+        return audio_message(piece, self._aligner, words)
+
+    def words(self, words: SpokenWords) -> str | None:
+        return last_alignment(self._aligner, words)
 
     def ended(self, summary: UtteranceSummary) -> None:
+        self._aligner.end(summary.file_s)
         self._warnings += summary.warnings
 
     def error(self, detail: ErrorDetail) -> str | None:
@@ -211,9 +227,14 @@ def first_key(message: str) -> str | None:
     return None if key is None else key.removeprefix("Bearer ").strip()
 
 
-def audio_message(piece: bytes, **fields: object) -> str:
+def audio_message(piece: bytes, aligner: Aligner, words: SpokenWords | None, **fields: object) -> str:
     audio = base64.b64encode(piece).decode()
-    return json.dumps({"audio": audio, "isFinal": None, "alignment": None, "normalizedAlignment": None, **fields})
+    return json.dumps({"audio": audio, "isFinal": None, **aligner.take(words), **fields})
+
+
+def last_alignment(aligner: Aligner, words: SpokenWords, **fields: object) -> str | None:
+    """The message of the characters that are left behind all audio. Others are told with their audio."""
+    return None if words.whole_s is None else audio_message(b"", aligner, words, **fields)
 
 
 def final_message(warnings: tuple[str, ...], **fields: object) -> str:

@@ -16,7 +16,9 @@ Client → server (context_id or contextId; without it, the context "default" is
     {"close_socket": true}                           closes all contexts; then the connection closes with 1000
 
 Server → client
-    {"audio": base64, "contextId"}                   the next bytes of the context's one file; times are not known yet
+    {"audio": base64, "alignment", "normalizedAlignment", "contextId"}
+                                                     the next bytes of the context's one file, and characters with
+                                                     their times, as in elevenlabs.py
     {"isFinal": true, "contextId"}                   exactly one for each context, behind its last audio. With
                                                      `warnings`, if something was not spoken as it was asked for
     {"message", "error", "code", "contextId"?}       an error. Its context still gets isFinal, unless the connection
@@ -46,10 +48,11 @@ from vivavoce_server.live.elevenlabs import (
     error_message,
     final_message,
     first_key,
+    last_alignment,
     parse,
 )
 from vivavoce_server.live.session import LiveSession, State
-from vivavoce_server.live.utterance import UtteranceSummary
+from vivavoce_server.live.utterance import SpokenWords, UtteranceSummary
 from vivavoce_server.request_lines import current_line
 from vivavoce_server.schemas import MAX_NAME_CHARS
 
@@ -89,6 +92,7 @@ class Context:
         self._id = context_id
         self._session = base.open_sibling(self, self._over)
         self._feed = TextFeed(self._session, spaced=parent.auto_mode)
+        self._aligner = parent.address.new_aligner()
         self._turn_ended = False
         """True if a flush says that all text of the turn is there."""
         self._closing = False
@@ -162,12 +166,16 @@ class Context:
     # ---- writing ----------------------------------------------------------------------------------------------
 
     def started(self, index: int, audio: AudioOptions, sample_rate: int) -> None:
-        return None
+        self._aligner.begin()
 
-    def audio(self, piece: bytes) -> str:
-        return audio_message(piece, contextId=self._id)
+    def audio(self, piece: bytes, words: SpokenWords | None) -> str:
+        return audio_message(piece, self._aligner, words, contextId=self._id)
+
+    def words(self, words: SpokenWords) -> str | None:
+        return last_alignment(self._aligner, words, contextId=self._id)
 
     def ended(self, summary: UtteranceSummary) -> None:
+        self._aligner.end(summary.file_s)
         self.warnings += summary.warnings
 
     def error(self, detail: ErrorDetail) -> str | None:
@@ -181,7 +189,7 @@ class MultiStreamInput:
     """The protocol of this module, as a LiveProtocol."""
 
     def __init__(self, address: Dialled) -> None:
-        self._address = address
+        self.address = address
         self.connection_key = address.connection_key
         self.first_key = first_key
         self.auto_mode = address.query.get("auto_mode", "").lower() == "true"
@@ -224,10 +232,10 @@ class MultiStreamInput:
             message = f"{MAX_CONTEXTS} contexts are open, which is the most; close one first"
             raise Closing(Code.POLICY, fault(message, "max_active_conversations", "context_id"))
         try:
-            self.inactivity_s = inactivity_of(self._address.query.get("inactivity_timeout"))
+            self.inactivity_s = inactivity_of(self.address.query.get("inactivity_timeout"))
             context = Context(self, session, first.context_id)
             self._contexts[first.context_id] = context
-            await context.configure(first, self._address)
+            await context.configure(first, self.address)
         except ApiError as error:
             # Pipecat reads no errors, and sees only the close.
             raise Closing(Code.POLICY, error.detail) from error
@@ -264,8 +272,11 @@ class MultiStreamInput:
     def started(self, index: int, audio: AudioOptions, sample_rate: int) -> None:
         return None
 
-    def audio(self, piece: bytes) -> str:
-        return audio_message(piece)
+    def audio(self, piece: bytes, words: SpokenWords | None) -> str:
+        raise AssertionError("the contexts speak, not the connection")
+
+    def words(self, words: SpokenWords) -> None:
+        return None
 
     def ended(self, summary: UtteranceSummary) -> None:
         return None

@@ -12,12 +12,16 @@ class SlowReader(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message and the size of its audio. Both sizes are 0 in a message that an interruption must not drop."""
+    """A message and the size of its audio. Both sizes are 0 in a message without audio.
+
+    An interruption drops audio, and words (`is_words`) behind it.
+    """
 
     payload: str | bytes
     audio_bytes: int = 0
     audio_s: float = 0.0
     lane: "Lane | None" = None
+    is_words: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -37,8 +41,8 @@ class Outbox:
         self._arrived = asyncio.Event()
         self._taken = asyncio.Event()
 
-    def put(self, payload: str, lane: "Lane | None" = None) -> None:
-        self._append(Outgoing(payload, lane=lane))
+    def put(self, payload: str, lane: "Lane | None" = None, is_words: bool = False) -> None:
+        self._append(Outgoing(payload, lane=lane, is_words=is_words))
 
     async def put_audio(self, item: Outgoing) -> None:
         """Adds audio as soon as there is room. Raises SlowReader if the reader takes nothing for `stall_s`."""
@@ -57,9 +61,14 @@ class Outbox:
         self._arrived.set()
 
     def drop_audio(self, lane: "Lane") -> list[Outgoing]:
-        """Removes and returns the lane's audio that has not been sent."""
-        dropped = [item for item in self._waiting if item.audio_bytes and item.lane is lane]
-        self._waiting = deque(item for item in self._waiting if not (item.audio_bytes and item.lane is lane))
+        """Removes and returns the lane's audio that has not been sent, and the words behind it."""
+        dropped: list[Outgoing] = []
+        kept: deque[Outgoing] = deque()
+        for item in self._waiting:
+            # Words in front of all audio that is dropped are those of audio that was sent.
+            drops = item.lane is lane and (item.audio_bytes or (item.is_words and dropped))
+            (dropped if drops else kept).append(item)
+        self._waiting = kept
         self.waiting_bytes -= sum(item.nbytes for item in dropped)
         self._taken.set()
         return dropped
@@ -97,12 +106,16 @@ class Lane:
     def put(self, payload: str) -> None:
         self._outbox.put(payload, self)
 
+    def put_words(self, payload: str) -> None:
+        """Adds a message about words of the audio before it."""
+        self._outbox.put(payload, self, is_words=True)
+
     async def put_audio(self, item: Outgoing) -> None:
         """Adds audio as soon as there is room. Raises SlowReader if the reader takes nothing for a while."""
         await self._outbox.put_audio(replace(item, lane=self))
 
     def drop_audio(self) -> list[Outgoing]:
-        """Removes and returns the audio of this lane that has not been sent."""
+        """Removes and returns the audio of this lane that has not been sent, and the words behind it."""
         return self._outbox.drop_audio(self)
 
     async def flushed(self) -> None:

@@ -29,6 +29,8 @@ class LivePlan:
     """Sentences that say what of the options is ignored."""
     ignored: tuple[str, ...] = ()
     """Fields that the model cannot follow."""
+    words: bool = False
+    """True if the client asks for messages about words."""
     voice: str | None = None
     """Name of the voice, for the log."""
     file: SharedEncoder | None = None
@@ -59,5 +61,6 @@ async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
         max_part_chars=job.engine.info.max_utterance_chars,
         warnings=job.warnings,
         ignored=job.ignored_with(voiced),
+        words=options.wants_words,
         voice=voice_for_log(job.request),
     )

@@ -297,7 +297,7 @@ class RealtimeConnection(Socket):
     def _job(self, output: Output, text: str, max_wait_s: float) -> SpeechJob:
         request = SpeechRequest.model_validate({**output.options(), "input": text})
         with _named("response"), self._service.metrics.admission():
-            return prepare(request, self._service, max_wait_s).with_audio(output.audio())
+            return prepare(request, self._service, max_wait_s).with_audio(output.audio()).with_word_times()
 
     def _items_of(self, settings: ResponseSettings) -> list[Item]:
         """The items that a response speaks."""

@@ -72,6 +72,8 @@ class Response:
         self._previous_id: str | None = None
         self._begun = False
         """True once the item is in the conversation."""
+        self._told_chars = 0
+        """Characters of the transcript that deltas have told."""
         self._held = ExitStack()
         """Releases the caller's slot and the engine's row."""
         self._speech: Speech | None = None
@@ -121,6 +123,8 @@ class Response:
         speech = Speech(job, await job.find_voice(), self._meter, self._caller.client)
         self._speech = self._held.enter_context(speech)
         self._begin()
+        if not job.engine.info.word_times:
+            self._tell(len(self._asked.text))
         audio = self._item.audio = ItemAudio(self._asked.text, job.part_ends(), speech.times)
         bytes_per_s = job.audio.rate_for(job.engine.info.sample_rate) * SAMPLE_BYTES[job.audio.format]
         async for piece in speech.pieces():
@@ -129,6 +133,10 @@ class Response:
                 delta = self._event("response.output_audio.delta", delta=base64.b64encode(content).decode())
                 await self._lane.put_audio(Outgoing(delta, len(content), len(content) / bytes_per_s))
                 audio.sent_s += len(content) / bytes_per_s
+                # The format holds nothing back, so the seconds are those of the words.
+                if words := speech.times.take_words(audio.sent_s):
+                    self._tell(words[-1].end)
+        self._tell(len(self._asked.text))
         # Until everything has been sent, the response can be cancelled.
         await self._lane.flushed()
         self._end("completed", "completed", None)
@@ -143,7 +151,13 @@ class Response:
             self._previous_id = self._asked.conversation.add(self._item)
             self._put_item("conversation.item.added", {**self._item.as_json(), "content": []})
         self._lane.put(self._event("response.content_part.added", part={"type": "audio", "transcript": ""}))
-        self._lane.put(self._event("response.output_audio_transcript.delta", delta=self._asked.text))
+
+    def _tell(self, end: int) -> None:
+        """Tells the transcript up to its character `end`, whose words begin in the audio so far."""
+        if end > self._told_chars:
+            text = self._asked.text[self._told_chars : end]
+            self._lane.put_words(self._event("response.output_audio_transcript.delta", delta=text))
+            self._told_chars = end
 
     def _end(self, status: Status, outcome: RequestOutcome, details: dict[str, object] | None) -> None:
         if self._status != "in_progress":
@@ -171,7 +185,7 @@ class Response:
         self._ended(self)
 
     def _take_back(self) -> None:
-        """Drops the audio that was not sent. The transcript keeps the text of which some was sent."""
+        """Drops the audio that was not sent. The transcript keeps the word of which some was sent, or the part."""
         dropped_s = sum(item.audio_s for item in self._lane.drop_audio())
         audio = self._item.audio
         if audio is None:

@@ -210,7 +210,14 @@ class LiveSession:
                 held.enter_context(self.service.count_speech())
                 # All parts of the utterance share one seed, so that they sound like one recording.
                 seed = draw_seed() if plan.options.seed is None else plan.options.seed
-                options = replace(plan.options, client=self.caller.client, max_wait_s=self.max_wait_s, seed=seed)
+                options = replace(
+                    plan.options,
+                    client=self.caller.client,
+                    max_wait_s=self.max_wait_s,
+                    seed=seed,
+                    # An interruption tells what was said up to a word, whether or not the client asks for words.
+                    word_times=plan.engine.info.word_times,
+                )
                 live = plan.engine.open(options)
         except (ApiError, EngineError) as error:
             held.close()
@@ -226,18 +233,23 @@ class LiveSession:
             held.callback(next_part.stream.cancel)
             return next_part
 
-        model_rate = plan.engine.info.sample_rate
+        info = plan.engine.info
+        model_rate = info.sample_rate
+        text = LiveText(plan, live, follow, self.report)
         utterance = Utterance(
             index=self._next_index,
-            text=LiveText(plan, live, follow, self.report),
+            text=text,
             beginning=LeadingSilence(model_rate, plan.leading_silence),
             encoder=SpeechEncoder(plan.audio, model_rate, plan.file),
             meter=SpeechMeter(self.service.metrics, plan.model, paced_by_text=True),
             line=line,
             held=held,
-            times=PartTimes(plan.audio.speed, plan.engine.info.frame_s),
+            times=PartTimes(plan.audio.speed, info.frame_s, text.places if info.word_times else None),
             sample_rate=model_rate,
             held_s=plan.audio.held_s(model_rate),
+            gap_s=0.0 if plan.file is None else plan.file.held_samples / plan.audio.rate_for(model_rate),
+            has_words=info.word_times,
+            words_are_asked_for=plan.words,
             max_frames=plan.options.max_frames,
         )
         self._next_index += 1

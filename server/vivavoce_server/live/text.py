@@ -20,6 +20,7 @@ from vivavoce_server.live.cutting import PartCutter
 from vivavoce_server.live.plan import LivePlan
 from vivavoce_server.reading import CHARS_A_JOB, can_begin, check_speakable, in_worker, nothing_to_speak, warnings_of
 from vivavoce_server.text_parts import TOO_MANY_PAUSES, PauseBudget, is_speakable
+from vivavoce_server.word_times import WordMap
 
 Part = AudioStream | Silence
 """The speech of a part, or the pause that it is."""
@@ -61,8 +62,8 @@ class LiveText:
         """End of the written text that the current part has got."""
         self.ends: list[int] = []
         """Ends of the texts of the parts that have begun, in what was written. That of an open part moves on."""
-        self.written = ""
-        """Text that has been read."""
+        self.places = WordMap()
+        """Places of the parts' words in the writing. Its `written` is the text that has been read."""
         self._said: list[Traced] = []
         self.chars = 0
         """Characters of text so far."""
@@ -73,6 +74,11 @@ class LiveText:
         """Sentences that say what is not spoken as it was asked for. Those about the text come at its end."""
 
     # ---- text comes in ----------------------------------------------------------------------------------------
+
+    @property
+    def written(self) -> str:
+        """The text that has been read."""
+        return self.places.written
 
     def append(self, text: str) -> None:
         self.chars += len(text)
@@ -93,9 +99,10 @@ class LiveText:
             EngineError: the engine refuses the text, or could not go on.
         """
         while text := await self._take_unread():
-            self.written += text
+            self.places.written += text
             await self._say(await in_worker(self._reading.append, text))
         await self._say(await in_worker(self._reading.close))
+        self.places.close()
         await self._finish()
         self._parts.put_nowait(None)
 
@@ -113,6 +120,7 @@ class LiveText:
             if PAUSE_TAG.fullmatch(piece.text):
                 self._pause(piece)
                 continue
+            self.places.append(piece)
             signs = [place for place, char in enumerate(piece.text) if not char.isspace()]
             texts = self._cutter.append(piece.text)
             taken = 0
@@ -152,6 +160,7 @@ class LiveText:
         if not text:
             return
         if self._open is not None:
+            self.places.say(text)
             self._open.append(text, word_ends)
             self.ends[-1] = self._reached
             return
@@ -170,6 +179,8 @@ class LiveText:
         self._last = self._open = live
         self._has_begun = True
         text, self._held = self._held, ""
+        self.places.begin_part()
+        self.places.say(text)
         live.append(text, word_ends)
 
     def _put(self, part: Part) -> None:
@@ -178,9 +189,12 @@ class LiveText:
 
     def _end_part(self, last: str = "") -> None:
         """Ends the part, which has `last` at its end. A part without anything to speak is left out."""
-        live, self._open, self._held = self._open, None, ""
+        live, self._open = self._open, None
+        self.places.skip(self._held)
+        self._held = ""
         if live is not None:
             if last:
+                self.places.say(last)
                 live.append(last)
             live.end()
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -20,6 +20,7 @@ from vivavoce_server.metrics import RequestOutcome, SpeechMeter
 from vivavoce_server.request_lines import RequestLine
 from vivavoce_server.said import PartTimes, Said
 from vivavoce_server.speech import is_cut_short
+from vivavoce_server.word_times import Word, WordMap
 
 SILENCE_PIECE_S = 0.24
 """Seconds of a silence that are sent at once."""
@@ -39,6 +40,23 @@ class UtteranceSummary:
     """Fields of the client that the model cannot follow."""
     is_cut_short: bool
     """True if the client's own max_new_tokens ended a part of the speech."""
+    file_s: float
+    """Seconds of the file that the next utterance of the same file begins after."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenWords:
+    """Words that are certain now and begin in the audio so far. They are of the utterance `index`.
+
+    `places` knows the utterance's text. `are_asked_for` is true if the client wants messages about words.
+    """
+
+    index: int
+    words: Sequence[Word]
+    places: WordMap
+    are_asked_for: bool
+    whole_s: float | None
+    """Seconds of the utterance's audio, once all of it has been told; None before."""
 
 
 class MessageWriter(Protocol):
@@ -46,7 +64,13 @@ class MessageWriter(Protocol):
 
     def started(self, index: int, audio: AudioOptions, sample_rate: int) -> str | None: ...
 
-    def audio(self, piece: bytes) -> str | bytes: ...
+    def audio(self, piece: bytes, words: SpokenWords | None) -> str | bytes:
+        """The message of a piece of audio. `words` is None if the model has no word times."""
+        ...
+
+    def words(self, words: SpokenWords) -> str | None:
+        """The message about words behind their audio. It is asked for after each piece, and at the end."""
+        ...
 
     def ended(self, summary: UtteranceSummary) -> str | None: ...
 
@@ -69,6 +93,11 @@ class Utterance:
     sample_rate: int
     held_s: float
     """Most seconds of the file that its encoder keeps back."""
+    gap_s: float
+    """Seconds of silence that the file has behind the utterance."""
+    has_words: bool
+    """True if the model has word times."""
+    words_are_asked_for: bool
     max_frames: int | None
     """The most frames of a part that the client asked for."""
     is_cut_short: bool = False
@@ -87,12 +116,30 @@ class Utterance:
         async for piece in self.encoder.pieces(self._samples()):
             if not piece.content:
                 continue
-            item = Outgoing(writer.audio(piece.content), len(piece.content), piece.audio_s)
+            words = self._words(self.audio_s + piece.audio_s)
+            item = Outgoing(writer.audio(piece.content, words), len(piece.content), piece.audio_s)
             await outbox.put_audio(item)
             self.audio_bytes += item.audio_bytes
             self.audio_s += item.audio_s
+            self._tell(words, writer, outbox)
+        self._tell(self._words(), writer, outbox)
         # Until everything has been sent, this utterance can be cancelled and the next one has to wait.
         await outbox.flushed()
+
+    def _words(self, told_s: float = math.inf) -> SpokenWords | None:
+        """The words that begin in the first `told_s` seconds and were not told yet. None if the model has no times."""
+        if not self.has_words:
+            return None
+        words = self.times.take_words(told_s, self.held_s)
+        if delay_s := self.encoder.delay_s:
+            words = [word.later(delay_s) for word in words]
+        whole_s = self.audio_s if math.isinf(told_s) else None
+        return SpokenWords(self.index, words, self.text.places, self.words_are_asked_for, whole_s)
+
+    @staticmethod
+    def _tell(words: SpokenWords | None, writer: MessageWriter, outbox: Lane) -> None:
+        if words is not None and (message := writer.words(words)) is not None:
+            outbox.put_words(message)
 
     async def _samples(self) -> AsyncIterator[Samples]:
         waited = False
@@ -103,7 +150,7 @@ class Utterance:
                     yield self._counted(pcm)
                 self.times.end()
                 continue
-            async for pcm in self.beginning.trimmed(part):
+            async for pcm in self.beginning.trimmed(self.times.noted(part)):
                 yield self._counted(pcm)
             self.times.end()
             if part.finished and is_cut_short(part.finished, self.max_frames):
@@ -142,6 +189,7 @@ class Utterance:
             self.text.warnings,
             self.text.ignored,
             self.is_cut_short,
+            sent_s + self.gap_s,
         )
 
 

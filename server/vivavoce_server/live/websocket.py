@@ -8,7 +8,8 @@ Client → server
                      fields. The first one may contain api_key, for browsers. split is "none" (default) or "sentence",
                      which makes every sentence an utterance of its own, the same ones for any fragments. A sentence
                      ends before the complete word that follows it, and at 1000 characters. leading_silence is "trim"
-                     or "keep", for each utterance.
+                     or "keep", for each utterance. word_timestamps true, or timestamp_granularities ["word"], asks for
+                     audio.words.
     input.text       {text}: more text, in fragments of any size. The first fragment opens an utterance. Text is spoken
                      as it arrives, and its cuts have no effect. The text must contain its own spaces. It is read as
                      `normalize` says, so a word waits for the complete word that follows it, or for input.done, however
@@ -23,13 +24,20 @@ Server → client
     audio.start      {utterance_index, format, sample_rate}. A server that marks its speech adds synthetic_audio
                      {digital_source_type, software, model, voice}.
     (binary)         The next bytes of the utterance's file. Each utterance is a complete file of its format.
-    audio.done       {utterance_index, duration_ms, total_bytes, frames, cancelled, parts, text_begun?}: exactly one for
-                     each audio.start. After a cancellation, audio already on its way may precede it. No audio of the
-                     utterance follows it. The numbers count what was sent: milliseconds, bytes, and codec frames of
-                     80 ms, which pauses do not have. `parts` are [{text, end_ms}]: the text as it came in, cut where
-                     the speech was cut, and each part's end in the audio. Only parts of which all audio was sent are
-                     there, so their texts, joined, were said for certain. `text_begun` is there if the utterance was
-                     cancelled: the text of the next part, of which some audio was sent, or "". Words have no times yet.
+    audio.words      {utterance_index, words}: words that begin in the audio before it, if they were asked for. `words`
+                     are [{word, start, end, text_start, text_end}]: the word as it came in, seconds of the utterance's
+                     audio, and its characters in the utterance's text. start and end are null where they are not known.
+                     Each word comes once, in order, and all of them before audio.done. Fragments of the text change
+                     neither the words nor their times.
+    audio.done       {utterance_index, duration_ms, total_bytes, frames, cancelled, parts, spoken_text_chars,
+                     text_begun?}: exactly one for each audio.start. After a cancellation, audio already on its way may
+                     precede it. No audio of the utterance follows it. The numbers count what was sent: milliseconds,
+                     bytes, and codec frames of 80 ms, which pauses do not have. `parts` are [{text, end_ms}]: the text
+                     as it came in, cut where the speech was cut, and each part's end in the audio. Only parts of which
+                     all audio was sent are there, so their texts, joined, were said for certain; spoken_text_chars is
+                     their length. With a model that has word times, the last of them may end with a word. `text_begun`
+                     is there if the utterance was cancelled: the next word, or the next part if the times of its words
+                     are not known, of which some audio was sent, or "".
                      `warnings` is a list of sentences about what was not spoken as it was asked for, such as letters
                      or instructions that the model cannot follow; absent without any. `ignored` is a list of the
                      fields that were ignored because the model cannot follow them; absent without any.
@@ -47,8 +55,9 @@ model gets parts, which end at the ends of sentences where they can. All parts a
 one file, one seed.
 
 A part also ends at each end of a pause. Other models speak an utterance without pauses as one part, so split "sentence"
-tells more of an interruption there. A client plays more slowly than it receives: `end_ms` tells it which text was heard
-when the listener interrupted, also of an utterance that had been sent to its end.
+tells more of an interruption there, if the model has no word times. A client plays more slowly than it receives:
+audio.words and `end_ms` tell it which text was heard when the listener interrupted, also of an utterance that had been
+sent to its end.
 
 A connection may be silent for as long as it answers pings, before its first message too. Only a client that has not
 sent its key must do so within 10 s.
@@ -87,7 +96,7 @@ from vivavoce_server.live.connection import FIRST_MESSAGE_S, Connection
 from vivavoce_server.live.plan import plan_live
 from vivavoce_server.live.sentences import Sentences
 from vivavoce_server.live.session import LiveSession, State
-from vivavoce_server.live.utterance import UtteranceSummary
+from vivavoce_server.live.utterance import SpokenWords, UtteranceSummary
 from vivavoce_server.logs import request_id
 from vivavoce_server.reading import in_worker
 from vivavoce_server.schemas import Fields, NullIsDefault, SpeechOptions
@@ -254,8 +263,14 @@ class SpeechStream:
         marked = {} if audio.mark is None else {"synthetic_audio": audio.mark.facts()}
         return _json("audio.start", utterance_index=index, format=audio.format, sample_rate=sample_rate, **marked)
 
-    def audio(self, piece: bytes) -> bytes:
+    def audio(self, piece: bytes, words: SpokenWords | None) -> bytes:
         return piece
+
+    def words(self, words: SpokenWords) -> str | None:
+        if not words.words or not words.are_asked_for:
+            return None
+        told = [word.fields() for word in words.words]
+        return _json("audio.words", utterance_index=words.index, words=told)
 
     def ended(self, summary: UtteranceSummary) -> str:
         return _json(
@@ -266,6 +281,7 @@ class SpeechStream:
             frames=summary.said.frames,
             cancelled=summary.cancelled,
             parts=[{"text": part.text, "end_ms": round(part.end_s * 1000)} for part in summary.said.parts],
+            spoken_text_chars=summary.said.chars,
             **({"text_begun": summary.said.begun} if summary.cancelled else {}),
             **({"warnings": summary.warnings} if summary.warnings else {}),
             **({"ignored": summary.ignored} if summary.ignored else {}),
