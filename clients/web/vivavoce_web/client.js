@@ -93,6 +93,7 @@ const STREAM_PATH = "v1/audio/speech/stream";
  * @property {string[]} [warnings] sentences about text that was not spoken as written
  * @property {"length"} [finish_reason] max_new_tokens ended the speech
  * @property {number} [spoken_text_chars] characters of the text whose audio was sent
+ * @property {SpokenTurn[]} [segments] the turns of a dialogue
  *
  * @typedef {object} SpokenWord a word as it is written; text_start and text_end count characters, not units of UTF-16
  * @property {string} word
