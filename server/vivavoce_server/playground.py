@@ -21,12 +21,14 @@ HEADERS: Final = {
 }
 FILES: Final = frozenset(
     {
+        "along.js",
         "app.js",
         "audio.js",
         "client.js",
         "clone.js",
         "code.js",
         "download.js",
+        "events.js",
         "index.html",
         "level.js",
         "mix.js",
@@ -44,6 +46,7 @@ FILES: Final = frozenset(
         "stage.js",
         "storing.js",
         "style.css",
+        "subtitles.js",
         "tape.js",
         "transport.js",
         "voices.js",

@@ -1,7 +1,9 @@
 """The JavaScript client as an npm package: packed, installed, its types and its sessions, and speech from a server."""
+# ruff: noqa: RUF001 - the signs of other scripts are meant
 
 import base64
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -10,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vivavoce_client import SpokenWord, srt, vtt
+from vivavoce_client.words import parse_turns, parse_words
 from vivavoce_server import ServerConfig
 
 from tests.support.live_server import LiveServer, live_server
@@ -69,10 +73,9 @@ def server() -> Iterator[LiveServer]:
 
 
 def test_the_package_has_what_it_needs_and_no_page(packed: tuple[Path, dict[str, Any]]) -> None:
-    scripts = {
-        f"vivavoce_web/{name}.js" for name in ("audio", "client", "outputs", "player", "session", "tape", "worklet")
-    }
-    types = {f"types/{name}.d.ts" for name in ("audio", "client", "outputs", "player", "session", "tape")}
+    typed = ("audio", "client", "events", "outputs", "player", "session", "subtitles", "tape")
+    scripts = {f"vivavoce_web/{name}.js" for name in (*typed, "worklet")}
+    types = {f"types/{name}.d.ts" for name in typed}
     assert {file["path"] for file in packed[1]["files"]} == {"package.json", "README.md", *scripts, *types}
 
 
@@ -96,11 +99,59 @@ def test_a_program_in_typescript_has_types(installed: Path) -> None:
     run(installed, path_of("node"), TYPESCRIPT, *options, "typed.ts")
 
 
-@pytest.mark.parametrize("script", ["session.test.mjs", "player.test.mjs"])
+@pytest.mark.parametrize("script", ["session.test.mjs", "player.test.mjs", "events.test.mjs"])
 def test_sessions_and_the_player(installed: Path, script: str) -> None:
     output = run(installed, path_of("node"), "--test", "--test-reporter", "tap", script)
     written = len(re.findall(r"^test\(", (SCRIPTS / script).read_text(encoding="utf-8"), re.MULTILINE))
     assert len(re.findall(r"^ok ", output, re.MULTILINE)) == written > 0
+
+
+PARTS = (
+    "Yes!",
+    "no.",
+    "Straße,",
+    "don't",
+    "--",
+    "-->",
+    "<b>",
+    "&amp;",
+    "“quoted”",
+    "שלום",
+    "😀",
+    "{\\an8}",
+    "\u200f…",
+    "Dr.",
+)
+CHINESE = "那是四月里一个晴朗寒冷的日子，时钟敲了十三下。"
+
+
+def spoken_text(rng: random.Random) -> dict[str, Any]:
+    """A text, its words and their times, some unknown, and perhaps turns."""
+    picked = [rng.choice([*PARTS, CHINESE * rng.randint(1, 3), "word" * rng.randint(1, 15)]) for _ in range(40)]
+    text = rng.choice(["", '"', " ("]) + "".join(
+        part + rng.choice([" ", " ", "\n", "—", " [pause:1s] "]) for part in picked
+    )
+    words, clock_s = [], 0.0
+    for found in re.finditer(rng.choice([r"\S+", r"[\w']+"]), text):
+        start_s = clock_s + rng.choice([0, 0, 0.05, 0.3, 0.8])
+        clock_s = start_s + rng.uniform(0, 0.9)
+        word = SpokenWord(found.group(), round(start_s, 3), round(clock_s, 3), *found.span()).fields()
+        words.append(word if rng.random() < 0.8 else word | {"start": None, "end": None})
+    at_s = (0.0, *sorted(round(rng.uniform(0, clock_s), 3) for _ in range(3)))
+    turns = [
+        {"index": at, "voice": rng.choice([None, "a<b", "heart"]), "start": s, "end": s} for at, s in enumerate(at_s)
+    ]
+    return {"text": rng.choice([text, text, "another"]), "words": words, "turns": rng.choice([[], turns])}
+
+
+def test_its_subtitles_are_those_of_the_python_client(installed: Path) -> None:
+    rng = random.Random(5)
+    cases = [spoken_text(rng) for _ in range(200)]
+    (installed / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
+    answers = json.loads(run(installed, path_of("node"), "subtitles.mjs", "cases.json"))
+    for case, answer in zip(cases, answers, strict=True):
+        given = (parse_words(case["words"]), case["text"], parse_turns(case["turns"]))
+        assert answer == [srt(*given), vtt(*given)]
 
 
 def test_it_speaks(installed: Path, server: LiveServer) -> None:

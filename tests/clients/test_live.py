@@ -54,9 +54,9 @@ class Script:
     async def receive(self) -> str | bytes:
         if not self._messages:
             await asyncio.Event().wait()
-        if self._messages[0] is not CREATED and not _is_error(self._messages[0]):
+        if self._messages[0] is not CREATED and not _is(self._messages[0], "error"):
             await self._text_sent.wait()
-        if self._messages[0] is DONE:
+        if _is(self._messages[0], "audio.done"):
             await self._text_ended.wait()
         message = self._messages.pop(0)
         if isinstance(message, ConnectionLost):
@@ -71,8 +71,8 @@ class Script:
         return [message["text"] for message in self.sent if message["type"] == "input.text"]
 
 
-def _is_error(message: object) -> bool:
-    return isinstance(message, str) and '"error"' in message
+def _is(message: object, kind: str) -> bool:
+    return isinstance(message, str) and json.loads(message)["type"] == kind
 
 
 class Dialer:

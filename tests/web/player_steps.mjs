@@ -198,6 +198,74 @@ export function playerSteps(page, { url, sound, state, textOf, settle, shots }) 
       await page.click("#stop");
       return { later, kept, first, closed, warned };
     },
+    /** Reads along: each word that was marked, with the position at that moment, playing, sought, paused and again. */
+    async readAlong() {
+      await open();
+      const hidden = await page.locator("#along").isHidden();
+      await page.evaluate(() => {
+        window.marked = [];
+        const text = document.getElementById("along-text");
+        const seek = document.getElementById("seek");
+        const note = () => {
+          const now = text.querySelectorAll(".now");
+          const word = [...now].map((span) => span.textContent).join("+");
+          if (word !== window.marked.at(-1)?.word) window.marked.push({ word, at: Number(seek.value) });
+        };
+        new MutationObserver(note).observe(text, { subtree: true, childList: true, attributes: true });
+      });
+      const marked = () => page.evaluate(() => window.marked.splice(0));
+      const now = () => page.locator("#along .now").allTextContents();
+      const text = "One 😀 “two”, three & four.\nFive!";
+      await page.locator("#volume").fill("50");
+      await say(text);
+      await state("Done");
+      const first = await marked();
+      const shown = await textOf("along-text");
+      await page.click("#play");
+      await state("Playing");
+      await state("Done");
+      const again = await marked();
+      await page.locator("#seek").fill("1.3");
+      const sought = await now();
+      await page.locator("#along-text span").nth(3).click();
+      const picked = { now: await now(), at: Number(await page.locator("#seek").inputValue()) };
+      await page.locator("#volume").fill("100");
+      const live = await page.locator("#along, #along *").evaluateAll((all) => all.filter((each) => each.ariaLive || each.role === "status").length);
+      await page.setViewportSize({ width: 360, height: 640 });
+      const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+      const heights = await page.locator("#along button").evaluateAll((all) => all.map((each) => each.getBoundingClientRect().height));
+      await page.screenshot({ path: `${shots}/along.png`, fullPage: true });
+      return { hidden, first, shown, again, sought, picked, live, overflow, heights };
+    },
+    /** Saves the subtitles, and lets the browser read those in WebVTT. */
+    async subtitles() {
+      await open();
+      await say("Hello, a < b & c! And so on.");
+      await state("Done");
+      const files = {};
+      for (const kind of ["srt", "vtt"]) {
+        const [file] = await Promise.all([page.waitForEvent("download"), page.click(`#save-${kind}`)]);
+        await file.saveAs(`${shots}/${file.suggestedFilename()}`);
+        files[kind] = await readFile(`${shots}/${file.suggestedFilename()}`, "utf8");
+      }
+      const cues = await page.evaluate(async (content) => {
+        const video = document.createElement("video");
+        const track = document.createElement("track");
+        track.src = URL.createObjectURL(new Blob([content], { type: "text/vtt" }));
+        video.append(track);
+        track.track.mode = "hidden";
+        await new Promise((resolve, reject) => Object.assign(track, { onload: resolve, onerror: reject }));
+        return [...track.track.cues].map((cue) => ({ start: cue.startTime, end: cue.endTime, text: cue.getCueAsHTML().textContent }));
+      }, files.vtt);
+      return { ...files, cues };
+    },
+    /** Speaks with a model that knows no times of words. */
+    async withoutWords() {
+      await open();
+      await say("No times.");
+      await state("Done");
+      return { hidden: await page.locator("#along").isHidden(), error: await page.locator("#error").isVisible() };
+    },
     /** On a phone: the error of a control at the end of the page is in view, and nothing is too small or too wide. */
     async phone() {
       await page.setViewportSize({ width: 360, height: 640 });

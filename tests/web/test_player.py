@@ -1,15 +1,21 @@
 """The playground as a player in a real browser: over plain http from another machine too, and on a phone."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
+from vivavoce_client import Client, SpokenWord, srt, vtt
+from vivavoce_engine import Engine, EngineConfig
+from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_server import ServerConfig
 
 from tests.support.live_server import LiveServer, live_server
 from tests.web.test_playground import EAR_S, FRAME_S, LOUDNESS, assert_speech, drive, needs_browser, run_steps
 
+AFTER_S = 0.25
+"""Silence behind a word in which it stays marked."""
 WORDS_S = len("word " * 12) * FRAME_S - FRAME_S
 
 
@@ -112,3 +118,48 @@ def test_on_a_phone(server: LiveServer, tmp_path: Path) -> None:
     assert seen["bottom"] <= 640
     assert seen["small"] == []
     assert seen["overflow"] <= 0
+
+
+def words_of(server: LiveServer, text: str) -> tuple[SpokenWord, ...]:
+    with Client(server.url) as client, client.live("heart", word_timestamps=True) as live, live.say(text) as speech:
+        assert b"".join(speech)
+        return speech.words
+
+
+@needs_browser
+def test_the_word_that_is_heard_is_marked(server: LiveServer, tmp_path: Path) -> None:
+    seen = drive(server.url, tmp_path, "readAlong")["readAlong"]
+    text = "One 😀 “two”, three & four.\nFive!"
+    assert seen["hidden"], "nothing has been spoken yet"
+    assert seen["shown"] == text
+    times = {word.word: (word.start_s or 0, word.end_s or 0) for word in words_of(server, text)}
+    assert list(times) == ["One", "two", "three", "&", "four", "Five"]
+    for marked in (seen["first"], seen["again"]):
+        assert [each["word"] for each in marked if each["word"]] == list(times), "a word was not marked, or twice"
+        for start_s, end_s, at in ((*times[each["word"]], each["at"]) for each in marked if each["word"]):
+            assert start_s - 0.01 <= at < end_s + AFTER_S
+    begun = [word for word, (start_s, end_s) in times.items() if start_s <= 1.3 < end_s + AFTER_S]
+    assert seen["sought"] == begun[-1:]
+    assert seen["picked"] == {"now": ["&"], "at": pytest.approx(times["&"][0], abs=0.01)}
+    assert seen["live"] == 0, "a screen reader would tell every word"
+    assert seen["overflow"] <= 0
+    assert all(height >= 44 for height in seen["heights"])
+
+
+@needs_browser
+def test_subtitles_can_be_saved(server: LiveServer, tmp_path: Path) -> None:
+    seen = drive(server.url, tmp_path, "subtitles")["subtitles"]
+    text = "Hello, a < b & c! And so on."
+    words = words_of(server, text)
+    assert (seen["srt"], seen["vtt"]) == (srt(words, text), vtt(words, text))
+    assert [cue["text"] for cue in seen["cues"]] == ["Hello, a < b & c!", "And so on."]
+    assert [cue["start"] for cue in seen["cues"]] == [words[0].start_s, words[6].start_s]
+
+
+@needs_browser
+def test_a_model_without_word_times_has_no_read_along(tmp_path: Path) -> None:
+    runner = FakeRunner()
+    runner.info = replace(runner.info, word_times=False)
+    with live_server(Engine(runner, EngineConfig(), fake_voices())) as server:
+        seen = drive(server.url, tmp_path, "withoutWords")["withoutWords"]
+    assert seen == {"hidden": True, "error": False}

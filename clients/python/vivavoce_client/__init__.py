@@ -7,6 +7,7 @@ async with AsyncClient("http://localhost:8000") as client:
 """
 
 from vivavoce_client.client import DEFAULT_URL, AsyncClient, AsyncSpeech, Client, Speech
+from vivavoce_client.events import SpeechEvent
 from vivavoce_client.live import AsyncLiveSession, AsyncUtterance, Text
 from vivavoce_client.live_sync import LiveSession, Utterance
 from vivavoce_client.protocol import (
@@ -14,6 +15,7 @@ from vivavoce_client.protocol import (
     ConnectionFailed,
     NewVoice,
     SaidPart,
+    Segment,
     SpeechOptions,
     SpokenText,
     StoredVoice,
@@ -22,6 +24,8 @@ from vivavoce_client.protocol import (
     Voice,
     WeightedEmbedding,
 )
+from vivavoce_client.subtitles import srt, vtt
+from vivavoce_client.words import SpokenTurn, SpokenWord
 
 __all__ = [
     "DEFAULT_URL",
@@ -35,9 +39,13 @@ __all__ = [
     "LiveSession",
     "NewVoice",
     "SaidPart",
+    "Segment",
     "Speech",
+    "SpeechEvent",
     "SpeechOptions",
     "SpokenText",
+    "SpokenTurn",
+    "SpokenWord",
     "StoredVoice",
     "StreamBroken",
     "Text",
@@ -45,4 +53,6 @@ __all__ = [
     "VivavoceError",
     "Voice",
     "WeightedEmbedding",
+    "srt",
+    "vtt",
 ]

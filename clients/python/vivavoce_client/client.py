@@ -1,7 +1,7 @@
 """AsyncClient and Client, over httpx. Their `transport` is for tests and special networks."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import httpx
 
+from vivavoce_client.events import EventReader, SpeechEvent
 from vivavoce_client.live import AsyncLiveSession
 from vivavoce_client.live_sync import LiveSession
 from vivavoce_client.live_transport import Connect, open_websocket
@@ -16,6 +17,7 @@ from vivavoce_client.protocol import (
     ConnectionFailed,
     FormFiles,
     NewVoice,
+    Segment,
     SpeechOptions,
     SpokenText,
     StoredVoice,
@@ -30,6 +32,7 @@ from vivavoce_client.protocol import (
     speech_body,
     text_body,
 )
+from vivavoce_client.words import SpokenTurn, SpokenWord
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 CONNECT_TIMEOUT_S = 5.0
@@ -59,38 +62,68 @@ def voice_path(voice_id: str) -> str:
 
 
 class _SpeechFacts:
-    """Facts about running speech: its media type, and the time to the first audio."""
+    """Facts about running speech: its media type, the time to the first audio, and the words heard so far."""
 
-    def __init__(self, response: httpx.Response, asked_s: float) -> None:
+    def __init__(self, response: httpx.Response, asked_s: float, options: SpeechOptions) -> None:
         self._response = response
         self._asked_s = asked_s
         self.content_type: str = response.headers["content-type"]
+        self._events = EventReader(self.content_type) if options.get("word_timestamps") else None
         self.first_audio_s: float | None = None
         """Seconds from the request to the first audio bytes. None until they arrive."""
 
-    def _note(self) -> None:
-        if self.first_audio_s is None:
-            self.first_audio_s = time.monotonic() - self._asked_s
+    @property
+    def words(self) -> tuple[SpokenWord, ...]:
+        """The words so far, if the option `word_timestamps` is true."""
+        return () if self._events is None else self._events.words
+
+    @property
+    def turns(self) -> tuple[SpokenTurn, ...]:
+        """The turns of a dialogue, once it has ended, if the option `word_timestamps` is true."""
+        return () if self._events is None else self._events.turns
+
+    def _read(self, piece: bytes) -> Iterator[SpeechEvent]:
+        for event in (piece,) if self._events is None else self._events.read(piece):
+            if self.first_audio_s is None and isinstance(event, bytes):
+                self.first_audio_s = time.monotonic() - self._asked_s
+            yield event
+
+    def _finish(self) -> None:
+        if self._events is not None:
+            self._events.finish()
 
 
 class AsyncSpeech(_SpeechFacts):
-    """Speech as it arrives. Iterate over its bytes."""
+    """Speech as it arrives. Iterate over its bytes, or over its `events`, once."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for event in self.events():
+            if isinstance(event, bytes):
+                yield event
+
+    async def events(self) -> AsyncIterator[SpeechEvent]:
+        """Pieces of audio, and between them the words whose times have become known."""
         with _typed_errors():
-            async for piece in self._response.aiter_raw():
-                self._note()
-                yield piece
+            response = self._response
+            async for piece in response.aiter_raw() if self._events is None else response.aiter_bytes():
+                for event in self._read(piece):
+                    yield event
+        self._finish()
 
 
 class Speech(_SpeechFacts):
-    """Speech as it arrives. Iterate over its bytes."""
+    """Speech as it arrives. Iterate over its bytes, or over its `events`, once."""
 
     def __iter__(self) -> Iterator[bytes]:
+        return (event for event in self.events() if isinstance(event, bytes))
+
+    def events(self) -> Iterator[SpeechEvent]:
+        """Pieces of audio, and between them the words whose times have become known."""
         with _typed_errors():
-            for piece in self._response.iter_raw():
-                self._note()
-                yield piece
+            response = self._response
+            for piece in response.iter_raw() if self._events is None else response.iter_bytes():
+                yield from self._read(piece)
+        self._finish()
 
 
 class AsyncClient:
@@ -122,8 +155,10 @@ class AsyncClient:
         await self._http.__aexit__(kind, error, tb)
 
     @asynccontextmanager
-    async def stream(self, text: str, voice: str, **options: Unpack[SpeechOptions]) -> AsyncIterator[AsyncSpeech]:
-        """Speech while it is made. Leaving the block stops the server's work on it.
+    async def stream(
+        self, text: str | Sequence[Segment], voice: str | None = None, **options: Unpack[SpeechOptions]
+    ) -> AsyncIterator[AsyncSpeech]:
+        """Speech of a text or a dialogue while it is made. Leaving the block stops the server's work on it.
 
         Raises:
             ConnectionFailed, ApiError: on entering. StreamBroken: while iterating.
@@ -135,11 +170,13 @@ class AsyncClient:
         try:
             if response.is_error:
                 raise _error_of(response, await response.aread())
-            yield AsyncSpeech(response, asked_s)
+            yield AsyncSpeech(response, asked_s, options)
         finally:
             await response.aclose()
 
-    async def speak(self, text: str, voice: str, **options: Unpack[SpeechOptions]) -> bytes:
+    async def speak(
+        self, text: str | Sequence[Segment], voice: str | None = None, **options: Unpack[SpeechOptions]
+    ) -> bytes:
         """All of the speech: the join of `stream`."""
         async with self.stream(text, voice, **options) as speech:
             return b"".join([piece async for piece in speech])
@@ -206,8 +243,10 @@ class Client:
         self._http.__exit__(kind, error, tb)
 
     @contextmanager
-    def stream(self, text: str, voice: str, **options: Unpack[SpeechOptions]) -> Iterator[Speech]:
-        """Speech while it is made. Leaving the block stops the server's work on it.
+    def stream(
+        self, text: str | Sequence[Segment], voice: str | None = None, **options: Unpack[SpeechOptions]
+    ) -> Iterator[Speech]:
+        """Speech of a text or a dialogue while it is made. Leaving the block stops the server's work on it.
 
         Raises:
             ConnectionFailed, ApiError: on entering. StreamBroken: while iterating.
@@ -219,11 +258,11 @@ class Client:
         try:
             if response.is_error:
                 raise _error_of(response, response.read())
-            yield Speech(response, asked_s)
+            yield Speech(response, asked_s, options)
         finally:
             response.close()
 
-    def speak(self, text: str, voice: str, **options: Unpack[SpeechOptions]) -> bytes:
+    def speak(self, text: str | Sequence[Segment], voice: str | None = None, **options: Unpack[SpeechOptions]) -> bytes:
         """All of the speech: the join of `stream`."""
         with self.stream(text, voice, **options) as speech:
             return b"".join(speech)

@@ -18,8 +18,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, I
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from vivavoce_client.events import SpeechEvent
 from vivavoce_client.live_transport import Connect, ConnectionLost, LiveConnection, open_websocket, stream_url
 from vivavoce_client.protocol import ConnectionFailed, SaidPart, StreamBroken, key_headers, parse_live_error, said_by
+from vivavoce_client.words import SpokenWord, parse_words
 
 Text = str | Iterable[str] | AsyncIterable[str]
 """Text to speak, whole or in fragments. A plain iterable may block, because it is read on a thread of its own."""
@@ -43,6 +45,10 @@ class AsyncUtterance:
         """The parts of the text that were sent to their end. Known once the speech ends."""
         self.text_begun = ""
         """The text of the part behind them, if the speech was cancelled while it was sent."""
+        self.words: tuple[SpokenWord, ...] = ()
+        """The words so far, if the option `word_timestamps` is true."""
+        self.spoken_text_chars: int | None = None
+        """Characters of the text whose audio was sent. None until it ends, and if the server does not tell."""
         self._session = session
         self._pieces: list[str] = []
         """All text so far, which a new connection needs from the start."""
@@ -55,6 +61,11 @@ class AsyncUtterance:
         self._losses = 0
         self._refused = False
         self._over = False
+
+    @property
+    def text(self) -> str:
+        """The text so far. The places of words are places in it."""
+        return "".join(self._pieces)
 
     def said(self, played_s: float = math.inf) -> str:
         """Text that was said to the end of a part, once the speech has ended. An agent keeps it in its history.
@@ -96,6 +107,12 @@ class AsyncUtterance:
     # ---- speech -----------------------------------------------------------------------------------------------
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for event in self.events():
+            if isinstance(event, bytes):
+                yield event
+
+    async def events(self) -> AsyncIterator[SpeechEvent]:
+        """Pieces of audio, and between them the words whose times have become known."""
         while not self._over:
             message = await self._receive()
             if isinstance(message, bytes):
@@ -103,8 +120,8 @@ class AsyncUtterance:
                     self.first_audio_s = time.monotonic() - self._asked_s
                 if not self.cancelled:
                     yield message
-            elif message is not None:
-                self._take(message)
+            elif message is not None and (words := self._take(message)):
+                yield words
 
     async def _receive(self) -> bytes | dict[str, Any] | None:
         """Receives the next message. Returns None if the session has reconnected or there was no text at all."""
@@ -144,18 +161,26 @@ class AsyncUtterance:
         if self._feeding is not None:
             self._feeding.cancel()
             self._feeding = None
+        self.words = ()
         await self._session._sleep(BACKOFF_S[self._losses])
         self._losses += 1
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _take(self, message: dict[str, Any]) -> tuple[SpokenWord, ...]:
+        """Notes what a message tells. Returns the words in it."""
         match message["type"]:
             case "audio.start":
                 self.sample_rate = message["sample_rate"]
-            case "audio.done" if self.sample_rate is not None:  # otherwise it ends an earlier, cancelled utterance
+            # Without an audio.start, these belong to an earlier, cancelled utterance.
+            case "audio.words" if self.sample_rate is not None:
+                words = parse_words(message["words"])
+                self.words += words
+                return words
+            case "audio.done" if self.sample_rate is not None:
                 self._note_end(message)
             case "error":
                 self._refused = True
                 raise parse_live_error(message)
+        return ()
 
     def _note_end(self, done: dict[str, Any]) -> None:
         self._over = True
@@ -164,6 +189,7 @@ class AsyncUtterance:
         self.frames = done["frames"]
         self.parts = tuple(SaidPart(part["text"], part["end_ms"] / 1000) for part in done["parts"])
         self.text_begun = done.get("text_begun", "")
+        self.spoken_text_chars = done.get("spoken_text_chars")
 
     async def cancel(self) -> None:
         """Stops the speech (barge-in). Nothing more is heard, and iteration ends once the server confirms.

@@ -3,12 +3,14 @@
 import asyncio
 import math
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, TypeVar
 
+from vivavoce_client.events import SpeechEvent
 from vivavoce_client.live import AsyncLiveSession, AsyncUtterance, Text
 from vivavoce_client.protocol import SaidPart
+from vivavoce_client.words import SpokenWord
 
 T = TypeVar("T")
 
@@ -43,9 +45,28 @@ class Utterance:
         self._utterance = utterance
 
     def __iter__(self) -> Iterator[bytes]:
-        pieces = aiter(self._utterance)
-        while (piece := self._thread.run(_next(pieces))) is not None:
-            yield piece
+        return (event for event in self.events() if isinstance(event, bytes))
+
+    def events(self) -> Iterator[SpeechEvent]:
+        """Pieces of audio, and between them the words whose times have become known."""
+        events = self._utterance.events()
+        while (event := self._thread.run(_next(events))) is not None:
+            yield event
+
+    @property
+    def text(self) -> str:
+        """The text so far. The places of words are places in it."""
+        return self._utterance.text
+
+    @property
+    def words(self) -> tuple[SpokenWord, ...]:
+        """The words so far, if the option `word_timestamps` is true."""
+        return self._utterance.words
+
+    @property
+    def spoken_text_chars(self) -> int | None:
+        """Characters of the text whose audio was sent. None until it ends, and if the server does not tell."""
+        return self._utterance.spoken_text_chars
 
     @property
     def sample_rate(self) -> int | None:
@@ -88,9 +109,8 @@ class Utterance:
         return self._utterance.said(played_s)
 
 
-async def _next(pieces: Any) -> bytes | None:  # noqa: ANN401 (an async iterator of bytes)
-    piece: bytes | None = await anext(pieces, None)
-    return piece
+async def _next(events: AsyncIterator[SpeechEvent]) -> SpeechEvent | None:
+    return await anext(events, None)
 
 
 async def _enter(manager: AbstractAsyncContextManager[T]) -> T:

@@ -27,6 +27,21 @@ class WeightedEmbedding(TypedDict, total=False):
     weight: float
 
 
+class Segment(TypedDict, total=False):
+    """A turn of a dialogue. Fields that are absent are those of the request."""
+
+    text: Required[str]
+    voice: str
+    seed: int
+    instructions: str
+    speed: float
+    language: str
+    ref_audio: str
+    ref_text: str
+    x_vector_only_mode: bool
+    speaker_embedding: Sequence[float] | Sequence[WeightedEmbedding]
+
+
 class SpeechOptions(TypedDict, total=False):
     """Optional fields of POST /v1/audio/speech. Absent fields take the server's defaults."""
 
@@ -51,6 +66,9 @@ class SpeechOptions(TypedDict, total=False):
     ref_text: str
     x_vector_only_mode: bool
     speaker_embedding: Sequence[float] | Sequence[WeightedEmbedding]
+    word_timestamps: bool
+    allow_voice_tags: bool
+    turn_pause_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +164,15 @@ def key_headers(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def speech_body(text: str, voice: str, options: SpeechOptions) -> dict[str, Any]:
-    """JSON of a request. The default format is PCM, because programs want samples."""
-    return {"response_format": PCM, **options, "input": text, "voice": voice}
+def speech_body(text: str | Sequence[Segment], voice: str | None, options: SpeechOptions) -> dict[str, Any]:
+    """JSON of a request. The default format is PCM, because programs want samples.
+
+    The times of words come as events. The other answers are the file itself.
+    """
+    body: dict[str, Any] = {"response_format": PCM, **options}
+    body |= {"input": text} if isinstance(text, str) else {"segments": list(text)}
+    body |= {} if voice is None else {"voice": voice}
+    return body | ({"stream_format": "sse"} if options.get("word_timestamps") else {})
 
 
 def text_body(text: str, options: SpeechOptions) -> dict[str, Any]:

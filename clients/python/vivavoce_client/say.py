@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import cast
 
 from vivavoce_client.client import Client
+from vivavoce_client.input_files import BadFile, read_json
 from vivavoce_client.local_server import local_server
 from vivavoce_client.outputs import STANDARD, NoLoudspeaker, Output, open_device, open_output
-from vivavoce_client.protocol import PCM, SAMPLE_BYTES, SAMPLE_RATE, SpeechOptions
+from vivavoce_client.protocol import PCM, SAMPLE_BYTES, SAMPLE_RATE, Segment, SpeechOptions
+from vivavoce_client.word_files import KINDS, WordFiles
 
 URL_VARIABLE = "VIVAVOCE_URL"
 KEY_VARIABLE = "VIVAVOCE_API_KEY"
@@ -36,6 +38,8 @@ examples:
   vivavoce say "Hello." -o - | aplay         any player that reads a WAV file from a pipe: | ffplay -nodisp -i -
   llm "Tell a story" | vivavoce say -        speaks while the text is being written
   tail -f events.log | vivavoce say - --lines
+  vivavoce say "Hello." -o a.mp3 --srt a.srt --vtt a.vtt
+  vivavoce say --segments talk.json -o a.wav with [{"voice": "bella", "text": "Hi!"}, ...] in talk.json
 """
 
 
@@ -72,12 +76,18 @@ def add_say_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EXAMPLES
     add_server_arguments(parser)
-    parser.add_argument("text", help="text to speak; - reads standard input and speaks while it arrives")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("text", nargs="?", help="text to speak; - reads standard input and speaks while it arrives")
+    source.add_argument(
+        "--segments", metavar="FILE", help="dialogue to speak: a JSON list of {text, voice, seed, speed, ...}"
+    )
     parser.add_argument("-o", "--output", help="file to write, or - for standard output [plays the speech]")
     parser.add_argument("--format", choices=SAID_FORMATS, help="audio format [by the file's name, else wav]")
     parser.add_argument("--voice", help="voice [the server's first]")
     parser.add_argument("--instructions", help="way of speaking, in words")
     add_text_arguments(parser)
+    add_word_arguments(parser)
+    parser.add_argument("--turn-pause", type=float, metavar="S", dest="turn_pause_s", help="pause between two voices")
     parser.add_argument("--speed", type=float, help="0.25 to 4 [1]")
     parser.add_argument("--seed", type=int, help="number that makes the speech repeatable")
     parser.add_argument(
@@ -90,6 +100,13 @@ def add_say_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="speak each line of standard input as an utterance of its own [if it is a terminal]",
     )
+
+
+def add_word_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of WordFiles. The model must be able to tell when words are spoken."""
+    parser.add_argument("--srt", metavar="FILE", help="SubRip subtitles to write, or - for standard output")
+    parser.add_argument("--vtt", metavar="FILE", help="WebVTT subtitles to write, with a time for each word; or -")
+    parser.add_argument("--words", metavar="FILE", help="JSON file of the words and their times to write, or -")
 
 
 class SpeechTimer:
@@ -115,22 +132,39 @@ class SpeechTimer:
 
 def say(args: argparse.Namespace) -> int:
     """Plays or writes the speech while it is made, and prints the time that it took."""
-    with connect(args) as client:
+    segments = None if args.segments is None else read_segments(args.segments)
+    with WordFiles(args) as word_files, connect(args) as client:
         path = args.output or default_output()
         audio_format = args.format or FORMAT_OF_SUFFIX.get(Path(path or "").suffix.lower(), "wav")
         # A WAV file is written from PCM, because the sizes in its header are known only at the end.
         wire_format = PCM if path is None or audio_format == "wav" else audio_format
-        voice = args.voice or next((voice.id for voice in client.voices()), "alloy")
         options = speech_options(args, wire_format)
+        voice = args.voice
+        if voice is None and segments is None:
+            voice = next((voice.id for voice in client.voices()), "alloy")
         if args.text == STANDARD:
             with open_output(path, audio_format) as output:
-                say_standard_input(client, voice, options, output, args.lines)
-        else:
-            timer = SpeechTimer()
-            with client.stream(args.text, voice, **options) as speech, open_output(path, audio_format) as output:
+                say_standard_input(client, voice, options, output, args.lines, word_files)
+            return 0
+        timer = SpeechTimer()
+        source = args.text if segments is None else segments
+        with client.stream(source, voice, **options) as speech, open_output(path, audio_format) as output:
+            try:
                 pass_on(speech, output, timer)
-                print(timer.line(output.name, speech.first_audio_s, wire_format == PCM), file=sys.stderr)
+            finally:
+                # The places of a dialogue's words are those of its texts, one behind the other.
+                text = args.text if segments is None else "".join(segment["text"] for segment in segments)
+                word_files.add(text, speech.words, speech.turns)
+            print(timer.line(output.name, speech.first_audio_s, wire_format == PCM), file=sys.stderr)
     return 0
+
+
+def read_segments(path: str) -> list[Segment]:
+    """The turns of a dialogue. Raises BadFile."""
+    segments = read_json(path)
+    if not isinstance(segments, list) or not all(isinstance(each, dict) and "text" in each for each in segments):
+        raise BadFile(f'{path} is no list of segments such as [{{"voice": "bella", "text": "Hello."}}]')
+    return segments
 
 
 def default_output() -> str | None:
@@ -144,8 +178,9 @@ def default_output() -> str | None:
 
 
 def speech_options(args: argparse.Namespace, wire_format: str) -> SpeechOptions:
-    given = given_options(args, "instructions", "language", "normalize", "speed", "seed", "leading_silence")
-    return cast(SpeechOptions, {"response_format": wire_format, **given})
+    names = ("instructions", "language", "normalize", "speed", "seed", "leading_silence", "turn_pause_s")
+    times = {"word_timestamps": True} if any(getattr(args, kind) is not None for kind in KINDS) else {}
+    return cast(SpeechOptions, {"response_format": wire_format, **given_options(args, *names), **times})
 
 
 def given_options(args: argparse.Namespace, *names: str) -> SpeechOptions:
@@ -162,7 +197,9 @@ def pass_on(pieces: Iterable[bytes], output: Output, timer: SpeechTimer) -> None
         output.write(piece)
 
 
-def say_standard_input(client: Client, voice: str, options: SpeechOptions, output: Output, lines: bool) -> None:
+def say_standard_input(
+    client: Client, voice: str, options: SpeechOptions, output: Output, lines: bool, word_files: WordFiles
+) -> None:
     """Speaks standard input while it arrives, as one utterance or line by line."""
     is_pcm = options["response_format"] == PCM
     texts: Iterable[Iterable[str]] = [fragments()]
@@ -172,7 +209,11 @@ def say_standard_input(client: Client, voice: str, options: SpeechOptions, outpu
         for text in texts:
             timer = SpeechTimer()
             with live.say(text) as speech:
-                pass_on(speech, output, timer)
+                try:
+                    pass_on(speech, output, timer)
+                finally:
+                    word_files.add(speech.text, speech.words)
+                    word_files.wait(speech.duration_s or 0)
             print(timer.line(output.name, speech.first_audio_s, is_pcm), file=sys.stderr)
 
 

@@ -1,17 +1,12 @@
 """`vivavoce voices`: list the voices of a server, store some, mix some, delete some."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from vivavoce_client.protocol import NewVoice, VivavoceError
+from vivavoce_client.input_files import BadFile, read_file, read_json
+from vivavoce_client.protocol import NewVoice
 from vivavoce_client.say import add_server_arguments, connect
-
-
-class BadFile(VivavoceError):
-    """A file named on the command line cannot be read."""
 
 
 def add_voices_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,18 +87,8 @@ def served_model(args: argparse.Namespace) -> str | None:
     return None if args.url is None else model
 
 
-def read_file(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise BadFile(f"{path} cannot be read: {error}") from error
-
-
 def read_numbers(path: str) -> Sequence[float]:
-    try:
-        numbers = json.loads(read_file(path))
-    except ValueError as error:
-        raise BadFile(f"{path} is not JSON: {error}") from error
+    numbers = read_json(path)
     if not isinstance(numbers, list):
         raise BadFile(f"{path} holds no list of numbers")
     return numbers

@@ -20,6 +20,20 @@ export function textSaid(end: UtteranceEnd, playedMs?: number): string;
  * @property {boolean} [x_vector_only_mode]
  * @property {boolean | string[]} [normalize] true: all that is written is read as words; false: as written; or stages
  * @property {"none" | "sentence"} [split]
+ * @property {boolean} [word_timestamps] true asks for the times of words, which not all models know
+ * @property {boolean} [allow_voice_tags] false makes tags such as [voice:heart] text like any other
+ * @property {number} [turn_pause_s] silence between the turns of two voices
+ *
+ * @typedef {object} Segment a turn of a dialogue; what it leaves out is the request's
+ * @property {string} text
+ * @property {string} [voice]
+ * @property {string} [instructions]
+ * @property {string} [language]
+ * @property {number} [speed]
+ * @property {number} [seed]
+ * @property {string} [ref_audio]
+ * @property {string} [ref_text]
+ * @property {boolean} [x_vector_only_mode]
  *
  * @typedef {object} ClientOptions
  * @property {string} [apiKey]
@@ -28,7 +42,7 @@ export function textSaid(end: UtteranceEnd, playedMs?: number): string;
  * @property {(pauseMs: number) => Promise<void>} [sleep] waits before a further attempt to connect
  *
  * @typedef {{ stages: string[] }} ReadText `stages` of reading are those of a request that names none
- * @typedef {{ id: string, task: string, languages: string[], takes_instructions: boolean, clones: boolean, text: ReadText }} Model
+ * @typedef {{ id: string, task: string, languages: string[], takes_instructions: boolean, clones: boolean, word_times: boolean, text: ReadText }} Model
  * @typedef {"female" | "male"} Sex
  *
  * @typedef {object} Voice
@@ -66,6 +80,21 @@ export function textSaid(end: UtteranceEnd, playedMs?: number): string;
  * @property {string} [text_begun] the text of the part behind them, if it was cancelled while it was sent
  * @property {string[]} [warnings] sentences about text that was not spoken as written
  * @property {"length"} [finish_reason] max_new_tokens ended the speech
+ * @property {number} [spoken_text_chars] characters of the text whose audio was sent
+ * @property {SpokenTurn[]} [segments] the turns of a dialogue
+ *
+ * @typedef {object} SpokenWord a word as it is written; text_start and text_end count characters, not units of UTF-16
+ * @property {string} word
+ * @property {number | null} start seconds of the audio; null if its times are unknown
+ * @property {number | null} end
+ * @property {number} text_start
+ * @property {number} text_end
+ *
+ * @typedef {{ index: number, voice: string | null, start: number, end: number }} SpokenTurn a turn, in seconds of the audio
+ * @typedef {{ kind: "audio", bytes: Uint8Array }} AudioEvent
+ * @typedef {{ kind: "words", words: SpokenWord[] }} WordsEvent
+ * @typedef {{ kind: "done", words: SpokenWord[], turns: SpokenTurn[] }} DoneEvent
+ * @typedef {AudioEvent | WordsEvent | DoneEvent} SpeechEvent
  */
 export class VivavoceClient {
     /**
@@ -97,12 +126,20 @@ export class VivavoceClient {
     deleteVoice(id: string): Promise<void>;
     /**
      * Speaks a whole utterance, over HTTP.
-     * @param {string} text
+     * @param {string | Segment[]} text or the turns of a dialogue
      * @param {SpeechOptions} options
      * @param {AbortSignal} [signal]
      * @returns {Promise<Response>} whose body is the audio, as it is made
      */
-    speak(text: string, options: SpeechOptions, signal?: AbortSignal): Promise<Response>;
+    speak(text: string | Segment[], options: SpeechOptions, signal?: AbortSignal): Promise<Response>;
+    /**
+     * Speaks a whole utterance, over HTTP, with the times of its words between the pieces of its audio.
+     * @param {string | Segment[]} text or the turns of a dialogue
+     * @param {SpeechOptions} options
+     * @param {AbortSignal} [signal]
+     * @returns {AsyncGenerator<SpeechEvent, void, undefined>} ends with `done`; throws a VivavoceError otherwise
+     */
+    events(text: string | Segment[], options: SpeechOptions, signal?: AbortSignal): AsyncGenerator<SpeechEvent, void, undefined>;
     /**
      * The text that would be said: numbers, links and signs as words. Nothing is spoken.
      * @param {string} text
@@ -143,6 +180,32 @@ export type SpeechOptions = {
      */
     normalize?: boolean | string[] | undefined;
     split?: "none" | "sentence" | undefined;
+    /**
+     * true asks for the times of words, which not all models know
+     */
+    word_timestamps?: boolean | undefined;
+    /**
+     * false makes tags such as [voice:heart] text like any other
+     */
+    allow_voice_tags?: boolean | undefined;
+    /**
+     * silence between the turns of two voices
+     */
+    turn_pause_s?: number | undefined;
+};
+/**
+ * a turn of a dialogue; what it leaves out is the request's
+ */
+export type Segment = {
+    text: string;
+    voice?: string | undefined;
+    instructions?: string | undefined;
+    language?: string | undefined;
+    speed?: number | undefined;
+    seed?: number | undefined;
+    ref_audio?: string | undefined;
+    ref_text?: string | undefined;
+    x_vector_only_mode?: boolean | undefined;
 };
 export type ClientOptions = {
     apiKey?: string | undefined;
@@ -172,6 +235,7 @@ export type Model = {
     languages: string[];
     takes_instructions: boolean;
     clones: boolean;
+    word_times: boolean;
     text: ReadText;
 };
 export type Sex = "female" | "male";
@@ -271,7 +335,51 @@ export type UtteranceEnd = {
      * max_new_tokens ended the speech
      */
     finish_reason?: "length" | undefined;
+    /**
+     * characters of the text whose audio was sent
+     */
+    spoken_text_chars?: number | undefined;
+    /**
+     * the turns of a dialogue
+     */
+    segments?: SpokenTurn[] | undefined;
 };
+/**
+ * a word as it is written; text_start and text_end count characters, not units of UTF-16
+ */
+export type SpokenWord = {
+    word: string;
+    /**
+     * seconds of the audio; null if its times are unknown
+     */
+    start: number | null;
+    end: number | null;
+    text_start: number;
+    text_end: number;
+};
+/**
+ * a turn, in seconds of the audio
+ */
+export type SpokenTurn = {
+    index: number;
+    voice: string | null;
+    start: number;
+    end: number;
+};
+export type AudioEvent = {
+    kind: "audio";
+    bytes: Uint8Array;
+};
+export type WordsEvent = {
+    kind: "words";
+    words: SpokenWord[];
+};
+export type DoneEvent = {
+    kind: "done";
+    words: SpokenWord[];
+    turns: SpokenTurn[];
+};
+export type SpeechEvent = AudioEvent | WordsEvent | DoneEvent;
 import { LiveSession } from "./session.js";
 import { VivavoceError } from "./session.js";
 export { LiveSession, VivavoceError };

@@ -3,6 +3,7 @@
  * @typedef {import("./client.js").Message} Message
  * @typedef {import("./client.js").UtteranceStart} UtteranceStart
  * @typedef {import("./client.js").UtteranceEnd} UtteranceEnd
+ * @typedef {import("./client.js").SpokenWord} SpokenWord
  */
 /** A refusal by the server, with OpenAI's four keys, or a failed connection. */
 export class VivavoceError extends Error {
@@ -36,6 +37,8 @@ export class LiveSession {
     onstart: (start: UtteranceStart) => void;
     /** @type {(bytes: ArrayBuffer) => void} The next bytes of the utterance's file. */
     onaudio: (bytes: ArrayBuffer) => void;
+    /** @type {(words: SpokenWord[]) => void} Words of the utterance whose times are known, with `word_timestamps`. */
+    onwords: (words: SpokenWord[]) => void;
     /** @type {(end: UtteranceEnd) => void} */
     ondone: (end: UtteranceEnd) => void;
     /** @type {(error: VivavoceError) => void} */
@@ -68,3 +71,4 @@ export type SpeechOptions = import("./client.js").SpeechOptions;
 export type Message = import("./client.js").Message;
 export type UtteranceStart = import("./client.js").UtteranceStart;
 export type UtteranceEnd = import("./client.js").UtteranceEnd;
+export type SpokenWord = import("./client.js").SpokenWord;

@@ -9,6 +9,7 @@
  *     session.say("Hello "); session.say("there."); session.end();
  */
 
+import { eventsOf } from "./events.js";
 import { LiveSession, VivavoceError } from "./session.js";
 
 export { LiveSession, VivavoceError };
@@ -31,6 +32,20 @@ const STREAM_PATH = "v1/audio/speech/stream";
  * @property {boolean} [x_vector_only_mode]
  * @property {boolean | string[]} [normalize] true: all that is written is read as words; false: as written; or stages
  * @property {"none" | "sentence"} [split]
+ * @property {boolean} [word_timestamps] true asks for the times of words, which not all models know
+ * @property {boolean} [allow_voice_tags] false makes tags such as [voice:heart] text like any other
+ * @property {number} [turn_pause_s] silence between the turns of two voices
+ *
+ * @typedef {object} Segment a turn of a dialogue; what it leaves out is the request's
+ * @property {string} text
+ * @property {string} [voice]
+ * @property {string} [instructions]
+ * @property {string} [language]
+ * @property {number} [speed]
+ * @property {number} [seed]
+ * @property {string} [ref_audio]
+ * @property {string} [ref_text]
+ * @property {boolean} [x_vector_only_mode]
  *
  * @typedef {object} ClientOptions
  * @property {string} [apiKey]
@@ -39,7 +54,7 @@ const STREAM_PATH = "v1/audio/speech/stream";
  * @property {(pauseMs: number) => Promise<void>} [sleep] waits before a further attempt to connect
  *
  * @typedef {{ stages: string[] }} ReadText `stages` of reading are those of a request that names none
- * @typedef {{ id: string, task: string, languages: string[], takes_instructions: boolean, clones: boolean, text: ReadText }} Model
+ * @typedef {{ id: string, task: string, languages: string[], takes_instructions: boolean, clones: boolean, word_times: boolean, text: ReadText }} Model
  * @typedef {"female" | "male"} Sex
  *
  * @typedef {object} Voice
@@ -77,6 +92,21 @@ const STREAM_PATH = "v1/audio/speech/stream";
  * @property {string} [text_begun] the text of the part behind them, if it was cancelled while it was sent
  * @property {string[]} [warnings] sentences about text that was not spoken as written
  * @property {"length"} [finish_reason] max_new_tokens ended the speech
+ * @property {number} [spoken_text_chars] characters of the text whose audio was sent
+ * @property {SpokenTurn[]} [segments] the turns of a dialogue
+ *
+ * @typedef {object} SpokenWord a word as it is written; text_start and text_end count characters, not units of UTF-16
+ * @property {string} word
+ * @property {number | null} start seconds of the audio; null if its times are unknown
+ * @property {number | null} end
+ * @property {number} text_start
+ * @property {number} text_end
+ *
+ * @typedef {{ index: number, voice: string | null, start: number, end: number }} SpokenTurn a turn, in seconds of the audio
+ * @typedef {{ kind: "audio", bytes: Uint8Array }} AudioEvent
+ * @typedef {{ kind: "words", words: SpokenWord[] }} WordsEvent
+ * @typedef {{ kind: "done", words: SpokenWord[], turns: SpokenTurn[] }} DoneEvent
+ * @typedef {AudioEvent | WordsEvent | DoneEvent} SpeechEvent
  */
 
 export class VivavoceClient {
@@ -119,13 +149,25 @@ export class VivavoceClient {
 
   /**
    * Speaks a whole utterance, over HTTP.
-   * @param {string} text
+   * @param {string | Segment[]} text or the turns of a dialogue
    * @param {SpeechOptions} options
    * @param {AbortSignal} [signal]
    * @returns {Promise<Response>} whose body is the audio, as it is made
    */
   async speak(text, options, signal) {
-    return this.#post("v1/audio/speech", { ...options, input: text }, signal);
+    return this.#post("v1/audio/speech", { ...options, ...said(text) }, signal);
+  }
+
+  /**
+   * Speaks a whole utterance, over HTTP, with the times of its words between the pieces of its audio.
+   * @param {string | Segment[]} text or the turns of a dialogue
+   * @param {SpeechOptions} options
+   * @param {AbortSignal} [signal]
+   * @returns {AsyncGenerator<SpeechEvent, void, undefined>} ends with `done`; throws a VivavoceError otherwise
+   */
+  async *events(text, options, signal) {
+    const asked = { ...options, ...said(text), word_timestamps: true, stream_format: "sse" };
+    yield* eventsOf(await this.#post("v1/audio/speech", asked, signal));
   }
 
   /**
@@ -199,6 +241,11 @@ export class VivavoceClient {
  */
 export function textSaid(end, playedMs = Infinity) {
   return end.parts.filter((part) => part.end_ms <= playedMs).map((part) => part.text).join("");
+}
+
+/** @param {string | Segment[]} text */
+function said(text) {
+  return typeof text === "string" ? { input: text } : { segments: text };
 }
 
 /** @returns {Promise<typeof WebSocket>} the one of the package ws */

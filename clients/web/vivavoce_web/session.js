@@ -18,6 +18,7 @@ const BROKEN = "The connection to the server broke";
  * @typedef {import("./client.js").Message} Message
  * @typedef {import("./client.js").UtteranceStart} UtteranceStart
  * @typedef {import("./client.js").UtteranceEnd} UtteranceEnd
+ * @typedef {import("./client.js").SpokenWord} SpokenWord
  */
 
 /** A refusal by the server, with OpenAI's four keys, or a failed connection. */
@@ -44,6 +45,8 @@ export class LiveSession {
   onstart = () => {};
   /** @type {(bytes: ArrayBuffer) => void} The next bytes of the utterance's file. */
   onaudio = () => {};
+  /** @type {(words: SpokenWord[]) => void} Words of the utterance whose times are known, with `word_timestamps`. */
+  onwords = () => {};
   /** @type {(end: UtteranceEnd) => void} */
   ondone = () => {};
   /** @type {(error: VivavoceError) => void} */
@@ -281,6 +284,9 @@ export class LiveSession {
         if (this.#refused && this.#hasNext()) this.#forget();
         this.#started = true;
         this.onstart(message);
+        break;
+      case "audio.words":
+        if (!this.#deaf) this.onwords(message.words);
         break;
       case "audio.done":
         if (!this.#deaf && this.#started && this.#log.length) this.#forget();

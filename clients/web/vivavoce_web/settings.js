@@ -38,6 +38,11 @@ function modelOption() {
   return models.length > 1 ? { model: controls.model.value } : {};
 }
 
+/** True if the model can tell when its words are spoken. */
+export function tellsWordTimes() {
+  return model()?.word_times ?? false;
+}
+
 /** The options that decide which words are said. @returns {import("./client.js").SpeechOptions} */
 function readingOptions() {
   /** @type {import("./client.js").SpeechOptions} */

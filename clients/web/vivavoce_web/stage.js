@@ -1,10 +1,11 @@
 // @ts-check
 /** The stage: passes text to a live session, and its audio to loudspeakers, picture and figures. */
 
+import { addText, addTurns, addWords, along, clearAlong, follow } from "./along.js";
 import { LiveSession } from "./client.js";
 import { attempt, client, page, tell } from "./page.js";
 import { Player } from "./player.js";
-import { options, showRequest } from "./settings.js";
+import { options, showRequest, tellsWordTimes } from "./settings.js";
 import { showPosition, volume, wire } from "./transport.js";
 import { Waveform } from "./waveform.js";
 
@@ -44,7 +45,8 @@ function loudspeaker() {
 
 /** Returns the session with the options of the controls. Opens one if there is none. */
 async function live() {
-  const wanted = { ...seededOptions(), response_format: "pcm", sample_rate: SAMPLE_RATE };
+  const times = tellsWordTimes() ? { word_timestamps: true } : {};
+  const wanted = { ...seededOptions(), ...times, response_format: "pcm", sample_rate: SAMPLE_RATE };
   const text = JSON.stringify(wanted);
   if (session?.isOpen) {
     if (text !== configured) session.configure(wanted);
@@ -60,8 +62,10 @@ async function live() {
   configured = text;
   const speaker = await loudspeaker();
   session.onaudio = (bytes) => receive(speaker, bytes);
-  session.ondone = ({ cancelled }) => {
+  session.onwords = addWords;
+  session.ondone = ({ cancelled, segments }) => {
     heard.made = true;
+    if (segments) addTurns(segments);
     if (!cancelled) speaker.end();
   };
   session.onerror = (error) => {
@@ -82,6 +86,7 @@ async function begin() {
   const fresh = { running: true, made: false, failed: false, inText: true, askedMs: performance.now(), firstMs: 0, samples: 0 };
   Object.assign(heard, fresh);
   waveform.clear(SAMPLE_RATE);
+  clearAlong();
   page.stop.disabled = false;
   page.state.textContent = "Speaking";
   for (const figure of Object.values(page.figures)) figure.textContent = "–";
@@ -110,6 +115,7 @@ function receive(speaker, bytes) {
 /** @param {Player} speaker @param {import("./player.js").PlayerReport} now */
 function report(speaker, { queued, played, underruns, drained }) {
   waveform.played(played);
+  follow(played / SAMPLE_RATE, speaker.forgotten / SAMPLE_RATE);
   showPosition(speaker);
   if (drained) page.state.textContent = "Done";
   page.stop.disabled = !heard.running && !speaker.running;
@@ -149,10 +155,16 @@ async function speak() {
   const open = await live();
   if (!heard.running) return;
   checkLength(text, open);
-  open.say(text);
+  say(open, text);
   open.end();
   heard.inText = false;
   typed = text;
+}
+
+/** @param {LiveSession} open @param {string} text */
+function say(open, text) {
+  open.say(text);
+  addText(text);
 }
 
 /** @param {string} text @param {LiveSession} open */
@@ -193,7 +205,7 @@ async function type() {
   typed = ready;
   if (!heard.inText) await begin();
   const open = await live();
-  if (heard.running) open.say(words);
+  if (heard.running) say(open, words);
 }
 
 async function endTyped() {
@@ -201,7 +213,7 @@ async function endTyped() {
   typed = page.text.value;
   const open = await live();
   if (!heard.running) return;
-  if (rest) open.say(rest);
+  if (rest) say(open, rest);
   open.end();
   heard.inText = false;
 }
@@ -231,6 +243,7 @@ wire(loudspeaker, (speaker) => {
   page.state.textContent = !speaker.running ? "Paused" : heard.running ? "Speaking" : "Playing";
   showPosition(speaker);
 });
+along.onpick = (seconds) => player?.seek(seconds * SAMPLE_RATE);
 waveform.onpick = (/** @type {number} */ samples) => player?.seek(samples);
 
 page.speak.onclick = () => inTurn(speak);

@@ -297,3 +297,21 @@ test("a long text is sent in messages that the server takes, and the server's li
   assert.ok(most < 131_072, `a message has ${most} bytes`);
   assert.deepEqual(session.limits, limits);
 });
+
+test("words come with the audio, and not those of an utterance that was cancelled", async () => {
+  const words = (word) => ({ type: "audio.words", utterance_index: 0, words: [{ word, start: 0.1, end: null, text_start: 0, text_end: 2 }] });
+  const world = scripted([OPEN, ["input.done", START, AUDIO, words("Hi")], ["input.cancel", words("no"), DONE], ["input.done", START, words("Ho"), DONE]]);
+  const session = await world.live({ voice: "heart", word_timestamps: true });
+  const seen = [];
+  session.onwords = (some) => seen.push(...some.map(({ word }) => word));
+  session.say("Hi");
+  session.end();
+  await until(() => seen.length === 1);
+  session.cancel(true);
+  await until(() => world.done === 1);
+  session.say("Ho");
+  session.end();
+  await until(() => world.done === 2);
+  assert.deepEqual(seen, ["Hi", "Ho"]);
+  assert.deepEqual(world.sockets[0].sent[0].word_timestamps, true);
+});

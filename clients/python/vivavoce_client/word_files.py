@@ -1,0 +1,78 @@
+"""Files that `vivavoce say` writes beside the speech: subtitles, and the words with their times."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from vivavoce_client.outputs import STANDARD
+from vivavoce_client.protocol import VivavoceError
+from vivavoce_client.subtitles import srt, vtt
+from vivavoce_client.words import SpokenTurn, SpokenWord
+
+KINDS = ("srt", "vtt", "words")
+"""The options that name a file."""
+
+
+class NoWordTimes(VivavoceError):
+    """A server has sent speech, and no times of its words."""
+
+
+class BadPath(VivavoceError):
+    """A file cannot be written where the command line wants it."""
+
+
+class WordFiles:
+    """The files of --srt, --vtt and --words. They are written when the block ends, also if the speech broke off."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        """Raises BadPath before anything is spoken."""
+        self._paths: dict[str, str] = {kind: path for kind in KINDS if (path := getattr(args, kind)) is not None}
+        if [*self._paths.values(), args.output].count(STANDARD) > 1:
+            raise BadPath("only one of -o, --srt, --vtt and --words can go to standard output")
+        for kind, path in self._paths.items():
+            if path != STANDARD and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
+                raise BadPath(f"--{kind} {path} cannot be written: its folder is missing, or it is a folder")
+        self._words: list[SpokenWord] = []
+        self._turns: tuple[SpokenTurn, ...] = ()
+        self._text = ""
+        self._spoken_s = 0.0
+
+    def add(self, text: str, words: Sequence[SpokenWord], turns: tuple[SpokenTurn, ...] = ()) -> None:
+        """Adds speech that follows what was spoken before. `turns` are those of a dialogue, which stands alone."""
+        self._text += "\n" if self._text else ""
+        self._words += [word.moved(self._spoken_s, len(self._text)) for word in words]
+        self._text += text
+        self._turns = turns
+
+    def wait(self, seconds: float) -> None:
+        """Counts audio in front of the speech that is added next."""
+        self._spoken_s += seconds
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._words:
+            for name, path in self._paths.items():
+                self._write(path, self._content(name))
+        elif error is None and self._paths:
+            raise NoWordTimes("the server sent no times of words, so there are no subtitles: its model may have none")
+
+    def _content(self, kind: str) -> str:
+        if kind == "words":
+            fields = {"text": self._text, "words": [word.fields() for word in self._words]}
+            return json.dumps(fields, ensure_ascii=False, indent=1) + "\n"
+        return (srt if kind == "srt" else vtt)(self._words, self._text, self._turns)
+
+    def _write(self, path: str, content: str) -> None:
+        if path == STANDARD:
+            sys.stdout.write(content)
+            return
+        try:
+            Path(path).write_text(content, encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise BadPath(f"{path} cannot be written: {error.strerror}") from error
