@@ -24,6 +24,7 @@ from vivavoce_engine.request import (
     VoiceReference,
 )
 from vivavoce_engine.text.prompt import NO_ID, Prompt
+from vivavoce_engine.text.words import TextWord
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import VoiceStore
 
@@ -75,7 +76,7 @@ class FakeText:
 
     end_of_text_id = 0
 
-    def live_text(self) -> "FakeText":
+    def live_text(self, word_times: bool = False) -> "FakeText":
         return self
 
     def append(self, text: str, word_ends: bool = False) -> list[int]:
@@ -83,6 +84,9 @@ class FakeText:
 
     def close(self) -> list[int]:
         return []
+
+    def take_words(self, complete: bool) -> list[TextWord]:
+        return []  # FakeRunner finds them itself
 
     def tokens_to_start(self, options: UtteranceOptions) -> int:
         return 1

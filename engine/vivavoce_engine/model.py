@@ -56,4 +56,6 @@ def model_info(name: str, checkpoint: Checkpoint, text: TextFrontend) -> ModelIn
         max_utterance_chars=checkpoint.max_utterance_chars,
         text=checkpoint.text,
         speaker_infos=checkpoint.speakers,
+        word_times=checkpoint.alignment is not None,
+        alignment_offset_s=0.0 if checkpoint.alignment is None else checkpoint.alignment.offset_ms / 1000,
     )

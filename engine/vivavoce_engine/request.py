@@ -197,7 +197,8 @@ class ModelInfo:
     `embedding_size` is the size of a VoiceReference's embedding, or 0 if the checkpoint takes no reference. `clones`
     is true if it takes reference audio. `max_utterance_chars` is the longest text that it speaks reliably as one
     utterance, or None if no limit is known. `text` is the text that it reads. `speaker_infos` describes the speakers
-    about which something is known, by name. `word_times` is true if it can tell when words are spoken.
+    about which something is known, by name. `word_times` is true if it can tell when words are spoken, from attention
+    that is wrong by `alignment_offset_s` in the mean.
     """
 
     name: str
@@ -215,6 +216,7 @@ class ModelInfo:
     text: ReadableText = ReadableText()
     speaker_infos: Mapping[str, SpeakerInfo] = field(default_factory=dict)
     word_times: bool = False
+    alignment_offset_s: float = 0.0
 
     @property
     def spoken_languages(self) -> tuple[str, ...]:

@@ -51,8 +51,8 @@ class PoisonedText:
             return replace(prompt, text_ids=(*prompt.text_ids[:-1], NO_SUCH_ID))
         return replace(prompt, trailing_ids=(*prompt.trailing_ids[:2], NO_SUCH_ID, *prompt.trailing_ids[3:]))
 
-    def live_text(self) -> object:
-        return self._inner.live_text()
+    def live_text(self, word_times: bool = False) -> object:
+        return self._inner.live_text(word_times)
 
     def tokens_to_start(self, options: UtteranceOptions) -> int:
         return self._inner.tokens_to_start(options)

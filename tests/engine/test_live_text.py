@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from vivavoce_engine import Rejected
 from vivavoce_engine.text.prompt import Tokenizer
 from vivavoce_engine.text.stable import MAX_HELD_CHARS, OFTEN_SCANNED_CHARS, StableText
+from vivavoce_engine.text.words import Span
 from vivavoce_voice import CHECKPOINT
 
 TRICKY = [
@@ -80,13 +81,12 @@ class Counting:
         self.chars += len(text)
         return self._tokenizer.encode(text)
 
-    def normalize(self, text: str) -> str:
-        self.chars += len(text)
-        return self._tokenizer.normalize(text)
+    def encode_spans(self, text: str) -> tuple[list[int], list[Span]]:
+        raise NotImplementedError("nobody asked for words")
 
-    def pieces(self, normalized: str) -> list[str]:
-        self.chars += len(normalized)
-        return self._tokenizer.pieces(normalized)
+    def pieces(self, text: str) -> list[tuple[int, str]]:
+        self.chars += len(text)
+        return self._tokenizer.pieces(text)
 
 
 ENDLESS = {

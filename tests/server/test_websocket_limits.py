@@ -130,7 +130,7 @@ class NoText(type(FakeRunner().text)):  # type: ignore[misc]
     def append(self, text: str, word_ends: bool = False) -> list[int]:
         return []
 
-    def live_text(self) -> "NoText":
+    def live_text(self, word_times: bool = False) -> "NoText":
         return self
 
 

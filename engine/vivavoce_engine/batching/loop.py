@@ -8,17 +8,31 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
+
+import numpy as np
 
 from vivavoce_engine.batching.admission import Admission
 from vivavoce_engine.batching.line import SOON_FRAMES, Line, LoopState, Waiting
-from vivavoce_engine.batching.messages import AppendText, Cancel, Command, Delivery, Failed, Finished, Shutdown, Submit
+from vivavoce_engine.batching.messages import (
+    AppendText,
+    AudioChunk,
+    Cancel,
+    Command,
+    Delivery,
+    Failed,
+    Finished,
+    Shutdown,
+    Submit,
+)
 from vivavoce_engine.batching.pace import StepDurations
 from vivavoce_engine.batching.pending import Pending
 from vivavoce_engine.batching.runner import Outcome, Runner, Step
 from vivavoce_engine.batching.scheduler import Plan, Scheduler
 from vivavoce_engine.batching.sequence import Sequence
+from vivavoce_engine.batching.text_paths import TextPaths
+from vivavoce_engine.batching.word_times import SpokenWords
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EndlessSpeech, EngineError, Overloaded
 from vivavoce_engine.pages import pages_of
@@ -72,6 +86,7 @@ class EngineLoop:
         self._underway: deque[Underway] = deque()
         self._last_end_s = -math.inf
         self._durations = StepDurations()
+        self._paths = TextPaths(config.rows)
 
     def state(self) -> LoopState:
         """A snapshot for any thread."""
@@ -110,8 +125,8 @@ class EngineLoop:
             match command:
                 case Submit(pending=pending):
                     self._scheduler.enqueue(pending)
-                case AppendText(utterance_id=utterance_id, ids=ids, complete=complete):
-                    self._scheduler.append_text(utterance_id, ids, complete)
+                case AppendText(utterance_id=utterance_id, ids=ids, complete=complete, words=words):
+                    self._scheduler.append_text(utterance_id, ids, complete, words)
                 case Cancel(utterance_id=utterance_id):
                     self._scheduler.cancel(utterance_id)
                 case Shutdown():
@@ -207,6 +222,7 @@ class EngineLoop:
     def _commit(self, outcome: Outcome, now_s: float) -> list[Delivery]:
         """Updates the host state with a step's outcome. Returns the events for listeners."""
         deliveries: list[Delivery] = []
+        self._follow(outcome)
         for sequence in outcome.plan.step:
             if self._scheduler.is_running(sequence):
                 sequence.confirm_frame(outcome.ended[sequence.utterance_id])
@@ -217,13 +233,40 @@ class EngineLoop:
             if chunk is not None:
                 sequence.playback.add_audio(now_s, chunk.frames * self._frame_s)
                 sequence.count_repeats(chunk.codes)
-                deliveries.append((sequence.stream, chunk))
+                deliveries.append((sequence.stream, self._with_words(sequence, chunk)))
         for sequence in self._scheduler.running_sequences():
             last = self._last_event(sequence)
             if last is not None:
                 deliveries.append((sequence.stream, last))
                 self._scheduler.release(sequence)
         return deliveries
+
+    def _follow(self, outcome: Outcome) -> None:
+        """Takes the attention of a step, before its frames count as known."""
+        followed = [
+            sequence
+            for sequence in outcome.plan.step
+            if sequence.utterance_id in outcome.scores and self._scheduler.is_running(sequence) and not sequence.is_void
+        ]
+        if not followed:
+            return
+        words = []
+        for sequence in followed:
+            if sequence.words is None:
+                path = self._paths.begin(sequence.row)
+                sequence.words = SpokenWords(path, self._frame_s, self._runner.info.alignment_offset_s)
+            words.append(sequence.words)
+        scores = np.stack([outcome.scores[sequence.utterance_id] for sequence in followed])
+        self._paths.feed([each.path for each in words], scores, [sequence.tokens_seen for sequence in followed])
+
+    def _with_words(self, sequence: Sequence, chunk: AudioChunk) -> AudioChunk:
+        """The piece with the words whose times have become certain."""
+        words, text = sequence.words, sequence.trailing
+        if words is None:
+            return chunk
+        if sequence.complete:
+            self._paths.finish(words.path, text.text_tokens)
+        return replace(chunk, words=words.add(chunk.pcm, chunk.frames, text.words, sequence.complete))
 
     def _last_event(self, sequence: Sequence) -> Finished | Failed | None:
         """The event that ends the utterance, if it has ended."""

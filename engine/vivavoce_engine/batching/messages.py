@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vivavoce_engine.batching.listener import Listener
 from vivavoce_engine.batching.pending import Pending
 from vivavoce_engine.errors import EngineError
+from vivavoce_engine.text.words import TextWord
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,12 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class AppendText:
-    """More text ids of a live utterance; `complete` marks the last of them."""
+    """More text ids of a live utterance; `complete` marks the last of them. `words` are certain since the last ids."""
 
     utterance_id: int
     ids: tuple[int, ...]
     complete: bool
+    words: tuple[TextWord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

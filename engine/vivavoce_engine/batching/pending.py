@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from vivavoce_engine.batching.listener import Listener
 from vivavoce_engine.request import UtteranceOptions
 from vivavoce_engine.text.prompt import Prompt
+from vivavoce_engine.text.words import TextWord
 
 
 class TrailingText:
@@ -16,16 +17,19 @@ class TrailingText:
     complete text is tts_eos. There are no ids at all if the whole text was part of the prompt.
     """
 
-    def __init__(self, ids: Iterable[int], complete: bool, text_tokens: int) -> None:
+    def __init__(self, ids: Iterable[int], complete: bool, text_tokens: int, words: Iterable[TextWord] = ()) -> None:
         self.ids = list(ids)
         self.complete = complete
         self.text_tokens = text_tokens
         """Tokens of the text so far, including those in the prompt."""
+        self.words = list(words)
+        """Words of the text so far that later text cannot change, if the utterance asked for their times."""
 
-    def append(self, ids: tuple[int, ...], complete: bool) -> None:
+    def append(self, ids: tuple[int, ...], complete: bool, words: Iterable[TextWord] = ()) -> None:
         """Adds text ids; the last id of a complete text is tts_eos."""
         assert not self.complete, "nothing follows a complete text"
         self.ids += ids
+        self.words += words
         self.complete = complete
         self.text_tokens += len(ids) - complete
 

@@ -2,8 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vivavoce_engine.batching.capacity import HOST, Capacity
 from vivavoce_engine.batching.messages import AudioChunk
@@ -11,6 +14,7 @@ from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.errors import EngineError
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions
 from vivavoce_engine.text.prompt import Prompt
+from vivavoce_engine.text.words import TextWord
 
 
 @dataclass(slots=True)
@@ -21,6 +25,10 @@ class Outcome:
     `audio`: for each of `plan.vocode`, the piece of speech.
     `failed`: the error of an utterance that cannot go on; the other two may lack it.
     `decoding_s`: time that the next frame of every row waited for `audio`; 0 where a device decodes beside the frames.
+    `scores`: for each of `plan.step` that asked for the times of words, [32] float32: the raw attention scores
+    (q.k / sqrt(head_dim), before the softmax) of the alignment's head for the text tokens at the talker's positions
+    from `sequence.window_at` on, as it was when the plan began. The query is that of the step, from which code 0 of
+    the next frame is drawn. A position behind the query's own has -inf.
     """
 
     plan: Plan
@@ -28,6 +36,7 @@ class Outcome:
     audio: dict[int, AudioChunk]
     failed: dict[int, EngineError]
     decoding_s: float = 0.0
+    scores: dict[int, NDArray[np.float32]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,10 @@ class TextCommitter(Protocol):
 
     def close(self) -> list[int]: ...
 
+    def take_words(self, complete: bool) -> list[TextWord]:
+        """The words that have become certain since the last call, if they were asked for; all of a `complete` text."""
+        ...
+
 
 class PromptBuilder(Protocol):
     """Turns requests into token ids. Any thread may call it."""
@@ -55,8 +68,8 @@ class PromptBuilder(Protocol):
         """The prompt of a complete request. Raises Rejected, naming the field, if the model cannot speak it."""
         ...
 
-    def live_text(self) -> TextCommitter:
-        """A committer for one text that arrives in fragments."""
+    def live_text(self, word_times: bool = False) -> TextCommitter:
+        """A committer for one text that arrives in fragments. `word_times` asks for its words too."""
         ...
 
     def tokens_to_start(self, options: UtteranceOptions) -> int:

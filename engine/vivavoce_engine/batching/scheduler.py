@@ -15,6 +15,7 @@ from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.batching.slots import Slots
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.pages import pages_of
+from vivavoce_engine.text.words import TextWord
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +69,14 @@ class Scheduler:
     def enqueue(self, pending: Pending) -> None:
         self._queue[pending.utterance_id] = pending
 
-    def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
+    def append_text(
+        self, utterance_id: int, ids: tuple[int, ...], complete: bool, words: tuple[TextWord, ...] = ()
+    ) -> None:
         """Adds text to an utterance that waits or runs. Text for an utterance that has ended is dropped."""
         if utterance_id in self._queue:
-            self._queue[utterance_id].trailing.append(ids, complete)
+            self._queue[utterance_id].trailing.append(ids, complete, words)
         elif utterance_id in self._running:
-            self._running[utterance_id].trailing.append(ids, complete)
+            self._running[utterance_id].trailing.append(ids, complete, words)
 
     def cancel(self, utterance_id: int) -> None:
         """Removes an utterance from the queue or its row. An utterance that has already ended is no error."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from vivavoce_engine.batching.listener import Listener, Playback
 from vivavoce_engine.batching.messages import AudioChunk, Finished
 from vivavoce_engine.batching.pending import Pending, TrailingText
+from vivavoce_engine.batching.word_times import SpokenWords
 
 MIN_FRAMES = 2
 """The reference draws no end of speech before two codes exist (min_new_tokens=2)."""
@@ -51,6 +52,8 @@ class Sequence:
         self.playback = Playback()
         self.ended = False
         """True if no further frame will be made: the model ended its speech, or the frame limit is reached."""
+        self.words: SpokenWords | None = None
+        """Set while the row runs, if the utterance asked for the times of its words."""
         self._hit_limit = False
         self._last_frame: list[int] = []
         self._same_frames = 0
@@ -71,6 +74,23 @@ class Sequence:
     def position(self) -> int:
         """Position of the next frame in the talker's context."""
         return self.pending.prompt.prefill_tokens + self.frames_made
+
+    @property
+    def window_from(self) -> int:
+        """The first of the text tokens whose attention the next step tells, if the utterance asked for word times."""
+        return 0 if self.words is None else self.words.path.window_from(self.frames_made)
+
+    @property
+    def window_at(self) -> int | None:
+        """The talker's position of token `window_from`; None if the utterance did not ask for the times of words."""
+        return self.pending.prompt.text_at + self.window_from if self.pending.request.word_times else None
+
+    @property
+    def tokens_seen(self) -> int:
+        """Tokens of the text, with tts_eos, that the query of the first step that is not known can see."""
+        prompt, text = self.pending.prompt, self.trailing
+        seen = prompt.prefill_tokens + self.frames_known + 1 - prompt.text_at
+        return min(seen, text.text_tokens + text.complete)
 
     @property
     def can_step(self) -> bool:
@@ -99,10 +119,15 @@ class Sequence:
         self.frames_made += 1
         self.ended = self._hit_limit = self.frames_made == self.pending.max_frames
 
+    @property
+    def is_void(self) -> bool:
+        """True if the next step that ends has made a frame behind the end, because it began before that was known."""
+        return self.ended and self.frames_known == self.frames_made
+
     def confirm_frame(self, end_of_speech: bool) -> None:
         """Counts a frame whose step has ended. `end_of_speech`: the model wants no frame after it."""
-        if self.ended and self.frames_known == self.frames_made:
-            return  # a void frame: its step began before the end was known
+        if self.is_void:
+            return
         self.frames_known += 1
         if end_of_speech:
             self.ended, self._hit_limit = True, False

@@ -5,18 +5,17 @@ and speech_tokenizer/ with the codec. Field names are those of the files (refere
 core/models/configuration_qwen3_tts.py and core/tokenizer_12hz/configuration_qwen3_tts_tokenizer_v2.py).
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, cast, get_args
 
+from vivavoce_engine.checkpoint.alignment import Alignment, read_alignment
+from vivavoce_engine.checkpoint.json_file import JsonFile
 from vivavoce_engine.checkpoint.speakers import released_speakers
 from vivavoce_engine.errors import CheckpointError
 from vivavoce_engine.request import ReadableText, Sampling, SamplingParams, SpeakerInfo, TaskType
 
-Json = Mapping[str, Any]
-T = TypeVar("T")
 REFERENCE_SAMPLE_RATE = 24000
 """Sample rate, in Hz, of the audio that both encoders read. The speaker encoder's mel bins are defined for it."""
 CODEBOOKS_MAX = 64
@@ -162,6 +161,8 @@ class Checkpoint:
     """The text that the model reads. Not in the reference's generation_config.json."""
     speakers: Mapping[str, SpeakerInfo] = field(default_factory=dict)
     """Sound of the preset speakers that are known, by name. Not in the reference's generation_config.json."""
+    alignment: Alignment | None = None
+    """The talker's head that follows the text, if one is known. Not in the reference's generation_config.json."""
 
     @property
     def takes_instructions(self) -> bool:
@@ -182,15 +183,16 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path} is no complete Qwen3-TTS checkpoint; missing: {', '.join(missing)}")
     for partial in path.rglob("*.incomplete"):
         raise CheckpointError(f"{path} is a half-finished download: {partial.name}")
-    main = _JsonFile(path / "config.json")
+    main = JsonFile(path / "config.json")
     if main.value("model_type", str) != "qwen3_tts":
         raise CheckpointError(f"{main.where('model_type')} is {main.value('model_type', str)!r}, not 'qwen3_tts'")
     task = main.value("tts_model_type", str)
     if task not in get_args(TaskType):
         raise CheckpointError(f"{main.where('tts_model_type')} is {task!r}, not one of {get_args(TaskType)}")
-    generation = _JsonFile(path / "generation_config.json")
+    generation = JsonFile(path / "generation_config.json")
     talker = _talker(main.section("talker_config"))
-    codec_file = _JsonFile(path / "speech_tokenizer/config.json")
+    stack = talker.transformer
+    codec_file = JsonFile(path / "speech_tokenizer/config.json")
     codec = _codec(codec_file)
     if codec.num_quantizers < talker.num_code_groups:
         raise CheckpointError(
@@ -214,10 +216,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
         max_utterance_chars=_max_utterance_chars(generation),
         text=_readable_text(generation),
         speakers={**released_speakers(talker.spk_id), **_speakers(generation, talker)},
+        alignment=read_alignment(generation, stack.num_hidden_layers, stack.num_attention_heads),
     )
 
 
-def _max_utterance_chars(generation: "_JsonFile") -> int | None:
+def _max_utterance_chars(generation: JsonFile) -> int | None:
     key = "max_utterance_chars"
     if not generation.has(key):
         return None
@@ -227,7 +230,7 @@ def _max_utterance_chars(generation: "_JsonFile") -> int | None:
     return chars
 
 
-def _readable_text(generation: "_JsonFile") -> ReadableText:
+def _readable_text(generation: JsonFile) -> ReadableText:
     if not generation.has("text"):
         return ReadableText()
     text, defaults = generation.section("text"), ReadableText()
@@ -239,7 +242,7 @@ def _readable_text(generation: "_JsonFile") -> ReadableText:
     )
 
 
-def _speakers(generation: "_JsonFile", talker: TalkerConfig) -> dict[str, SpeakerInfo]:
+def _speakers(generation: JsonFile, talker: TalkerConfig) -> dict[str, SpeakerInfo]:
     """Reads what a checkpoint says of its speakers: speaker → sex, accent, language and description, each optional."""
     if not generation.has("speakers"):
         return {}
@@ -259,75 +262,7 @@ def _speakers(generation: "_JsonFile", talker: TalkerConfig) -> dict[str, Speake
     return infos
 
 
-class _JsonFile:
-    """Reads typed values from a JSON file. Its errors name the file and the key."""
-
-    def __init__(self, path: Path, section: str = "", content: Json | None = None) -> None:
-        self._path = path
-        self._section = section
-        if content is None:
-            try:
-                content = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError, RecursionError) as error:
-                raise CheckpointError(f"{path} is not readable JSON: {error}") from error
-            if not isinstance(content, dict):
-                raise CheckpointError(f"{path} holds no JSON object")
-        self._content = content
-
-    def where(self, key: str) -> str:
-        return f"{self._path}: {self._section}{key}"
-
-    def value(self, key: str, kind: type[T], default: T | None = None) -> T:
-        value = self._content.get(key, default)
-        if kind is float and type(value) is int:
-            value = float(value)
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise CheckpointError(f"{self.where(key)} must be {kind.__name__}, not {value!r}")
-        return value
-
-    def optional(self, key: str, kind: type[T]) -> T | None:
-        return self.value(key, kind) if self.has(key) else None
-
-    def choice(self, key: str, choices: tuple[T, ...], default: T | None = None) -> T:
-        """Reads one of several values."""
-        value = self._content.get(key, default)
-        for choice in choices:
-            if value == choice:
-                return choice
-        raise CheckpointError(f"{self.where(key)} is {value!r}, not one of {', '.join(map(repr, choices))}")
-
-    def ints(self, key: str, default: list[int] | None = None) -> tuple[int, ...]:
-        value = self.value(key, list, default)
-        if not all(type(item) is int and item > 0 for item in value):
-            raise CheckpointError(f"{self.where(key)} must be positive integers, not {value!r}")
-        return tuple(value)
-
-    def ids(self, key: str, below: int) -> dict[str, int]:
-        """Reads a map from names to ids."""
-        value = self.value(key, dict)
-        for name, number in value.items():
-            if type(number) is not int or not 0 <= number < below:
-                raise CheckpointError(f"{self.where(key)}.{name} must be an id below {below}, not {number!r}")
-        return value
-
-    def section(self, key: str) -> "_JsonFile":
-        return _JsonFile(self._path, f"{self._section}{key}.", self.value(key, dict))
-
-    def has(self, key: str) -> bool:
-        return self._content.get(key) is not None
-
-    def must_have_only(self, *keys: str) -> None:
-        """Refuses a key that nothing reads, most likely a typing error."""
-        for key in self._content.keys() - set(keys):
-            raise CheckpointError(f"{self.where(key)} is unknown; there are {', '.join(keys)}")
-
-    def must_be(self, key: str, expected: object) -> None:
-        """Refuses a variant of the architecture that this code does not compute. No released checkpoint has one."""
-        if self._content.get(key, expected) != expected:
-            raise CheckpointError(f"{self.where(key)} is {self._content[key]!r}; only {expected!r} is supported")
-
-
-def _transformer(file: _JsonFile) -> TransformerConfig:
+def _transformer(file: JsonFile) -> TransformerConfig:
     file.must_be("hidden_act", "silu")
     file.must_be("attention_bias", False)
     heads, kv_heads = file.value("num_attention_heads", int), file.value("num_key_value_heads", int)
@@ -346,7 +281,7 @@ def _transformer(file: _JsonFile) -> TransformerConfig:
     )
 
 
-def _rope(file: _JsonFile) -> RopeConfig:
+def _rope(file: JsonFile) -> RopeConfig:
     factor = 1.0
     if file.has("rope_scaling"):
         scaling = file.section("rope_scaling")
@@ -360,7 +295,7 @@ def _rope(file: _JsonFile) -> RopeConfig:
     return RopeConfig(file.value("rope_theta", float), file.value("head_dim", int), factor)
 
 
-def _talker(file: _JsonFile) -> TalkerConfig:
+def _talker(file: JsonFile) -> TalkerConfig:
     file.must_be("use_sliding_window", False)
     predictor = file.section("code_predictor_config")
     predictor.must_be("use_sliding_window", False)
@@ -389,7 +324,7 @@ def _talker(file: _JsonFile) -> TalkerConfig:
     )
 
 
-def _codec(file: _JsonFile) -> CodecDecoderConfig:
+def _codec(file: JsonFile) -> CodecDecoderConfig:
     if file.value("model_type", str) != "qwen3_tts_tokenizer_12hz":
         raise CheckpointError(f"{file.where('model_type')} must be 'qwen3_tts_tokenizer_12hz'")
     decoder = file.section("decoder_config")
@@ -417,7 +352,7 @@ def _codec(file: _JsonFile) -> CodecDecoderConfig:
     )
 
 
-def _encoder(main: _JsonFile, codec: _JsonFile, talker: TalkerConfig) -> EncoderConfig:
+def _encoder(main: JsonFile, codec: JsonFile, talker: TalkerConfig) -> EncoderConfig:
     """Reads both encoders of reference audio. Their output must fit the talker, which reads it."""
     file = main.section("speaker_encoder_config")
     file.must_be("sample_rate", REFERENCE_SAMPLE_RATE)
@@ -442,7 +377,7 @@ def _encoder(main: _JsonFile, codec: _JsonFile, talker: TalkerConfig) -> Encoder
     return EncoderConfig(speaker, CodecEncoderConfig(codec.value("encoder_config", dict), talker.num_code_groups))
 
 
-def _sampling(file: _JsonFile) -> Sampling:
+def _sampling(file: JsonFile) -> Sampling:
     """Reads the default sampling from generation_config.json. The code predictor's keys begin with subtalker_."""
 
     def params(prefix: str, switch: str, penalty: float) -> SamplingParams:

@@ -21,13 +21,14 @@ from vivavoce_engine.batching.messages import AudioChunk
 from vivavoce_engine.batching.runner import ImmediateRunner, Outcome
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import MIN_FRAMES, Sequence
+from vivavoce_engine.batching.text_paths import WINDOW
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu.sampling import SamplingTable, uniform
 from vivavoce_engine.device import resolve_dtype, use_device
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.codec_decoder import CodecRows
-from vivavoce_engine.models.layers import KVCache, RowView
+from vivavoce_engine.models.layers import HeadScores, KVCache, RowView
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.models.prompts import embed_prompt
 from vivavoce_engine.models.talker import CONTROL_CODES
@@ -175,10 +176,22 @@ class TorchRunner(ImmediateRunner):
         x = self._predictor.embed_frame(codes, self._talker.codec_embedding(codes[:, 0]))
         x = x + self._talker.text_embedding(self._next_text(index, frame))
         positions = [sequence.position for sequence in sequences]
-        hidden = self._talker(x[:, None], RowView(self._cache, rows, positions, steps=1))[:, 0]
+        scores = self._head_scores(sequences)
+        hidden = self._talker(x[:, None], RowView(self._cache, rows, positions, 1, scores))[:, 0]
         code_0 = self._draw_code_0(rows, index, hidden, frame + 1)
         ended = (code_0 == self._checkpoint.talker.codec_eos_token_id).tolist()
         outcome.ended.update({sequence.utterance_id: end for sequence, end in zip(sequences, ended, strict=True)})
+        for number, found in ({} if scores is None else scores.found).items():
+            window = outcome.scores[sequences[number].utterance_id] = np.full(WINDOW, -np.inf, np.float32)
+            window[: len(found)] = found.float().cpu().numpy()
+
+    def _head_scores(self, sequences: SequenceOf[Sequence]) -> HeadScores | None:
+        """Where the talker is to tell its attention to the text; None if no utterance asked for it."""
+        alignment, begins = self._checkpoint.alignment, [sequence.window_at for sequence in sequences]
+        if alignment is None or not any(begin is not None for begin in begins):
+            return None
+        spans = [None if begin is None else (begin, begin + WINDOW) for begin in begins]
+        return HeadScores(alignment.layer, alignment.head, spans)
 
     def _next_text(self, index: Tensor, frame: Tensor) -> Tensor:
         """Text id of each row's `frame`: its trailing text, then tts_pad."""

@@ -82,13 +82,19 @@ class EngineFront(SpeechEngine):
     def submit(self, request: SynthesisRequest) -> AudioStream:
         if not self.ready:
             raise NotServing("the engine is not serving")
+        self._check_word_times(request)
         return self.enqueue(request, self._prompt(request), self.new_stream())
 
     def open(self, options: UtteranceOptions) -> LiveUtterance:
         if not self.ready:
             raise NotServing("the engine is not serving")
         assert options.context is None, "live text begins an acoustic context of its own"
+        self._check_word_times(options)
         return LiveUtterance(self, self.text, replace(options, streaming_text=True, end_after_text=True))
+
+    def _check_word_times(self, options: UtteranceOptions) -> None:
+        if options.word_times and not self.info.word_times:
+            raise Rejected("word_times", "this model cannot tell when its words are spoken")
 
     def new_stream(self) -> AudioStream:
         """A stream for an utterance that is not queued yet."""
@@ -109,7 +115,7 @@ class EngineFront(SpeechEngine):
             seed=draw_seed() if options.seed is None else options.seed,
             max_frames=max_frames,
             stream=stream,
-            trailing=TrailingText(prompt.trailing_ids, complete, prompt.text_tokens),
+            trailing=TrailingText(prompt.trailing_ids, complete, prompt.text_tokens, prompt.words),
             frames=frames,
             deadline_s=deadline_s,
             queued_s=queued_s,
@@ -139,9 +145,9 @@ class EngineFront(SpeechEngine):
     def lines(self, but: SpeechEngine | None = None) -> Sequence[Line]:
         return () if self is but else (self.line,)
 
-    def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
+    def append_text(self, message: AppendText) -> None:
         """Sends more text of a live utterance that has been queued."""
-        self._send(AppendText(utterance_id, ids, complete))
+        self._send(message)
 
     def _prompt(self, request: SynthesisRequest) -> Prompt:
         """The prompt of a request.
@@ -153,7 +159,9 @@ class EngineFront(SpeechEngine):
         goes_on = self.info.max_utterance_chars is None and 2 * positions <= self.config.max_context
         if request.context is None or goes_on:
             return prompt
-        return self.text.prompt(replace(request, context=None, text=request.text.lstrip()))
+        text = request.text.lstrip()
+        prompt, blanks = self.text.prompt(replace(request, context=None, text=text)), len(request.text) - len(text)
+        return replace(prompt, words=tuple(word.moved(blanks) for word in prompt.words))
 
     def _frame_limit(self, options: UtteranceOptions, prompt: Prompt) -> int:
         room = self.config.max_context - prompt.prefill_tokens

@@ -5,8 +5,10 @@ frame, no random number and no counter moves. So the speech depends neither on t
 text was cut.
 """
 
+from dataclasses import replace
 from typing import Protocol
 
+from vivavoce_engine.batching.messages import AppendText
 from vivavoce_engine.batching.runner import PromptBuilder
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import Rejected
@@ -31,7 +33,7 @@ class LiveQueue(Protocol):
         """Queues an utterance; more text may follow by `append_text` unless it is `complete`."""
         ...
 
-    def append_text(self, utterance_id: int, ids: tuple[int, ...], complete: bool) -> None:
+    def append_text(self, message: AppendText) -> None:
         """Adds text to an utterance that is queued or runs."""
         ...
 
@@ -50,7 +52,7 @@ class LiveUtterance:
         self._engine = engine
         self._text = text
         self._options = options
-        self._committer = text.live_text()
+        self._committer = text.live_text(options.word_times)
         self._tokens_to_start = text.tokens_to_start(options)
         self._ids: list[int] = []
         """Final text ids that are not sent yet."""
@@ -83,11 +85,14 @@ class LiveUtterance:
         if self._started:
             if self._ids or self._complete:
                 end = [self._text.end_of_text_id] if self._complete else []
-                self._engine.append_text(self.stream.utterance_id, (*self._ids, *end), self._complete)
+                words = tuple(self._committer.take_words(self._complete))
+                text = (*self._ids, *end)
+                self._engine.append_text(AppendText(self.stream.utterance_id, text, self._complete, words))
                 self._ids = []
         elif self._complete or len(self._ids) >= self._tokens_to_start:
             if not self._ids:
                 raise Rejected("text", "the text is blank")
             prompt = self._text.build(self._options, self._ids, self._complete)
+            prompt = replace(prompt, words=tuple(self._committer.take_words(self._complete)))
             self._engine.enqueue(self._options, prompt, self.stream, self._complete)
             self._started, self._ids = True, []

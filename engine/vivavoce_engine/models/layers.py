@@ -105,16 +105,45 @@ class CacheView(Protocol):
         ...
 
 
+class HeadScores:
+    """Scores of one query head of one layer: those of the last query of each batch element for a span of its keys.
+
+    `spans` [B]: first position and the one behind the last; None where no scores are wanted.
+    """
+
+    def __init__(self, layer: int, head: int, spans: Sequence[tuple[int, int] | None]) -> None:
+        self.layer = layer
+        self.head = head
+        self.spans = spans
+        self.found: dict[int, Tensor] = {}
+        """Batch element → q.k / sqrt(head_dim), before the softmax, of the span's keys that the query sees."""
+
+    def take(self, number: int, q: Tensor, k: Tensor) -> None:
+        """q [T, heads, D] of batch element `number`, and all keys that its last query sees, k [L, kv_heads, D]."""
+        span = self.spans[number]
+        if span is not None:
+            group = q.shape[1] // k.shape[1]
+            seen = k[slice(*span), self.head // group]
+            self.found[number] = torch.mv(seen, q[-1, self.head]) * q.shape[-1] ** -0.5
+
+
 class RowView:
     """The talker's view: batch element b is row `rows[b]` of the cache, and has the `steps` positions from `starts[b]`
-    on. Each row attends by itself to as many keys as it has."""
+    on. Each row attends by itself to as many keys as it has. `scores` looks on, and changes nothing."""
 
-    def __init__(self, cache: KVCache, rows: Sequence[int], starts: Sequence[int], steps: int) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        rows: Sequence[int],
+        starts: Sequence[int],
+        steps: int,
+        scores: HeadScores | None = None,
+    ) -> None:
         assert len(rows) == len(starts) > 0
         assert steps > 0
         assert all(0 <= row < cache.k.shape[1] for row in rows)
         assert 0 <= min(starts) <= max(starts) + steps <= cache.k.shape[2], "a position has a place in the cache"
-        self._cache, self._steps = cache, steps
+        self._cache, self._steps, self._scores = cache, steps, scores
         self._spans = [(row, start, start + steps) for row, start in zip(rows, starts, strict=True)]
         device = cache.k.device
         self.positions = torch.tensor(starts, device=device)[:, None] + torch.arange(steps, device=device)
@@ -129,6 +158,8 @@ class RowView:
             one = slice(number, number + 1)
             of_row = slice(row, row + 1)
             out.append(attend(q[one], keys[of_row, :stop], values[of_row, :stop], self._masks[number]))
+            if self._scores is not None and self._scores.layer == layer:
+                self._scores.take(number, q[number], keys[row, :stop])
         return torch.cat(out) if len(out) > 1 else out[0]
 
 

@@ -83,7 +83,7 @@ class RemoteSubmit:
             seed=self.seed,
             max_frames=self.max_frames,
             stream=listener,
-            trailing=TrailingText(self.prompt.trailing_ids, self.complete, self.prompt.text_tokens),
+            trailing=TrailingText(self.prompt.trailing_ids, self.complete, self.prompt.text_tokens, self.prompt.words),
             frames=self.frames,
             deadline_s=self.deadline_s,
             queued_s=self.queued_s,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import PreTokenizedString, Regex, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as BytePairEncoder
 from tokenizers.models import BPE
 
@@ -23,6 +23,7 @@ from vivavoce_engine.embeddings import check_embedding
 from vivavoce_engine.errors import CheckpointError, Rejected
 from vivavoce_engine.request import AUTO_LANGUAGE, SynthesisRequest, UtteranceOptions, VoiceReference
 from vivavoce_engine.text.stable import StableText
+from vivavoce_engine.text.words import Span, TextWord, words_of
 
 NO_ID = -1
 """Marks a prefill position without a text id or without a codec id."""
@@ -54,7 +55,9 @@ class Prompt:
 
     `text_ids` and `codec_ids` have one entry for each prefill position. `trailing_ids[k]` is the text id added to
     the input after frame k. After the last one, tts_pad is added. `text_tokens` counts the tokens of the spoken text
-    alone.
+    alone. Token j of the spoken text, counted from 0, is at the talker's position `text_at + j`, and tts_eos is behind
+    the last one, in both layouts. A reference's text and that of a context are in front of it. `words` are those of a
+    complete text, if the request asked for their times.
     """
 
     text_ids: tuple[int, ...]
@@ -62,6 +65,8 @@ class Prompt:
     trailing_ids: tuple[int, ...]
     text_tokens: int
     conditioning: Conditioning | None = None
+    text_at: int = 0
+    words: tuple[TextWord, ...] = ()
 
     def __post_init__(self) -> None:
         assert len(self.text_ids) == len(self.codec_ids)
@@ -88,11 +93,9 @@ class Tokenizer:
             raise CheckpointError(f"{path}: the tokenizer files cannot be read: {error}") from error
         self._encoder = BytePairEncoder(model)
         self._encoder.normalizer = normalizers.NFC()
+        self._splitter = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
         self._encoder.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
+            [self._splitter, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
         )
 
     def encode(self, text: str) -> list[int]:
@@ -100,15 +103,24 @@ class Tokenizer:
         ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
         return ids
 
-    def normalize(self, text: str) -> str:
-        """Normalised text (Unicode NFC), as `encode` splits it."""
-        normalized: str = self._encoder.normalizer.normalize_str(text)
-        return normalized
+    def encode_spans(self, text: str) -> tuple[list[int], list[Span]]:
+        """Ids of a text as `encode` gives them, and the characters of `text` that each of them stands for.
 
-    def pieces(self, normalized: str) -> list[str]:
-        """Splits normalised text into pieces. Bytes merge only within a piece."""
-        spans = self._encoder.pre_tokenizer.pre_tokenize_str(normalized)
-        return [normalized[start:end] for _, (start, end) in spans]
+        The tokens of a part of a character have all of it. Of a letter with marks that normalisation joins, the span
+        has the letter alone.
+        """
+        encoding = self._encoder.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    def pieces(self, text: str) -> list[tuple[int, str]]:
+        """Splits a text into pieces → each one's first character in `text`, and its normalised text (Unicode NFC).
+
+        Bytes merge only within a piece.
+        """
+        split = PreTokenizedString(text)
+        split.normalize(lambda part: part.nfc())
+        self._splitter.pre_tokenize(split)
+        return [(start, piece) for piece, (start, _), _ in split.get_splits("original", "char")]
 
 
 class TextFrontend:
@@ -140,20 +152,25 @@ class TextFrontend:
         check_characters("text", request.text)
         context = request.context
         if context is None:
-            return self.build(request, self._tokenizer.encode(request.text), complete=True)
+            ids, spans = self._tokenizer.encode_spans(request.text)
+            words = words_of(request.text, spans) if request.word_times else ()
+            return replace(self.build(request, ids, complete=True), words=words)
         check_characters("context", context.text)
         check_codes("context", context.codes, self._checkpoint)
         # Tokenised as one text, so that words and punctuation at the seam get the tokens that they have inside a text.
-        whole = self.build(request, self._tokenizer.encode(context.text + request.text), complete=True)
-        return replace(whole, text_tokens=max(1, whole.text_tokens - len(self._tokenizer.encode(context.text))))
+        ids, spans = self._tokenizer.encode_spans(context.text + request.text)
+        whole, seam = self.build(request, ids, complete=True), len(context.text)
+        own = [(start - seam, end - seam) for start, end in spans if end > seam]
+        words = words_of(request.text, own) if request.word_times else ()
+        return replace(whole, text_tokens=len(own), text_at=whole.text_at + len(ids) - len(own), words=words)
 
     @property
     def end_of_text_id(self) -> int:
         return self._checkpoint.tts_eos_token_id
 
-    def live_text(self) -> StableText:
-        """Creates a tokenizer for one text that arrives in fragments."""
-        return StableText(self._tokenizer)
+    def live_text(self, word_times: bool = False) -> StableText:
+        """Creates a tokenizer for one text that arrives in fragments, which also tells its words if it is asked to."""
+        return StableText(self._tokenizer, word_times)
 
     def tokens_to_start(self, options: UtteranceOptions) -> int:
         """Number of text tokens that `build` needs while a text is incomplete."""
@@ -182,7 +199,9 @@ class TextFrontend:
         reference, context = options.reference, options.context
         known = [given.codes for given in (reference, context) if given is not None and given.codes is not None]
         codes = np.concatenate(known) if known else None
-        text_track = [*self._reference_text(reference), *text, *([eos] if complete else [])]
+        before = self._reference_text(reference)
+        text_at = len(positions) + len(before)
+        text_track = [*before, *text, *([eos] if complete else [])]
         speech_track = [talker.codec_bos_id] + [NO_ID] * (0 if codes is None else len(codes))
         if not options.streaming_text:  # one track after the other, otherwise side by side
             positions += [(text_id, talker.codec_pad_id) for text_id in text_track]
@@ -195,7 +214,7 @@ class TextFrontend:
             embedding = None if reference is None else reference.embedding
             own_frames = 0 if context is None else len(context.codes)
             conditioning = Conditioning(embedding, len(role) + len(language), codes, spoken_at + 1, own_frames)
-        return Prompt(text_ids, codec_ids, tuple(text_track[len(speech_track) :]), len(text), conditioning)
+        return Prompt(text_ids, codec_ids, tuple(text_track[len(speech_track) :]), len(text), conditioning, text_at)
 
     def _reference_text(self, reference: VoiceReference | None) -> list[int]:
         if reference is None or reference.codes is None:

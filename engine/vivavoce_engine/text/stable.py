@@ -1,9 +1,11 @@
 """Tokenises text that arrives in fragments. Emits only ids that later text cannot change."""
 
 import unicodedata
+from itertools import pairwise
 from typing import Protocol
 
 from vivavoce_engine.errors import Rejected
+from vivavoce_engine.text.words import Span, TextWord, WordSplitter
 
 MAX_HELD_CHARS = 4096
 """Longest text without a place where its tokens are final, in characters."""
@@ -15,8 +17,8 @@ class PieceTokenizer(Protocol):
     """The part of a byte-pair tokenizer that StableText uses."""
 
     def encode(self, text: str) -> list[int]: ...
-    def normalize(self, text: str) -> str: ...
-    def pieces(self, normalized: str) -> list[str]: ...
+    def encode_spans(self, text: str) -> tuple[list[int], list[Span]]: ...
+    def pieces(self, text: str) -> list[tuple[int, str]]: ...
 
 
 class StableText:
@@ -33,12 +35,16 @@ class StableText:
     grown by a part of its length.
     """
 
-    def __init__(self, tokenizer: PieceTokenizer) -> None:
+    def __init__(self, tokenizer: PieceTokenizer, word_times: bool = False) -> None:
         self._tokenizer = tokenizer
         self._held = ""
-        """Normalised text whose ids may still change."""
+        """Text whose ids may still change, as it came."""
         self._unscanned = ""
-        """Text behind it, as it came."""
+        """Text behind it."""
+        self._splitter = WordSplitter() if word_times else None
+        self._committed = 0
+        """Characters whose ids have been emitted."""
+        self._words: list[TextWord] = []
 
     def append(self, text: str, word_ends: bool = False) -> list[int]:
         """Takes the next fragment. Returns the ids that it makes final, often none.
@@ -54,25 +60,44 @@ class StableText:
             return self.close()
         if not text or 8 * len(self._unscanned) < len(self._held) - OFTEN_SCANNED_CHARS:
             return []
-        self._held, self._unscanned = self._tokenizer.normalize(self._held + self._unscanned), ""
-        pieces = self._tokenizer.pieces(self._held)
-        stable = pieces[: self._first_unstable(pieces)]
-        self._held = self._held[sum(map(len, stable)) :]
+        held = self._held + self._unscanned
+        pieces = self._tokenizer.pieces(held)
+        ends = [*(start for start, _ in pieces[1:]), len(held)]
+        stable = self._first_unstable([piece for _, piece in pieces])
+        cut = ends[stable - 1] if stable else 0
+        self._held, self._unscanned = held[cut:], ""
         if len(self._held) > MAX_HELD_CHARS:
             message = f"the text has more than {MAX_HELD_CHARS} characters without the end of a word"
             raise Rejected("text", f"{message}: put spaces between its words")
         # Several pieces of white space, as before a digit, would be one piece at the end of a text.
-        blanks: list[str] = []
-        while stable and stable[-1].isspace():
-            blanks.insert(0, stable.pop())
-        parts = ["".join(stable), *blanks]
-        return [token for part in parts if part for token in self._tokenizer.encode(part)]
+        words = stable
+        while words and pieces[words - 1][1].isspace():
+            words -= 1
+        edges = [0, *(ends[at - 1] for at in range(max(1, words), stable + 1))]
+        return [token for edge, end in pairwise(edges) if edge < end for token in self._encode(held[edge:end])]
 
     def close(self) -> list[int]:
         """Returns the ids of all text still held back, at the text's end."""
         held = self._held + self._unscanned
         self._held = self._unscanned = ""
-        return self._tokenizer.encode(held) if held else []
+        return self._encode(held) if held else []
+
+    def take_words(self, complete: bool) -> list[TextWord]:
+        """The words that have become certain since the last call; `complete` says that no text follows."""
+        if complete and self._splitter is not None:
+            self._words += self._splitter.close()
+        words, self._words = self._words, []
+        return words
+
+    def _encode(self, text: str) -> list[int]:
+        """The ids of text that is final."""
+        if self._splitter is None:
+            return self._tokenizer.encode(text)
+        ids, spans = self._tokenizer.encode_spans(text)
+        at = self._committed
+        self._words += self._splitter.add(text, [(at + start, at + end) for start, end in spans])
+        self._committed += len(text)
+        return ids
 
     @staticmethod
     def _first_unstable(pieces: list[str]) -> int:

@@ -51,6 +51,9 @@ GENERATION = {
     "subtalker_top_k": 50,
     "max_new_tokens": 1024,
     "max_utterance_chars": 180,
+    # The head that follows the text in the shipped weights. `vivavoce eval align` finds it for other ones.
+    "alignment_heads": [[3, 4]],
+    "alignment_offset_ms": -45,
     # Its corpus is words in ASCII. It speaks letters best by their names: "eff bee eye" for FBI.
     "text": {"reads": "words", "alphabet": "ascii", "letters": "names"},
     "speakers": SPEAKER_INFOS,

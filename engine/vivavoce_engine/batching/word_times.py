@@ -1,0 +1,192 @@
+"""The times of an utterance's words, from its path through the text and from the silences in its samples.
+
+A word begins where its first token does, and ends where the token behind its last one begins. Where a sign or a hole
+is between two words, the longest silence there becomes the gap. Times depend on frames and samples alone, not on the
+pieces in which they come: each word waits until nothing that is still to come can change it.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivavoce_engine.batching.messages import WordTime
+from vivavoce_engine.batching.text_paths import TextPath
+from vivavoce_engine.text.words import TextWord
+
+BINS = 8
+"""Parts of a frame that count as silence or sound; of 10 ms where a frame has 80."""
+SILENCE_DB = 30.0
+"""A part sounds if its level is within this of the loudest one so far."""
+LOUDEST_DB = -20.0
+"""Level of the loudest part, relative to full scale, before any is louder."""
+SHORTEST_S = 0.02
+"""Least length of a word."""
+HOLE_S = 0.06
+"""Least hole between two words without a sign in which a silence is looked for."""
+BEFORE_S, AFTER_S = 0.08, 0.16
+"""Time before a word's end and after the next one's start in which the silence may lie."""
+KEEP_S = 0.04
+"""Time after a word's start that stays its own."""
+GAP_S, TAIL_S = 0.05, 0.12
+"""Least silence between two words, and behind the last one."""
+SCORE_FRAMES = 6
+"""Frames before a word whose attention counts for its score."""
+LEAST_SCORE = -1.6
+"""Mean log weight along the path below which a word's times count as unknown."""
+
+
+class Sound:
+    """The parts of an utterance's samples that are not silent."""
+
+    def __init__(self) -> None:
+        self.on: list[bool] = []
+        self.first = -1
+        """The first part that sounds; -1 if none does."""
+        self._loudest_db = LOUDEST_DB
+
+    def add(self, pcm: NDArray[np.float32], frames: int) -> None:
+        parts = pcm.reshape(frames, -1)
+        size = parts.shape[1] // BINS
+        parts = parts[:, : size * BINS].reshape(frames * BINS, size)
+        power = np.einsum("ij,ij->i", parts, parts) / size
+        level_db = 10 * np.log10(power + 1e-9)
+        loudest_db = np.maximum(np.maximum.accumulate(level_db), self._loudest_db)
+        self._loudest_db = float(loudest_db[-1])
+        on = (level_db > loudest_db - SILENCE_DB).tolist()
+        if self.first < 0 and True in on:
+            self.first = len(self.on) + on.index(True)
+        self.on += on
+
+    def silences(self, start: int, end: int) -> list[tuple[int, int]]:
+        """The silent stretches between two parts."""
+        found, since = [], -1
+        start, end = max(0, start), min(end, len(self.on))
+        for at in range(start, end):
+            if self.on[at]:
+                if since >= 0:
+                    found.append((since, at))
+                since = -1
+            elif since < 0:
+                since = at
+        return [*found, (since, end)] if since >= 0 else found
+
+    @property
+    def end(self) -> int:
+        """The end of the last part that sounds, 0 if none does."""
+        return next((at + 1 for at in range(len(self.on) - 1, -1, -1) if self.on[at]), 0)
+
+
+class SpokenWords:
+    """The words of one utterance. `path` is fed with every frame, and `add` with the samples that are sent.
+
+    `offset_s` is the constant error of the path's times.
+    """
+
+    def __init__(self, path: TextPath, frame_s: float, offset_s: float) -> None:
+        self.path = path
+        self._frame_s, self._bin_s = frame_s, frame_s / BINS
+        self._offset_s = offset_s
+        self._sound = Sound()
+        self._given = 0
+        self._start_s: float | None = None
+        """Start of the next word, where the silence in front of it has settled it."""
+        self._floor_s = 0.0
+        """End of the last word."""
+
+    def add(self, pcm: NDArray[np.float32], frames: int, words: list[TextWord], complete: bool) -> tuple[WordTime, ...]:
+        """Takes the next samples. Returns the words whose times are certain now.
+
+        `words` are those of the text so far. `complete` says that the speech has ended with these samples, and that
+        its path has been finished.
+        """
+        self._sound.add(pcm, frames)
+        found = []
+        while self._given < len(words):
+            word = words[self._given]
+            following = words[self._given + 1] if self._given + 1 < len(words) else None
+            times = self._times(word, following, complete)
+            if times is None:
+                break
+            self._given += 1
+            found.append(WordTime(word.start, word.end, *times) if self._is_sure(word) else unknown(word))
+        return tuple(found)
+
+    def _begin_s(self, token: int) -> float | None:
+        """The time at which a token begins, if the path has settled it."""
+        starts = self.path.starts
+        return max(0.0, starts[token] * self._frame_s - self._offset_s) if token < len(starts) else None
+
+    def _times(self, word: TextWord, following: TextWord | None, complete: bool) -> tuple[float, float] | None:
+        """Start and end of the next word; None while they may change. Settles the start of the following one."""
+        start_s, end_s = self._begin_s(word.first_token), self._begin_s(word.end_token)
+        heard_s = len(self._sound.on) * self._bin_s
+        if start_s is None or end_s is None or (heard_s < end_s and not complete):
+            return None
+        end_s = max(end_s, start_s + SHORTEST_S)
+        if self._start_s is not None:
+            start_s = self._start_s
+        elif self._given == 0 and self._sound.first >= 0:
+            start_s = min(self._sound.first * self._bin_s, end_s - SHORTEST_S)
+        start_s = max(start_s, self._floor_s)
+        end_s = max(end_s, start_s + SHORTEST_S)
+        gap = self._tail(start_s, end_s) if following is None and complete else None
+        if gap is None:
+            if following is None:
+                return None
+            next_s = self._begin_s(following.first_token)
+            if next_s is None:
+                return None
+            if not word.sign and next_s - end_s <= HOLE_S:
+                gap = (end_s, next_s)
+            elif not complete and not self._is_known(next_s + AFTER_S + SHORTEST_S, heard_s):
+                return None
+            else:
+                gap = self._gap(start_s, end_s, next_s, following)
+        end_s, self._start_s = gap
+        last_s = heard_s if complete else max(heard_s, end_s)
+        self._floor_s = min(end_s, last_s)
+        return min(start_s, self._floor_s), self._floor_s
+
+    def _is_known(self, until_s: float, heard_s: float) -> bool:
+        """True if samples and path have come so far that no token begins before this time any more."""
+        frontier_s = (self.path.frames - 3) * self._frame_s - self._offset_s
+        return heard_s >= until_s and frontier_s >= until_s
+
+    def _gap(self, start_s: float, end_s: float, next_s: float, following: TextWord) -> tuple[float, float]:
+        """The end of a word and the start of the following one, with the longest silence between them."""
+        next_end_s = self._begin_s(following.end_token)
+        latest_s = next_s + AFTER_S
+        if next_end_s is not None:
+            latest_s = min(latest_s, max(next_end_s, next_s + SHORTEST_S) - SHORTEST_S)
+        first, last = self._bin(max(start_s + KEEP_S, end_s - BEFORE_S)), self._bin(latest_s)
+        silences = [each for each in self._sound.silences(first, last) if self._length_s(each) >= GAP_S]
+        if not silences:
+            return end_s, next_s
+        silence = max(silences, key=self._length_s)
+        return silence[0] * self._bin_s, silence[1] * self._bin_s
+
+    def _tail(self, start_s: float, end_s: float) -> tuple[float, float]:
+        """The end of the last word, twice: where the silence behind it begins."""
+        first = self._bin(max(start_s + KEEP_S, end_s - BEFORE_S))
+        silences = self._sound.silences(first, len(self._sound.on))
+        tail = next((start for start, end in silences if self._length_s((start, end)) >= TAIL_S), self._sound.end)
+        end_s = max(tail * self._bin_s, start_s + SHORTEST_S) if self._sound.first >= 0 else end_s
+        return end_s, end_s
+
+    def _bin(self, time_s: float) -> int:
+        return int(time_s / self._bin_s + 1e-6)
+
+    def _length_s(self, silence: tuple[int, int]) -> float:
+        return (silence[1] - silence[0]) * self._bin_s + 1e-9
+
+    def _is_sure(self, word: TextWord) -> bool:
+        """True if the path has followed the attention around the word."""
+        path = self.path
+        first, last = path.steps[word.first_token], path.steps[word.end_token]
+        if first > path.frames:
+            return False  # the speech ended before the word
+        weights = path.log_weights[max(1, first - SCORE_FRAMES) : last + 1]
+        return not weights or sum(weights) / len(weights) >= LEAST_SCORE
+
+
+def unknown(word: TextWord) -> WordTime:
+    return WordTime(word.start, word.end, None, None)

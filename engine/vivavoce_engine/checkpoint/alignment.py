@@ -1,0 +1,72 @@
+"""The attention head of a talker that follows the text it speaks, from which the times of words are read."""
+
+import re
+from dataclasses import dataclass
+from math import isfinite
+
+from vivavoce_engine.checkpoint.json_file import JsonFile
+from vivavoce_engine.errors import CheckpointError
+
+HEAD = re.compile(r"(\d{1,4})\.(\d{1,4})")
+"""A head as settings write it: layer and head, counted from 0, such as 3.4."""
+MAX_OFFSET_MS = 2000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Head `head` of layer `layer`, both counted from 0, looks at the text token that sounds at the time.
+
+    `offset_ms` is its constant error: the head's time minus the true time. It is negative if the head is early.
+    """
+
+    layer: int
+    head: int
+    offset_ms: float
+
+    @classmethod
+    def of(cls, head: str, offset_ms: float) -> "Alignment":
+        """The alignment for a head as settings write it. Raises ValueError."""
+        match = HEAD.fullmatch(head)
+        if match is None:
+            raise ValueError(f"a head is written as layer.head, both counted from 0, such as 3.4, not {head!r}")
+        if not abs(offset_ms) <= MAX_OFFSET_MS:
+            raise ValueError(f"the offset must be from -{MAX_OFFSET_MS:g} to {MAX_OFFSET_MS:g} ms, not {offset_ms}")
+        return cls(int(match[1]), int(match[2]), offset_ms)
+
+    def error(self, layers: int, heads: int) -> str | None:
+        """The reason for which a talker of this size has no such head; None if it has."""
+        if self.layer < layers and self.head < heads:
+            return None
+        return (
+            f"there is no head {self.layer}.{self.head}: the talker has {layers} layers of {heads} heads, "
+            f"counted from 0.0 to {layers - 1}.{heads - 1}"
+        )
+
+
+def read_alignment(file: JsonFile, layers: int, heads: int) -> Alignment | None:
+    """Reads `alignment_heads` ([[layer, head]]) and `alignment_offset_ms`; None if neither is there.
+
+    Raises:
+        CheckpointError: one of them is missing or wrong, or the talker has no such head.
+    """
+    pair, offset = "alignment_heads", "alignment_offset_ms"
+    if not file.has(pair) and not file.has(offset):
+        return None
+    for key, other in ((pair, offset), (offset, pair)):
+        if not file.has(key):
+            raise CheckpointError(f"{file.where(key)} is missing; it belongs to {other}")
+    value = file.value(pair, list)
+    if len(value) != 1 or not is_pair(value[0]):
+        raise CheckpointError(f"{file.where(pair)} must be one pair [[layer, head]], such as [[3, 4]], not {value!r}")
+    offset_ms = file.value(offset, float)
+    if not isfinite(offset_ms) or abs(offset_ms) > MAX_OFFSET_MS:
+        limits = f"from -{MAX_OFFSET_MS:g} to {MAX_OFFSET_MS:g}"
+        raise CheckpointError(f"{file.where(offset)} must be {limits}, not {offset_ms}")
+    alignment = Alignment(value[0][0], value[0][1], offset_ms)
+    if error := alignment.error(layers, heads):
+        raise CheckpointError(f"{file.where(pair)}: {error}")
+    return alignment
+
+
+def is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(item) is int and item >= 0 for item in value)
