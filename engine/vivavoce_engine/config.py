@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from vivavoce_engine.pages import pages_of
+from vivavoce_engine.request import ALIGNMENT_OFFSET_MAX_MS
 
 KV_POSITIONS_PER_ROW = 1024
 ROWS = 8
@@ -14,6 +15,7 @@ NumberOrAuto = int | Literal["auto"]
 """A number, or `auto` until the device's memory is known."""
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+HEAD = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}")
 NO_DEVICE = {
     "mps": "Apple's GPU lacks float64, which drawing a code needs; a Mac speaks on its cpu",
     "rocm": "a ROCm build of PyTorch calls AMD's cards cuda",
@@ -101,6 +103,12 @@ class EngineConfig:
     and are slower on a card. `auto` takes the best that can be used."""
     dtype: str = "auto"
     """`float32`, `bfloat16`, `float16`, or `auto`: bfloat16 on cards from Ampere on, and float32 elsewhere."""
+    alignment_heads: str | None = None
+    """Head of the talker's attention that follows the text, as layer.head counted from 0, such as 3.4: the times of
+    words are read from it. Give `alignment_offset_ms` with it. The default is what the checkpoint's
+    generation_config.json names, or what `vivavoce eval align` has found."""
+    alignment_offset_ms: float | None = None
+    """Constant error of that head's times, in milliseconds: -45 if it is 45 ms early."""
 
     gpu_memory: float = 0.9
     """Share of a GPU's free memory that the engine may take. What another engine holds is not free."""
@@ -115,6 +123,8 @@ class EngineConfig:
             value = getattr(self, field.name)
             if field.type == NumberOrAuto and not isinstance(value, int) and value != "auto":
                 raise ValueError(f"{field.name} must be a number above 0, or auto; not {value!r}")
+            if field.name == "alignment_offset_ms":
+                continue
             if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"{field.name} must be above 0, not {value}")
         if self.gpu_memory > 1:
@@ -130,11 +140,24 @@ class EngineConfig:
             raise ValueError(f"runner must be auto, triton or torch, not {self.runner!r}")
         if self.runner == "triton" and self.device == "cpu":
             raise ValueError("runner triton needs a card, and device is cpu")
+        self._check_alignment()
         if self.kv_positions != "auto" and self.kv_positions < self.max_context:
             raise ValueError(
                 f"kv_positions must be {self.max_context} or more, so that one utterance of max_context fits; "
                 f"not {self.kv_positions}"
             )
+
+    def _check_alignment(self) -> None:
+        head, offset_ms = self.alignment_heads, self.alignment_offset_ms
+        if head is not None and not HEAD.fullmatch(head):
+            raise ValueError(f"alignment_heads must be layer.head, both counted from 0, such as 3.4, not {head!r}")
+        if offset_ms is not None and not abs(offset_ms) <= ALIGNMENT_OFFSET_MAX_MS:
+            limits = f"from {-ALIGNMENT_OFFSET_MAX_MS} to {ALIGNMENT_OFFSET_MAX_MS}"
+            raise ValueError(f"alignment_offset_ms must be {limits}, not {offset_ms:g}")
+        if head is not None and offset_ms is None:
+            raise ValueError("alignment_heads needs alignment_offset_ms, the constant error of the head's times")
+        if offset_ms is not None and head is None:
+            raise ValueError("alignment_offset_ms needs alignment_heads, the head whose times it corrects")
 
     @property
     def rows(self) -> int:

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vivavoce_engine.batching.runner import Runner
+from vivavoce_engine.checkpoint.alignment import Alignment
+from vivavoce_engine.checkpoint.alignment_cache import with_alignment
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.checkpoint.identity import Versions, digest_of_folder, versions_of
 from vivavoce_engine.config import EngineConfig
@@ -43,9 +45,12 @@ CAPACITY = frozenset(
         "max_step_s",
         "gpu_memory",
         "device",
+        "alignment_heads",
+        "alignment_offset_ms",
     }
 )
-"""Settings that decide how many utterances run, when, and on which of some equal cards: no sample depends on them."""
+"""Settings that decide how many utterances run, when, on which of some equal cards, and when words count as spoken: no
+sample depends on them."""
 
 
 class ModelRunner(Runner, Protocol):
@@ -79,10 +84,18 @@ def read_model(name: str, config: EngineConfig, model_id: str | None = None, *, 
     """
     path = locate_checkpoint(name)
     versions = versions_of(path) if identify else None
-    checkpoint = read_checkpoint(path)
+    checkpoint = with_alignment(read_checkpoint(path), alignment_of(config))
     text = TextFrontend(checkpoint, Tokenizer(path))
     model_id = model_id or path.resolve().name
     return Model(model_info(model_id, checkpoint, text), text, partial(load_parts, path, config, model_id, versions))
+
+
+def alignment_of(config: EngineConfig) -> Alignment | None:
+    """The alignment that the settings name."""
+    if config.alignment_heads is None or config.alignment_offset_ms is None:
+        return None
+    layer, head = config.alignment_heads.split(".")
+    return Alignment(int(layer), int(head), config.alignment_offset_ms)
 
 
 def load_parts(path: Path, config: EngineConfig, model_id: str, versions: Versions | None = None) -> Parts:
@@ -95,7 +108,7 @@ def load_parts(path: Path, config: EngineConfig, model_id: str, versions: Versio
     from vivavoce_engine.models.reference_encoder import ReferenceEncoder
 
     started_s = time.monotonic()
-    checkpoint = read_checkpoint(path)
+    checkpoint = with_alignment(read_checkpoint(path), alignment_of(config))
     runner = make_runner(model_id, checkpoint, config)
     encoder = None
     if checkpoint.encoder is not None:

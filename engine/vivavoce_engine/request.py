@@ -14,6 +14,8 @@ AUTO_LANGUAGE = "auto"
 RANDOM_BITS = 24
 """Bits of the random number of a draw; float32 holds them exactly."""
 SEED_MAX = 2**63 - 1
+ALIGNMENT_OFFSET_MAX_MS = 2000
+"""Largest constant error of the times that a talker's attention gives, early or late."""
 
 
 def draw_seed() -> int:

@@ -15,6 +15,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "gpu_memory",
         "eager",
         "deterministic",
+        "alignment_heads",
+        "alignment_offset_ms",
     ),
     "network": (
         "host",

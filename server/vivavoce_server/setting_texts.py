@@ -105,7 +105,7 @@ def metavar(name: str, field: FieldInfo) -> str:
     return "LIST" if any(get_origin(kind) is tuple for kind in members(field)) else "TEXT"
 
 
-UNITS = {"_s": "SECONDS", "_bytes": "BYTES"}
+UNITS = {"_ms": "MILLISECONDS", "_s": "SECONDS", "_bytes": "BYTES"}
 
 
 def default_text(field: FieldInfo) -> str:

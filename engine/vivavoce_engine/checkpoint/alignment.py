@@ -1,15 +1,11 @@
 """The attention head of a talker that follows the text it speaks, from which the times of words are read."""
 
-import re
 from dataclasses import dataclass
 from math import isfinite
 
 from vivavoce_engine.checkpoint.json_file import JsonFile
 from vivavoce_engine.errors import CheckpointError
-
-HEAD = re.compile(r"(\d{1,4})\.(\d{1,4})")
-"""A head as settings write it: layer and head, counted from 0, such as 3.4."""
-MAX_OFFSET_MS = 2000.0
+from vivavoce_engine.request import ALIGNMENT_OFFSET_MAX_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +18,6 @@ class Alignment:
     layer: int
     head: int
     offset_ms: float
-
-    @classmethod
-    def of(cls, head: str, offset_ms: float) -> "Alignment":
-        """The alignment for a head as settings write it. Raises ValueError."""
-        match = HEAD.fullmatch(head)
-        if match is None:
-            raise ValueError(f"a head is written as layer.head, both counted from 0, such as 3.4, not {head!r}")
-        if not abs(offset_ms) <= MAX_OFFSET_MS:
-            raise ValueError(f"the offset must be from -{MAX_OFFSET_MS:g} to {MAX_OFFSET_MS:g} ms, not {offset_ms}")
-        return cls(int(match[1]), int(match[2]), offset_ms)
 
     def error(self, layers: int, heads: int) -> str | None:
         """The reason for which a talker of this size has no such head; None if it has."""
@@ -59,8 +45,8 @@ def read_alignment(file: JsonFile, layers: int, heads: int) -> Alignment | None:
     if len(value) != 1 or not is_pair(value[0]):
         raise CheckpointError(f"{file.where(pair)} must be one pair [[layer, head]], such as [[3, 4]], not {value!r}")
     offset_ms = file.value(offset, float)
-    if not isfinite(offset_ms) or abs(offset_ms) > MAX_OFFSET_MS:
-        limits = f"from -{MAX_OFFSET_MS:g} to {MAX_OFFSET_MS:g}"
+    if not isfinite(offset_ms) or abs(offset_ms) > ALIGNMENT_OFFSET_MAX_MS:
+        limits = f"from {-ALIGNMENT_OFFSET_MAX_MS} to {ALIGNMENT_OFFSET_MAX_MS}"
         raise CheckpointError(f"{file.where(offset)} must be {limits}, not {offset_ms}")
     alignment = Alignment(value[0][0], value[0][1], offset_ms)
     if error := alignment.error(layers, heads):
