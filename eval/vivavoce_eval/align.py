@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 from vivavoce_engine import AudioChunk, Engine, EngineConfig, Finished, SynthesisRequest, VoiceReference
+from vivavoce_engine.checkpoint.alignment import Alignment
+from vivavoce_engine.checkpoint.alignment_cache import write_cached_alignment
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.errors import EngineError
@@ -91,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         f"Head {chosen.name} follows the text. The keys for generation_config.json are {json.dumps(keys(chosen))[1:-1]}"
     )
     if args.write:
-        print(f"They are in {store(checkpoint.path, chosen)}")
+        print(f"They are in {store(checkpoint, chosen)}")
     return 0
 
 
@@ -191,21 +193,35 @@ def refusal(heads: Sequence[Head]) -> str:
     )
 
 
-def store(path: Path, chosen: Head) -> Path:
+def store(checkpoint: Checkpoint, chosen: Head) -> Path:
     """Writes the keys into the checkpoint's generation_config.json → the file written.
 
+    A hub's snapshot is made of links into the hub's cache, and a folder may be read-only. The engine's own cache keeps
+    the head then.
+
     Raises:
-        Unusable: the folder cannot be written, or it is a snapshot of the hub, whose files belong to the hub's cache.
+        Unusable: neither can be written, or a file that cannot be written names a head already.
     """
-    file = path / "generation_config.json"
+    file = checkpoint.path / "generation_config.json"
     try:
         if file.is_symlink():
-            raise OSError("it is a link into the hub's cache")
+            raise OSError("it is a link")
         with file.open(encoding="utf-8", newline="") as opened:
             text = opened.read()
         replace_file(file, set_keys(text, keys(chosen)))
     except OSError as error:
-        raise Unusable(
-            f"{file} cannot be written ({error}): copy the model to a folder of your own, and use --write there"
-        ) from error
+        if checkpoint.alignment is not None:
+            raise Unusable(
+                f"{file} names a head and cannot be written ({error}): give the engine the settings alignment_heads "
+                "and alignment_offset_ms, which go before the file"
+            ) from error
+        return store_in_cache(checkpoint, chosen)
     return file
+
+
+def store_in_cache(checkpoint: Checkpoint, chosen: Head) -> Path:
+    assert chosen.offset_ms is not None
+    try:
+        return write_cached_alignment(checkpoint.path, Alignment(chosen.layer, chosen.head, chosen.offset_ms))
+    except OSError as error:
+        raise Unusable(f"neither the checkpoint's folder nor the cache can be written: {error}") from error

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 from vivavoce_bench.cards.layout import Kind
+from vivavoce_engine.checkpoint.alignment import Alignment
+from vivavoce_engine.checkpoint.alignment_cache import with_alignment
 from vivavoce_engine.checkpoint.files import read_checkpoint
-from vivavoce_eval import cli
-from vivavoce_eval.heads import THRESHOLD
+from vivavoce_eval import align, cli
+from vivavoce_eval.errors import Unusable
+from vivavoce_eval.heads import THRESHOLD, Head
 from vivavoce_voice import CHECKPOINT
 
 from tests.support.tiny_checkpoints import write_checkpoint
@@ -76,3 +79,36 @@ def test_a_checkpoint_without_such_a_head_is_refused(
     assert "no head of this checkpoint follows the text" in refusal
     assert f"scores {best:.2f}, and -0.7 is needed" in refusal
     assert (folder / "generation_config.json").read_bytes() == before
+
+
+CHOSEN = Head(1, 2, -0.3, -0.2, 9, -30, 40)
+
+
+def unwritable(*_: object) -> None:
+    raise PermissionError("the folder is read-only")
+
+
+@pytest.mark.parametrize("reason", ["read-only folder", "snapshot of the hub"])
+def test_what_cannot_be_written_goes_to_the_cache(reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = write_checkpoint(tmp_path / "tiny", "tiny", "custom_voice")
+    file = folder / "generation_config.json"
+    if reason == "read-only folder":
+        monkeypatch.setattr(align, "replace_file", unwritable)
+    else:
+        file.rename(tmp_path / "blob")
+        file.symlink_to(tmp_path / "blob")
+    before = file.read_bytes()
+    written = align.store(read_checkpoint(folder), CHOSEN)
+    assert written.is_relative_to(tmp_path / "cache")
+    assert file.read_bytes() == before
+    assert with_alignment(read_checkpoint(folder), None).alignment == Alignment(1, 2, -30)
+
+
+def test_a_head_in_a_file_that_cannot_be_written_is_not_hidden_by_the_cache(
+    voice: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    align.store(read_checkpoint(voice), CHOSEN)
+    monkeypatch.setattr(align, "replace_file", unwritable)
+    with pytest.raises(Unusable, match="settings alignment_heads"):
+        align.store(read_checkpoint(voice), CHOSEN)
