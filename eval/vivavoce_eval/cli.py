@@ -2,7 +2,7 @@
 
 import argparse
 
-from vivavoce_eval import numerics, quality, text
+from vivavoce_eval import align, numerics, quality, text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     numerics.add_arguments(of_numerics)
     of_numerics.set_defaults(evaluate=numerics.run)
+    of_align = kinds.add_parser(
+        "align", help="find the attention head of a checkpoint that tells when words are spoken"
+    )
+    align.add_arguments(of_align)
+    of_align.set_defaults(evaluate=align.run)
 
 
 def run(args: argparse.Namespace) -> int:
