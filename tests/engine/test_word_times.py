@@ -232,7 +232,7 @@ def clear(tokens: int, frames_per_token: int) -> Said:
     frames = tokens * frames_per_token
     scores = np.zeros((frames, tokens + 1), np.float32)
     scores[np.arange(frames), (np.arange(frames) + 1) // frames_per_token] = 20.0
-    pcm = np.tile(np.float32([0.5, -0.5]), frames * SAMPLES // 2)
+    pcm = np.tile(np.array([0.5, -0.5], np.float32), frames * SAMPLES // 2)
     words = [TextWord(2 * token, 2 * token + 1, token, token + 1, sign=False) for token in range(tokens)]
     return Said(scores, pcm, words)
 

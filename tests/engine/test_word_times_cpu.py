@@ -144,10 +144,10 @@ def test_a_model_without_such_a_head_refuses(checkpoints: Checkpoints) -> None:
         async def refused() -> None:
             with pytest.raises(Rejected) as error:
                 engine.submit(request(engine, 1, word_times=True))
-            assert error.value.field == "word_times"
+            assert error.value.param == "word_times"
             with pytest.raises(Rejected) as error:
                 engine.open(UtteranceOptions(speaker=engine.info.speakers[0], word_times=True))
-            assert error.value.field == "word_times"
+            assert error.value.param == "word_times"
 
         asyncio.run(refused())
 

@@ -152,7 +152,7 @@ class TextPaths:
             path.settle(int(traces[LAG][at]), masses[at])
 
     def finish(self, path: TextPath, text_tokens: int) -> None:
-        """Settles the last frames of a path, at the end of a text of so many tokens."""
+        """Settles the last frames of a path, at the end of a text of `text_tokens`."""
         rows = np.array([path.row])
         traces = self._trace(rows, self._best[rows, MOVES - 1 :])
         path.finish(tuple(int(each[0]) for each in traces[min(LAG - 1, path.frames) :: -1]), text_tokens)
