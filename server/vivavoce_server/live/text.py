@@ -117,10 +117,10 @@ class LiveText:
     async def _say(self, pieces: list[Traced]) -> None:
         for piece in pieces:
             self._said.append(piece)
+            self.places.append(piece)
             if PAUSE_TAG.fullmatch(piece.text):
                 self._pause(piece)
                 continue
-            self.places.append(piece)
             signs = [place for place, char in enumerate(piece.text) if not char.isspace()]
             texts = self._cutter.append(piece.text)
             taken = 0
