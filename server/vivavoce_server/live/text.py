@@ -91,7 +91,7 @@ class LiveText:
         self.ends: list[int] = []
         """Ends of the texts of the parts that have begun, in what was written. That of an open part moves on."""
         self.places = WordMap()
-        """Where the words of the parts were written. Its `written` is the text that has been read."""
+        """Places of the parts' words in the writing. Its `written` is the text that has been read."""
         self._said: list[Traced] = []
         self.chars = 0
         """Characters of text so far."""
@@ -145,14 +145,13 @@ class LiveText:
     async def _say(self, pieces: list[Traced]) -> None:
         for piece in pieces:
             self._said.append(piece)
+            self.places.append(piece)
             if PAUSE_TAG.fullmatch(piece.text):
                 self._pause(piece)
                 continue
             if VOICE_TAG.fullmatch(piece.text) and self._plan.profile.voice_tags:
-                self.places.append(piece)
                 await self._change_voice(piece.text)
                 continue
-            self.places.append(piece)
             signs = [place for place, char in enumerate(piece.text) if not char.isspace()]
             texts = self._cutter.append(piece.text)
             taken = 0
