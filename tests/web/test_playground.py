@@ -27,6 +27,8 @@ from tests.support.programs import needs, path_of
 FOLDER = Path(__file__).parent
 LOUDNESS = 0.3 / math.sqrt(2)
 """Of the fake engine's tone: its effective value."""
+LOUDNESS_OFF = 0.15
+"""Part by which a browser's sound may be off: a busy machine leaves holes in what its audio thread hands on."""
 FRAME_S = FakeRunner().info.frame_s
 EAR_S = FRAME_S / 2
 """Less than any sound that the page could lose or repeat. The capturing ScriptProcessor itself drops a block of 128
@@ -61,7 +63,7 @@ def drive(url: str, folder: Path, *steps: str, driver: str = "playground.mjs") -
 
 def assert_speech(heard: dict[str, float], text: str) -> None:
     assert heard["seconds"] == pytest.approx(len(text) * FRAME_S, abs=EAR_S)
-    assert heard["rms"] == pytest.approx(LOUDNESS, rel=0.02)
+    assert heard["rms"] == pytest.approx(LOUDNESS, rel=LOUDNESS_OFF)
 
 
 @needs_browser
