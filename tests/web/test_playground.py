@@ -29,6 +29,8 @@ LOUDNESS = 0.3 / math.sqrt(2)
 LOUDNESS_OFF = 0.15
 """Part by which a browser's sound may be off: a busy machine leaves holes in what its audio thread hands on."""
 """Of the fake engine's tone: its effective value."""
+LOUDNESS_OFF = 0.15
+"""Part by which a browser's sound may be off: a busy machine leaves holes in what its audio thread hands on."""
 FRAME_S = FakeRunner().info.frame_s
 EAR_S = FRAME_S / 2
 """Less than any sound that the page could lose or repeat. The capturing ScriptProcessor itself drops a block of 128
