@@ -362,25 +362,25 @@ Segments = Annotated[
 ]
 
 
-def _needs_a_text(schema: JsonDict) -> None:
-    """Says in a schema that an object has `input` or `segments`."""
+def _without_required_input(schema: JsonDict) -> None:
+    """Takes `input` out of the required fields of a schema, because `segments` may stand for it."""
     required = schema.get("required")
     assert isinstance(required, list)
     required.remove("input")
     if not required:
         del schema["required"]
-    schema["oneOf"] = [{"required": ["input"]}, {"required": ["segments"]}]
 
 
 class GivenText(Fields):
     """The text to speak: one, or the turns of several voices."""
 
-    model_config = ConfigDict(json_schema_extra=_needs_a_text)
+    model_config = ConfigDict(json_schema_extra=_without_required_input)
 
     input: Annotated[
         InputText,
         Field(
-            description="The text to speak. `[voice:NAME]` gives what is behind it to another voice",
+            description="The text to speak, required without `segments`. `[voice:NAME]` gives what is behind it to"
+            " another voice",
             examples=["Hello, this is Vivavoce.", "Hello. [voice:michael] Good morning."],
         ),
     ]
