@@ -351,11 +351,8 @@ class Segment(Fields):
 
 
 Segments = Annotated[
-    list[Segment],
+    Annotated[list[Segment], Field(fail_fast=True, min_length=1, max_length=MAX_TURNS)] | None,
     Field(
-        fail_fast=True,
-        min_length=1,
-        max_length=MAX_TURNS,
         description="The turns of a dialogue, instead of `input`. All of them are one file",
         examples=[[{"voice": "heart", "text": "Good morning."}, {"voice": "michael", "text": "Hello."}]],
     ),
@@ -384,7 +381,7 @@ class GivenText(Fields):
             examples=["Hello, this is Vivavoce.", "Hello. [voice:michael] Good morning."],
         ),
     ]
-    segments: Segments | None = None
+    segments: Segments = None
 
     @model_validator(mode="before")
     @classmethod

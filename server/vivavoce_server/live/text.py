@@ -145,14 +145,13 @@ class LiveText:
     async def _say(self, pieces: list[Traced]) -> None:
         for piece in pieces:
             self._said.append(piece)
+            self.places.append(piece)
             if PAUSE_TAG.fullmatch(piece.text):
                 self._pause(piece)
                 continue
             if VOICE_TAG.fullmatch(piece.text) and self._plan.profile.voice_tags:
-                self.places.append(piece)
                 await self._change_voice(piece.text)
                 continue
-            self.places.append(piece)
             signs = [place for place, char in enumerate(piece.text) if not char.isspace()]
             texts = self._cutter.append(piece.text)
             taken = 0
