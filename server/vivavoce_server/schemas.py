@@ -351,40 +351,37 @@ class Segment(Fields):
 
 
 Segments = Annotated[
-    list[Segment],
+    Annotated[list[Segment], Field(fail_fast=True, min_length=1, max_length=MAX_TURNS)] | None,
     Field(
-        fail_fast=True,
-        min_length=1,
-        max_length=MAX_TURNS,
         description="The turns of a dialogue, instead of `input`. All of them are one file",
         examples=[[{"voice": "heart", "text": "Good morning."}, {"voice": "michael", "text": "Hello."}]],
     ),
 ]
 
 
-def _needs_a_text(schema: JsonDict) -> None:
-    """Says in a schema that an object has `input` or `segments`."""
+def _without_required_input(schema: JsonDict) -> None:
+    """Takes `input` out of the required fields of a schema, because `segments` may stand for it."""
     required = schema.get("required")
     assert isinstance(required, list)
     required.remove("input")
     if not required:
         del schema["required"]
-    schema["oneOf"] = [{"required": ["input"]}, {"required": ["segments"]}]
 
 
 class GivenText(Fields):
     """The text to speak: one, or the turns of several voices."""
 
-    model_config = ConfigDict(json_schema_extra=_needs_a_text)
+    model_config = ConfigDict(json_schema_extra=_without_required_input)
 
     input: Annotated[
         InputText,
         Field(
-            description="The text to speak. `[voice:NAME]` gives what is behind it to another voice",
+            description="The text to speak, required without `segments`. `[voice:NAME]` gives what is behind it to"
+            " another voice",
             examples=["Hello, this is Vivavoce.", "Hello. [voice:michael] Good morning."],
         ),
     ]
-    segments: Segments | None = None
+    segments: Segments = None
 
     @model_validator(mode="before")
     @classmethod

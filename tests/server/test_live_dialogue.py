@@ -1,6 +1,7 @@
 """Voice tags in live text: the same turns for every fragmentation, and voices that do not exist are passed over."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,8 @@ async def test_the_live_socket_speaks_each_turn_with_its_voice() -> None:
             await socket.configure(turn_pause_s=0.5)
             await socket.say("One. [voi", "ce:michael]Two. [voice:nobody]Three.")
             await socket.send("input.done")
-            audio, errors = b"", []
+            audio = b""
+            errors: list[dict[str, Any]] = []
             while not isinstance(message := await socket.receive(), dict) or message["type"] != "audio.done":
                 if isinstance(message, bytes):
                     audio += message

@@ -173,6 +173,12 @@ def _collect(schema: Schema, root: Schema, path: Path, found: dict[Path, list[Sc
             _collect(kind["items"], root, (*path, 0), found)
 
 
+def _needed(kind: Schema) -> list[str]:
+    """Fields of a good object: those that are required, or `input` where `segments` may stand for it."""
+    needed: list[str] = kind.get("required", [])
+    return needed or [name for name in ("input",) if name in kind.get("properties", {})]
+
+
 def example(schema: Schema, root: Schema) -> object:
     """The smallest good value of a schema's first alternative."""
     kind = resolved(schema, root)[0]
@@ -181,7 +187,7 @@ def example(schema: Schema, root: Schema) -> object:
     match kind.get("type"):
         case "object":
             inner = kind.get("properties", {})
-            return {name: example(inner[name], root) for name in kind.get("required", ())}
+            return {name: example(inner[name], root) for name in _needed(kind)}
         case "array":
             return [example(kind["items"], root)] if "items" in kind else []
         case "string":
@@ -228,7 +234,7 @@ def _put(document: object, path: Path, value: object, schema: Schema, root: Sche
         inner = kind.get("properties", {}).get(first)
         if inner is not None and _holds(inner, rest, root):
             own = document if isinstance(document, dict) else {}
-            given = {name: example(kind["properties"][name], root) for name in kind.get("required", ())} | own
+            given = {name: example(kind["properties"][name], root) for name in _needed(kind)} | own
             return {**given, first: _put(given.get(str(first)), rest, value, inner, root)}
     raise AssertionError(f"{path} is not in the schema")
 
