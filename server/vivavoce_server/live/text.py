@@ -63,7 +63,7 @@ class LiveText:
         self.ends: list[int] = []
         """Ends of the texts of the parts that have begun, in what was written. That of an open part moves on."""
         self.places = WordMap()
-        """Where the words of the parts were written. Its `written` is the text that has been read."""
+        """Places of the parts' words in the writing. Its `written` is the text that has been read."""
         self._said: list[Traced] = []
         self.chars = 0
         """Characters of text so far."""
