@@ -47,7 +47,7 @@ class Contexts:
         self.socket = socket
         self.audio: dict[str, bytes] = {}
         self.messages: dict[str, list[dict[str, Any]]] = {}
-        """Those with audio or characters."""
+        """Messages with audio or characters, by context."""
         self.finals: list[dict[str, Any]] = []
         self.errors: list[dict[str, Any]] = []
 

@@ -60,7 +60,7 @@ async def speak(server: LiveServer, *fragments: str, **config: object) -> Heard:
 
 
 def short_engine(most_chars: int) -> Engine:
-    """An engine whose model speaks at most so many characters as one utterance."""
+    """An engine whose model speaks at most `most_chars` characters as one utterance."""
     info = replace(FAKE_INFO, max_utterance_chars=most_chars)
     return Engine(FakeRunner(info), EngineConfig(), fake_voices(info=info))
 

@@ -152,8 +152,8 @@ def say(args: argparse.Namespace) -> int:
             try:
                 pass_on(speech, output, timer)
             finally:
-                # The places of a dialogue's words are those of its texts, one behind the other.
-                text = args.text if segments is None else "".join(segment["text"] for segment in segments)
+                # Places of words in a dialogue count its texts as lines.
+                text = args.text if segments is None else "\n".join(segment["text"] for segment in segments)
                 word_files.add(text, speech.words, speech.turns)
             print(timer.line(output.name, speech.first_audio_s, wire_format == PCM), file=sys.stderr)
     return 0
