@@ -186,7 +186,7 @@ class TorchRunner(ImmediateRunner):
             window[: len(found)] = found.float().cpu().numpy()
 
     def _head_scores(self, sequences: SequenceOf[Sequence]) -> HeadScores | None:
-        """Where the talker is to tell its attention to the text; None if no utterance asked for it."""
+        """The keys whose scores the talker tells, of each row; None if no utterance asked for the times of words."""
         alignment, begins = self._checkpoint.alignment, [sequence.window_at for sequence in sequences]
         if alignment is None or not any(begin is not None for begin in begins):
             return None

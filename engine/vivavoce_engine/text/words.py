@@ -36,7 +36,7 @@ class TextWord:
     sign: bool
 
     def moved(self, characters: int) -> "TextWord":
-        """The same word in a text that has so many more characters in front."""
+        """The same word in a text that has this many more characters in front."""
         return replace(self, start=self.start + characters, end=self.end + characters)
 
 
