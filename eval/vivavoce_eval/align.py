@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     print(as_table(heads))
     chosen = choose(heads)
     if args.json:
-        args.json.write_text(json.dumps(as_figures(args.texts, heads, chosen), indent=2) + "\n", encoding="utf-8")
+        write_figures(args.json, as_figures(args.texts, heads, chosen))
     if chosen is None:
         print(f"vivavoce: {refusal(heads)}", file=sys.stderr)
         return 1
@@ -164,6 +164,13 @@ def as_figures(texts: int, heads: Sequence[Head], chosen: Head | None) -> dict[s
     best = [{**asdict(head), "score": head.score} for head in heads[:SHOWN]]
     stored = None if chosen is None else keys(chosen)
     return {"texts": texts, "threshold": THRESHOLD, "heads": best, "chosen": stored}
+
+
+def write_figures(file: Path, figures: dict[str, Any]) -> None:
+    try:
+        file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise Unusable(f"--json: {error}") from error
 
 
 def as_table(heads: Sequence[Head]) -> str:

@@ -107,9 +107,9 @@ class Classifier:
         )
         optimizer = torch.optim.AdamW(network.parameters(), 1e-3, weight_decay=1e-2)
         for _ in range(epochs):
-            for batch in torch.randperm(len(inputs)).split(1024):
+            for batch in torch.randperm(len(inputs)).split(1024):  # type: ignore[no-untyped-call]
                 optimizer.zero_grad()
-                F.cross_entropy(network(inputs[batch].float()), sounds[batch]).backward()
+                F.cross_entropy(network(inputs[batch].float()), sounds[batch]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
         count = torch.bincount(sounds, minlength=PHONEME_SYMBOLS).float() + 1
         return Classifier(network.eval(), (count / count.sum()).log())
