@@ -52,7 +52,7 @@ class TextPath:
         """The first token of the window of the last fed frame."""
         self.firsts = deque([0], KEPT)
         self.masses = deque([np.array([0.0] + [1.0] * WINDOW)], KEPT)
-        """Of the last frames: the weight of all tokens before each one of the window, and of all."""
+        """Weight of all tokens before each one of the window, and of all, in each of the last frames."""
 
     def window_from(self, step: int) -> int:
         """The first token of the window of a step. It follows from the steps up to the last but one, which have ended
