@@ -25,6 +25,12 @@ class Scores:
     window: Tensor
     """[batch, WINDOW] float32: the scores taken, -inf for positions behind the row's last token."""
 
+    def __post_init__(self) -> None:
+        assert all(part.is_contiguous() for part in (self.table, self.first, self.window))
+        assert self.table.dtype == self.window.dtype == torch.float32
+        assert self.first.dtype == torch.int64
+        assert self.window.shape == (len(self.first), WINDOW)
+
     @classmethod
     def allocate(cls, layer: int, head: int, rows: int, positions: int, batch: int, device: torch.device) -> "Scores":
         return cls(
