@@ -353,7 +353,7 @@ def check_launches(config: EngineConfig, name: str, checkpoint: str) -> list[Fin
         settled = settle(chosen, files, device, dtype)
     except NoRoom:
         return []  # the check of rows says so
-    record_launches(files.talker, files.codec, settled, dtype, recorder)
+    record_launches(files.talker, files.codec, settled, dtype, recorder, files.alignment)
     large = too_large(recorder.launches, recorder.card)
     if not large:
         return [Finding("launches", "ok", f"All {len(recorder.launches)} kernel launches of {name} fit the card.")]

@@ -23,7 +23,7 @@ GROUPS = [("8.0", "8.6", "8.9"), ("9.0", "10.0"), ("12.0",)]
 """Capabilities that one process compiles for."""
 TILINGS_MIN = 50
 """Fewest launches of a card that have tiles."""
-KERNELS = 18
+KERNELS = 20
 SPILLED_BYTES = {"unit_kernel": 104, "gemm_kernel": 8, "product_kernel": 48}
 """Most bytes of a thread's registers that may be spilled. Other kernels spill nothing."""
 BARRIER_BYTES = 32

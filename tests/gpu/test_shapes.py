@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 from vivavoce_bench.cards.random_codec import random_decoder
+from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.gpu.attention import CHUNK, Cache, PagedCache, Places, Projected, attend
 from vivavoce_engine.gpu.card import H200
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
@@ -23,6 +25,7 @@ from vivavoce_engine.gpu.frame_attention import attend_in_frame
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import GEMV_TOKENS, PARTS, gemm, gemv, norm
 from vivavoce_engine.gpu.sampler import PARAMS, RowTables, draw_code_0
+from vivavoce_engine.gpu.scores import Scores
 from vivavoce_engine.gpu.starts import CODEC_ID, TEXT_ID, TOKEN_FIELDS, RowStart, Starts
 from vivavoce_engine.pages import PAGE_POSITIONS
 
@@ -83,6 +86,20 @@ def test_the_tokens_of_attention() -> None:
         refused(attend_in_frame, LAUNCH, paged.cache, batch, position, Projected(0, qkv, norm_of, out))
 
 
+def test_kept_scores() -> None:
+    good = Scores.allocate(0, 0, 3, 2 * CHUNK, 2, torch.device("cpu"))
+    for bad in ({"table": good.table.double()}, {"first": ints(2)}, {"first": long(3)}, {"window": torch.zeros(2, 4)}):
+        refused(replace, good, **bad)
+    places = Places(paged_cache(), ints(2), long(3), by_row=True)
+    norm_of = (torch.ones(HEADS + KV_HEADS, D), 1e-6)
+    given = Projected(0, torch.zeros(2, WIDTH), norm_of, torch.zeros(2, HEADS * D))
+    for table, head in ((good.table[:2], 0), (torch.zeros(3, CHUNK), 0), (good.table, HEADS)):
+        refused(attend, LAUNCH, places, given, replace(good, table=table, head=head))
+    tables = RowTables.allocate(2, 4, 96, 8, 4, 2, like=torch.empty(0))
+    for count, scores in ((2, replace(good, table=good.table[:2])), (3, good)):
+        refused(draw_code_0, LAUNCH, torch.zeros(count, 96), ints(count), tables, ints(count), 70, 64, scores)
+
+
 def test_products_and_norms() -> None:
     x, weight, out = torch.zeros(2, 64), torch.zeros(32, 64), torch.zeros(2, 32)
     refused(gemv, LAUNCH, x, weight.T, out)
@@ -113,6 +130,7 @@ def model(**changes: Any) -> FrameModel:
 def test_a_frame() -> None:
     refused(model, pages=1, positions=2 * PAGE_POSITIONS)
     refused(model, pad_id=1 << 20)
+    refused(model, alignment=Alignment(1 << 20, 0, 0.0))
     made = model()
     for batch in (0, 5):
         refused(made.frame, batch)

@@ -2,12 +2,13 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
+from vivavoce_engine import Engine, EngineConfig, SynthesisRequest, WordTime
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.gpu.runner import GraphRunner
@@ -35,13 +36,15 @@ SPOKEN_S = 1800.0
 
 
 @cache
-def runner(dtype: str, eager: bool = False, deterministic: bool = True) -> GraphRunner:
+def runner(dtype: str, eager: bool = False, deterministic: bool = True, aligned: bool = True) -> GraphRunner:
     config = EngineConfig(
         max_streams=ROWS, max_context=512, max_queue=1000, max_queue_s=1e6, dtype=dtype, eager=eager,
         deterministic=deterministic, max_prefills_per_step=8,
     )  # fmt: skip
     kind = {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
-    return GraphRunner("voice", read_checkpoint(CHECKPOINT), config, torch.device("cuda"), kind)
+    checkpoint = read_checkpoint(CHECKPOINT)
+    checkpoint = checkpoint if aligned else replace(checkpoint, alignment=None)
+    return GraphRunner("voice", checkpoint, config, torch.device("cuda"), kind)
 
 
 @pytest.fixture(params=["float32", "bfloat16"])
@@ -131,6 +134,51 @@ def test_a_seeded_request_says_the_same_alone_and_in_any_batch() -> None:
 def test_a_seed_is_the_same_pcm_whatever_else_goes_on(dtype: str) -> None:
     """Whole and live, beside neighbours that come and go, while steps take random times."""
     assert_seeds_hold(runner(dtype), runner(dtype).config, 60, range(12))
+
+
+async def spoken(engine: Engine, request: SynthesisRequest) -> tuple[bytes, bytes, tuple[WordTime, ...]]:
+    """Codes, audio and words of an utterance."""
+    chunks = [chunk async for chunk in engine.submit(request)]
+    codes, pcm = (np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("codes", "pcm"))
+    return codes.tobytes(), pcm.tobytes(), tuple(word for chunk in chunks for word in chunk.words)
+
+
+async def spoken_together(engine: Engine, requests: list[SynthesisRequest]) -> list[tuple[bytes, bytes, object]]:
+    return list(await asyncio.gather(*(spoken(engine, request) for request in requests)))
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("count", [1, 4, 32])
+def test_word_times_change_no_code_and_no_sample(count: int, deterministic: bool) -> None:
+    """Asked for by all, by some and by none, and with kernels that keep no scores at all."""
+    ours = runner("bfloat16", deterministic=deterministic)
+    bare = runner("bfloat16", deterministic=deterministic, aligned=False)
+    plain = requests(count)
+    with running(Engine(bare, bare.config)) as engine:
+        expected = asyncio.run(spoken_together(engine, plain))
+    assert not any(words for _, _, words in expected)
+    with running(Engine(ours, ours.config)) as engine:
+        for every in (1, 2):
+            asked = [replace(request, word_times=at % every == 0) for at, request in enumerate(plain)]
+            said_so = asyncio.run(spoken_together(engine, asked))
+            assert [one[:2] for one in said_so] == [one[:2] for one in expected]
+            assert [bool(words) for _, _, words in said_so] == [request.word_times for request in asked]
+
+
+@pytest.mark.parametrize("streaming_text", [False, True])
+def test_words_are_those_of_the_cpu_in_float32(streaming_text: bool) -> None:
+    request = SynthesisRequest(
+        SENTENCES[0], speaker="bella", sampling=GREEDY, word_times=True, streaming_text=streaming_text
+    )
+    config = EngineConfig(max_streams=4, max_context=512, device="cpu", dtype="float32", runner="torch")
+    with running(Engine(TorchRunner("voice", read_checkpoint(CHECKPOINT), config), config)) as engine:
+        *_, expected = asyncio.run(spoken(engine, request))
+    with running(Engine(runner("float32"), runner("float32").config)) as engine:
+        *_, words = asyncio.run(spoken(engine, request))
+    assert [(word.start, word.end) for word in words] == [(word.start, word.end) for word in expected]
+    assert len(words) == len(SENTENCES[0].split())
+    for word, other in zip(words, expected, strict=True):
+        assert (word.start_s, word.end_s) == pytest.approx((other.start_s, other.end_s), abs=0.02)
 
 
 def test_half_an_hour_of_speech_over_all_rows_with_joins_and_cancels() -> None:

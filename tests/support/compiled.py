@@ -53,8 +53,24 @@ MACHINE = ("8.6", "12.0")
 REFUSING = ("8.0", "12.0")
 """Capabilities for which an H200's launches are compiled too."""
 ROWS_MIN = 64
-TILING = ("BLOCK_T", "BLOCK_N", "BLOCK_K", "BM", "BN_0", "BN_1", "BK", "MODE", "NORM", "ACTIVATION", "LENGTH", "CHUNK")
+TILING = (
+    "BLOCK_T",
+    "BLOCK_N",
+    "BLOCK_K",
+    "BM",
+    "BN_0",
+    "BN_1",
+    "BK",
+    "MODE",
+    "NORM",
+    "ACTIVATION",
+    "LENGTH",
+    "CHUNK",
+    "SCORED_HEAD",
+)
 """Constants that decide how much shared memory a program has."""
+SCORED, SCORING = {"SCORED_HEAD", "TAKEN"}, " with scores"
+"""Constants of a launch that keeps or takes scores, and what it adds to the kernel's name."""
 BLOCKS = ("BLOCK_T", "BLOCK_N", "BLOCK_K", "BM", "BN_0", "BK")
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 REGISTERS = re.compile(r"Used (\d+) registers")
@@ -131,6 +147,12 @@ def tiles_bytes(launch: KernelLaunch, card: Card) -> int | None:
     return None
 
 
+def kernel_of(launch: KernelLaunch) -> str:
+    """The kernel's name. One that keeps or takes scores counts as a kernel of its own."""
+    constants = dict(launch.constants)
+    return launch.name + SCORING * (not SCORED.isdisjoint(constants))
+
+
 def heaviest(launches: list[KernelLaunch]) -> list[KernelLaunch]:
     """One launch of each kernel, the one with the largest tiles."""
 
@@ -139,7 +161,7 @@ def heaviest(launches: list[KernelLaunch]) -> list[KernelLaunch]:
         gated = 2 if constants.get("MODE") == GATED.value else 1
         return gated * math.prod(max(1, constants.get(name, 1)) for name in BLOCKS), str(launch)
 
-    return list({launch.name: launch for launch in sorted(launches, key=tile)}.values())
+    return list({kernel_of(launch): launch for launch in sorted(launches, key=tile)}.values())
 
 
 def machine_code(launch: KernelLaunch, capability: tuple[int, int]) -> Machine:
@@ -167,7 +189,7 @@ def compile_for(capability: str) -> Compiled:
         for launch in tiled_launches(launches)
     }
     chosen = heaviest(launches) if capability in MACHINE else []
-    machine = {launch.name: machine_code(launch, card.capability) for launch in chosen}
+    machine = {kernel_of(launch): machine_code(launch, card.capability) for launch in chosen}
     dependent = sum(launch.dependent for launch in launches)
     count = refused(card, launches) if capability in REFUSING else None
     largest = max(tiles_bytes(launch, card) or 0 for launch in launches)

@@ -1,4 +1,5 @@
-"""The launches of the released models: both sizes, few rows and many, deterministic or not, in bfloat16.
+"""The launches of the released models: both sizes, few rows and many, deterministic or not, with and without word
+times, in bfloat16.
 
     python -m tests.support.released_launches > tests/gpu/launches_h200.txt
 
@@ -12,18 +13,21 @@ import torch
 from vivavoce_bench.cards.random_codec import RELEASED_CODEC
 from vivavoce_bench.cards.shapes import SIZES, talker_config
 from vivavoce_engine import EngineConfig
+from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.gpu.card import H200, Card
 from vivavoce_engine.gpu.launches import KernelLaunch, Recorder, record_launches
 
 ROWS = (8, 256)
+ALIGNMENT = Alignment(layer=0, head=5, offset_ms=0.0)
+"""A head that stands for any."""
 
 
 def released_launches(card: Card, all_rows: Sequence[int] = ROWS) -> list[KernelLaunch]:
     """All distinct launches on a card with these numbers of rows, sorted by their text."""
     recorder = Recorder(card)  # one layer launches what all layers do
-    for size, rows, deterministic in itertools.product(SIZES, all_rows, (False, True)):
+    for size, rows, deterministic, alignment in itertools.product(SIZES, all_rows, (False, True), (None, ALIGNMENT)):
         settings = EngineConfig(max_streams=rows, deterministic=deterministic)
-        record_launches(talker_config(size, layers=1), RELEASED_CODEC, settings, torch.bfloat16, recorder)
+        record_launches(talker_config(size, layers=1), RELEASED_CODEC, settings, torch.bfloat16, recorder, alignment)
     return sorted(recorder.launches, key=str)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from vivavoce_engine.gpu.launch import Launcher
+from vivavoce_engine.gpu.scores import Scores
 from vivavoce_engine.pages import PAGE_POSITIONS, pages_of
 
 CHUNK = PAGE_POSITIONS
@@ -173,6 +174,7 @@ def attention_kernel(
     out_ptr,
     part_ptr,
     arrived_ptr,
+    scores_ptr,
     eps,
     scale,
     chunks_max,
@@ -184,6 +186,7 @@ def attention_kernel(
     BY_ROW: tl.constexpr,
     WRITE: tl.constexpr,
     PRECISION: tl.constexpr,
+    SCORED_HEAD: tl.constexpr = -1,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
     """Attention of one token for the query heads of one group → out [tokens, HEADS * D].
@@ -194,6 +197,9 @@ def attention_kernel(
 
     With several SPLITS the chunks' results meet in part [tokens, kv_heads, chunks_max, G, D + 2] float32, and the
     program that arrives last merges them. arrived [tokens, kv_heads] int32 is 0 before and after.
+
+    The scores of query head SCORED_HEAD, unless it is -1, are also stored as they are before the softmax, in scores
+    [rows, chunks_max * CHUNK] float32, up to the token's own position. No sum depends on this.
     """
     token, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     G: tl.constexpr = HEADS // KV_HEADS
@@ -240,6 +246,11 @@ def attention_kernel(
             k = tl.where(mine, new_k, k)
             v = tl.where(mine, new_v, v)
         score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        if SCORED_HEAD >= 0:  # noqa: SIM102 (it is decided when the kernel is compiled)
+            if kv_head == SCORED_HEAD // G:
+                kept = (g == SCORED_HEAD % G)[:, None] & (at <= position)[None, :]
+                line = scores_ptr + row * chunks_max * CHUNK
+                tl.store(line + at[None, :] + 0 * g[:, None], score, mask=kept)
         score = tl.where((at <= position)[None, :], score, NOTHING)
         chunk_m = tl.max(score, axis=1)
         weight = tl.where((at <= position)[None, :], tl.exp(score - chunk_m[:, None]), 0.0)
@@ -368,9 +379,11 @@ class Places:
         assert len(self.positions) == len(self.paged.pages if self.by_row else self.rows)
 
 
-def attend(launch: Launcher, places: Places, given: Projected) -> None:
-    """Attention of one new token for each row. Writes the token's key and value to the cache."""
-    _attention(launch, places, given, places.paged.splits(len(given.qkv)), write=True)
+def attend(launch: Launcher, places: Places, given: Projected, scores: Scores | None = None) -> None:
+    """Attention of one new token for each row. Writes the token's key and value to the cache, and in the layer of
+    `scores` its scores."""
+    kept = scores if scores is not None and scores.layer == given.layer else None
+    _attention(launch, places, given, places.paged.splits(len(given.qkv)), write=True, scores=kept)
 
 
 def attend_prompt(launch: Launcher, places: Places, given: Projected) -> None:
@@ -399,8 +412,15 @@ def attend_prompt(launch: Launcher, places: Places, given: Projected) -> None:
     _attention(launch, places, given, splits=1, write=False)
 
 
-def _attention(launch: Launcher, places: Places, given: Projected, splits: int, *, write: bool) -> None:
+def _attention(
+    launch: Launcher, places: Places, given: Projected, splits: int, *, write: bool, scores: Scores | None = None
+) -> None:
     paged, cache = places.paged, places.paged.cache
+    scored: dict[str, int] = {}
+    if scores is not None:
+        assert scores.table.shape == (len(paged.pages), paged.chunks * CHUNK)
+        assert 0 <= scores.head < cache.heads
+        scored = {"SCORED_HEAD": scores.head}
     assert given.qkv.shape == (len(places.rows), (cache.heads + 2 * cache.kv_heads) * cache.head_dim)
     assert given.out.shape == (len(places.rows), cache.heads * cache.head_dim)
     launch(
@@ -418,6 +438,7 @@ def _attention(launch: Launcher, places: Places, given: Projected, splits: int, 
         given.out,
         paged.part,
         paged.arrived,
+        None if scores is None else scores.table,
         given.qk_norm[1],
         cache.head_dim**-0.5,
         paged.chunks,
@@ -429,5 +450,6 @@ def _attention(launch: Launcher, places: Places, given: Projected, splits: int, 
         BY_ROW=places.by_row,
         WRITE=write,
         PRECISION="ieee" if given.qkv.dtype == torch.float32 else "tf32",
+        **scored,
         num_warps=WARPS,
     )

@@ -14,6 +14,7 @@ import torch
 import triton
 from torch import Tensor, nn
 
+from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.files import TalkerConfig
 from vivavoce_engine.gpu import sampler
 from vivavoce_engine.gpu.attention import CHUNK, SPLIT_TOKENS, PagedCache, Places, attend, attend_prompt
@@ -21,6 +22,7 @@ from vivavoce_engine.gpu.frame_attention import attend_in_frame
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import BIAS, norm
 from vivavoce_engine.gpu.sampler import PARAMS, RowTables, draw_code_0, draw_code_kernel, frame_start_kernel
+from vivavoce_engine.gpu.scores import Scores
 from vivavoce_engine.gpu.stack import Attend, Residual, Stack, build_cache
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.talker import CONTROL_CODES, Talker
@@ -36,6 +38,8 @@ class FrameModel:
 
     `rows` [batch] int32 selects the rows of the next step. A batch is padded with the dummy row, number
     `tables.dummy_row`. After the step, `ended` [batch] int32 is 1 for the rows that have ended their speech.
+
+    With an `alignment`, `frame` keeps the scores of its head, and takes each row's window of them: `scores`.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class FrameModel:
         ring: int,
         pad_id: int,
         deterministic: bool = False,
+        alignment: Alignment | None = None,
         launch: Launcher,
     ) -> None:
         assert 0 <= pad_id < len(talker.text_embedding.weight)
@@ -83,6 +88,11 @@ class FrameModel:
         self.token_rows = torch.zeros(prompt_tokens, dtype=torch.int32, device=device)
         self.token_positions = torch.zeros(prompt_tokens, dtype=torch.int64, device=device)
         self.last_tokens = torch.zeros(batch, dtype=torch.int64, device=device)
+        self.scores = None
+        if alignment is not None:
+            assert 0 <= alignment.layer < heads.num_hidden_layers
+            kept = (rows + 1, self.cache.chunks * CHUNK, batch)
+            self.scores = Scores.allocate(alignment.layer, alignment.head, *kept, device)
         self._hidden = like.new_empty(max(batch, prompt_tokens), heads.hidden_size)
         self._total = like.new_empty(batch, heads.hidden_size)
         self._logits = like.new_empty(batch, config.predictor_vocab_size)
@@ -102,8 +112,8 @@ class FrameModel:
             if group < groups - 1:
                 stream = stack.run(batch, self._attend_in_frame(batch, group + 1))
         places = Places(self.cache, rows, self.tables.positions, by_row=True)
-        stream = self.talker.run(batch, partial(attend, self.launch, places))
-        self._end_step(rows, stream, self._hidden[:batch])
+        stream = self.talker.run(batch, partial(attend, self.launch, places, scores=self.scores))
+        self._end_step(rows, stream, self._hidden[:batch], self.scores)
 
     def _attend_in_frame(self, batch: int, position: int) -> Attend:
         return partial(attend_in_frame, self.launch, self._frame_cache, batch, position)
@@ -191,8 +201,11 @@ class FrameModel:
             num_warps=sampler.WARPS,
         )
 
-    def _end_step(self, rows: Tensor, stream: Residual, hidden: Tensor) -> None:
-        """Goes from the talker's last block to the next code 0 of each row [B]. `hidden` [B, hidden] is a buffer."""
+    def _end_step(self, rows: Tensor, stream: Residual, hidden: Tensor, scores: Scores | None = None) -> None:
+        """Goes from the talker's last block to the next code 0 of each row [B]. `hidden` [B, hidden] is a buffer.
+
+        `scores` are those that the step has kept.
+        """
         talker, tables, config = self.talker, self.tables, self._config
         keep = (rows, tables.hidden)
         norm(self.launch, stream.x, talker.norm, talker.eps, hidden, parts=stream.parts, keep=keep)
@@ -206,4 +219,5 @@ class FrameModel:
             self.ended[: len(rows)],
             config.codec_eos_token_id,
             config.vocab_size - CONTROL_CODES,
+            scores,
         )

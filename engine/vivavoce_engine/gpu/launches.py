@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.files import CodecDecoderConfig, TalkerConfig
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.gpu.card import Card
@@ -79,12 +80,17 @@ def type_name(argument: Tensor | float | None) -> str:
 
 
 def record_launches(
-    config: TalkerConfig, codec: CodecDecoderConfig, settings: EngineConfig, dtype: torch.dtype, recorder: Recorder
+    config: TalkerConfig,
+    codec: CodecDecoderConfig,
+    settings: EngineConfig,
+    dtype: torch.dtype,
+    recorder: Recorder,
+    alignment: Alignment | None = None,
 ) -> None:
     """Notes the launches of a model's graphs, and those that prime Code2Wav, in `recorder`."""
     with torch.inference_mode():
         networks = networks_without_storage(config, codec, dtype)
-        steps = Steps(networks, config, 0, settings, dtype, recorder)
+        steps = Steps(networks, config, 0, settings, alignment, recorder)
         for _, launch in (*steps.frame_graphs(), *steps.codec_graphs()):
             launch()
         for frames in range(1, steps.pieces[0] + 1):

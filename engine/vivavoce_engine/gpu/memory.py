@@ -72,7 +72,14 @@ class Counter:
         checkpoint, networks = self._checkpoint, self._networks
         settings = replace(config, kv_positions=config.max_context)
         with torch.inference_mode(), ShapesAlone():
-            steps = Steps(networks, checkpoint.talker, checkpoint.tts_pad_token_id, settings, self._dtype, self._launch)
+            steps = Steps(
+                networks,
+                checkpoint.talker,
+                checkpoint.tts_pad_token_id,
+                settings,
+                checkpoint.alignment,
+                self._launch,
+            )
         cache, page = steps.frames.cache.cache, PAGE_POSITIONS * position_bytes(checkpoint, self._dtype)
         pages, code2wav = tensor_bytes(cache.k, cache.v), tensor_bytes(steps.codec)
         assert pages == page * (settings.kv_pages + 1)

@@ -67,7 +67,8 @@ class GraphRunner:
         networks, launch = (talker, predictor, decoder), Launcher.of(device)
         log.info("Triton's kernels on %s, %s", launch.card, dtype)
         with torch.inference_mode():
-            self._steps = Steps(networks, checkpoint.talker, checkpoint.tts_pad_token_id, config, dtype, launch)
+            pad_id, alignment = checkpoint.tts_pad_token_id, checkpoint.alignment
+            self._steps = Steps(networks, checkpoint.talker, pad_id, config, alignment, launch)
         del decoder, networks  # GpuCodec has copied its weights, in the dtype that it computes in
         if device.type == "cuda":
             torch.cuda.empty_cache()  # memory of loading: float32 copies, unprojected embeddings
@@ -131,10 +132,10 @@ class GraphRunner:
             with self._frame_stream.current(after=self._first_audio):
                 isolated(self._start, plan.start, outcome)
                 step = [sequence for sequence in plan.step if sequence.utterance_id not in outcome.failed]
-                ended = None
+                ended = scores = None
                 if step:
                     with failing_for_memory(step, outcome):
-                        ended = self._step(step)
+                        ended, scores = self._step(step)
                 framed = self._frame_stream.record_event()
             with self._codec_stream.current(after=framed):
                 vocode = [item for item in plan.vocode if item[0].utterance_id not in outcome.failed]
@@ -148,6 +149,9 @@ class GraphRunner:
             if ended is not None:
                 flags = ended.tolist()
                 outcome.ended.update({sequence.utterance_id: bool(flags[at]) for at, sequence in enumerate(step)})
+            if scores is not None:
+                asked = ((at, sequence) for at, sequence in enumerate(step) if sequence.pending.request.word_times)
+                outcome.scores.update({sequence.utterance_id: scores[at].numpy().copy() for at, sequence in asked})
             for utterance_id, parts in pieces.items():
                 pcm = np.concatenate([audio.numpy()[at] for audio, _, at in parts])
                 codes = np.concatenate([codes.numpy()[at] for _, codes, at in parts]).astype(np.int16)
@@ -230,17 +234,25 @@ class GraphRunner:
             copy_into(self._frames.cache.pages[row, sent:], pages[sent:])
             self._pages_sent[row] = len(pages)
 
-    def _step(self, sequences: SequenceOf[Sequence]) -> Tensor:
-        """Makes one frame of each sequence. Returns a host tensor [B] int32: it says which of them end their speech,
-        once the device is done."""
+    def _step(self, sequences: SequenceOf[Sequence]) -> tuple[Tensor, Tensor | None]:
+        """Makes one frame of each sequence.
+
+        Returns two host tensors, which are valid once the device is done: [B] int32 says which of them end their
+        speech; [B, WINDOW] float32 has their windows of scores, if any of them asked for its own.
+        """
         for sequence in sequences:
             self._send_text(sequence)
             self._send_pages(sequence)
         batch = bucket_of(len(sequences), self._steps.batches)
         rows = [sequence.row for sequence in sequences]
         copy_into(self._frames.rows, rows + [self._dummy] * (batch - len(rows)))
+        windows = [sequence.window_at for sequence in sequences]
+        scores = self._frames.scores if any(first is not None for first in windows) else None
+        if scores is not None:
+            copy_into(scores.first, [first or 0 for first in windows])
         self._graphs.launch(("frame", batch), lambda: self._frames.frame(batch))
-        return to_host(self._frames.ended[: len(rows)])
+        taken = None if scores is None else to_host(scores.window[: len(rows)])
+        return to_host(self._frames.ended[: len(rows)]), taken
 
     def _vocode(
         self, vocode: Iterable[tuple[Sequence, int]], outcome: Outcome

@@ -19,6 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from vivavoce_engine.checkpoint.files import CODEBOOKS_MAX
 from vivavoce_engine.gpu.launch import Launcher
+from vivavoce_engine.gpu.scores import Scores
 from vivavoce_engine.request import RANDOM_BITS
 
 SHIFT = tl.constexpr(64 - RANDOM_BITS)
@@ -251,18 +252,25 @@ def draw_code_0_kernel(
     seen_ptr,
     code_0_ptr,
     ended_ptr,
+    scores_ptr,
+    first_ptr,
+    window_ptr,
     dummy_row,
     end_of_speech,
     V: tl.constexpr,
     BLOCK_V: tl.constexpr,
     SPEECH: tl.constexpr,
     PARAMS: tl.constexpr,
+    TAKEN: tl.constexpr = 0,
+    POSITIONS: tl.constexpr = 0,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
     """Draws code 0 of each row's next frame, or the end of speech, from logits [batch, V]. Grid [batch].
 
     The row moves on by a frame. Codes from SPEECH on steer the prompt. Of them only the end of speech may be drawn,
     from frame min_frames[row] on.
+
+    TAKEN of the row's scores [rows, POSITIONS], from position first [batch] on, go to window [batch, TAKEN].
     """
     b = tl.program_id(0)
     row = tl.load(rows_ptr + b).to(tl.int64)
@@ -278,6 +286,12 @@ def draw_code_0_kernel(
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
+    if TAKEN > 0:
+        w = tl.arange(0, TAKEN)
+        at = tl.load(first_ptr + b) + w
+        there = (at >= 0) & (at <= tl.load(positions_ptr + row))
+        scores = tl.load(scores_ptr + row * POSITIONS + at, mask=there, other=float("-inf"))
+        tl.store(window_ptr + b * TAKEN + w, scores)
     logits = tl.load(logits_ptr + b * V + v, mask=inside, other=float("-inf")).to(tl.float32)
     penalised = tl.where(logits < 0, logits * penalty, logits / penalty)
     logits = tl.where(seen, penalised, logits)
@@ -356,14 +370,21 @@ def draw_code_0(
     ended: Tensor,
     end_of_speech: int,
     speech: int,
+    scores: Scores | None = None,
 ) -> None:
     """Draws from logits [B, V] into `tables.code_0` of rows [B] int32, and sets ended [B] int32.
 
-    The rows' frames and positions move on by one. Codes from `speech` on steer the prompt.
+    The rows' frames and positions move on by one. Codes from `speech` on steer the prompt. If the step has kept
+    `scores`, their windows are taken too.
     """
     assert logits.shape == (len(rows), tables.seen.shape[1])
     assert rows.dtype == ended.dtype == torch.int32
     assert speech <= end_of_speech < logits.shape[1], "the end of speech is one of the codes that steer"
+    taken: dict[str, int] = {}
+    if scores is not None:
+        assert len(scores.table) == len(tables.seeds)
+        assert len(scores.first) >= len(rows)
+        taken = {"TAKEN": scores.window.shape[1], "POSITIONS": scores.table.shape[1]}
     launch(
         draw_code_0_kernel,
         (len(rows),),
@@ -377,11 +398,13 @@ def draw_code_0(
         tables.seen,
         tables.code_0,
         ended,
+        *((None,) * 3 if scores is None else (scores.table, scores.first, scores.window)),
         tables.dummy_row,
         end_of_speech,
         V=logits.shape[1],
         BLOCK_V=triton.next_power_of_2(logits.shape[1]),
         SPEECH=speech,
         PARAMS=PARAMS,
+        **taken,
         num_warps=WARPS,
     )

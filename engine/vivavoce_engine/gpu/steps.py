@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.files import TalkerConfig
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
@@ -32,7 +33,8 @@ Networks = tuple[Talker, CodePredictor, CodecDecoder]
 class Steps:
     """The launches of one model for the limits of `settings`, and the tables that they work on.
 
-    The decoder among `networks` is in float32. Code2Wav computes in `dtype`, with weights of its own.
+    The decoder among `networks` is in float32. Code2Wav computes in the talker's dtype, with weights of its own. Frames
+    keep the scores of the `alignment`, if there is one.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class Steps:
         config: TalkerConfig,
         pad_id: int,
         settings: EngineConfig,
-        dtype: torch.dtype,
+        alignment: Alignment | None,
         launch: Launcher,
     ) -> None:
         talker, predictor, decoder = networks
@@ -67,10 +69,11 @@ class Steps:
             ring=2 * settings.max_chunk_frames,
             pad_id=pad_id,
             deterministic=settings.deterministic,
+            alignment=alignment,
             launch=launch,
         )
         self.starts = Starts(self.frames, talker, self.prompts_at_once)
-        self.codec = GpuCodec(decoder, rows, self.pieces[0], dtype, launch=launch)
+        self.codec = GpuCodec(decoder, rows, self.pieces[0], talker.codec_head.weight.dtype, launch=launch)
         codes = self.frames.tables.codes
         assert codes.shape[1] > self.pieces[0], "a piece is decoded while the next frame is written"
         self.codec_rows = torch.full((rows,), self.frames.tables.dummy_row, device=codes.device)
