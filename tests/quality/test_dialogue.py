@@ -15,7 +15,7 @@ from vivavoce_eval.judges import Embedding, SpeakerEncoder
 from vivavoce_eval.waves import RATE_HZ, Samples, for_judges
 
 from tests.server.test_sse import events
-from tests.support.server_process import drain, serving
+from tests.support.server_process import serving
 
 pytestmark = [
     pytest.mark.quality,
@@ -44,7 +44,7 @@ def speak(url: str, **fields: Any) -> tuple[Samples, dict[str, Any]]:
     assert response.status_code == 200, response.text
     *deltas, (_, done) = events(response.text)
     pcm = b"".join(base64.b64decode(data["audio"]) for _, data in deltas)
-    return np.frombuffer(pcm, "<i2").astype(np.float32) / 32768, done
+    return (np.frombuffer(pcm, "<i2") / np.float32(32768)).astype(np.float32), done
 
 
 def embedded(judge: SpeakerEncoder, samples: Samples) -> Embedding:
@@ -57,8 +57,7 @@ def embedded(judge: SpeakerEncoder, samples: Samples) -> Embedding:
 def spoken(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Samples], dict[str, Samples]]:
     """The turns of the dialogue, and the other speech of each voice."""
     text = " ".join(f"[voice:{voice}] {text}" for voice, text in TURNS)
-    with serving(tmp_path_factory.mktemp("server")) as (process, url):
-        drain(process)
+    with serving(tmp_path_factory.mktemp("server")) as (_, url):
         samples, done = speak(url, input=text, turn_pause_s=TURN_PAUSE_S)
         others = {voice: speak(url, input=OTHER, voice=voice)[0] for voice, _ in TURNS}
     segments = done["segments"]

@@ -315,7 +315,7 @@ def test_marks_and_logs_name_all_voices(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_a_batch_has_dialogues(talk: LiveServer) -> None:
-    items = [{"input": TAGGED}, {"segments": segments(("michael", "One."), ("heart", "Two."))}]
+    items: list[dict[str, Any]] = [{"input": TAGGED}, {"segments": segments(("michael", "One."), ("heart", "Two."))}]
     body = {"voice": "heart", "seed": 7, "response_format": "pcm", "items": items}
     results = httpx.post(f"{talk.url}/v1/audio/speech/batch", json=body).json()["results"]
     assert [base64.b64decode(result["audio_data"]) for result in results] == [
@@ -325,7 +325,7 @@ def test_a_batch_has_dialogues(talk: LiveServer) -> None:
 
 def test_the_cache_tells_dialogues_apart(tmp_path: Path) -> None:
     with caching(tmp_path) as server:
-        asked = [
+        asked: list[dict[str, Any]] = [
             {"input": TAGGED},
             {"input": TAGGED.replace("michael", "heart(3)")},
             {"segments": segments(("heart", PARTS[0]), ("heart", PARTS[1]), ("heart", PARTS[2]))},

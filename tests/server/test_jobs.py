@@ -89,7 +89,7 @@ def test_an_option_that_takes_the_whole_text_is_refused_live() -> None:
 def test_word_times_are_an_option_of_the_engine() -> None:
     fields: list[dict[str, Any]] = [{}, {"word_timestamps": True}, {"timestamp_granularities": ["word"]}]
     jobs = [prepare(SpeechOptions(voice="heart", **each), service_of()) for each in fields]
-    assert [job.options_without_voice.word_times for job in jobs] == [False, True, True]
+    assert [job.turns[0].options.word_times for job in jobs] == [False, True, True]
 
 
 async def test_no_reference_is_fetched_for_speech_that_would_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:

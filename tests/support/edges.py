@@ -233,9 +233,9 @@ def _put(document: object, path: Path, value: object, schema: Schema, root: Sche
             return [_put(held[0], rest, value, kind["items"], root), *held[1:]]
         inner = kind.get("properties", {}).get(first)
         if inner is not None and _holds(inner, rest, root):
-            own = document if isinstance(document, dict) else {}
+            own: dict[str, object] = document if isinstance(document, dict) else {}
             given = {name: example(kind["properties"][name], root) for name in _needed(kind)} | own
-            return {**given, first: _put(given.get(str(first)), rest, value, inner, root)}
+            return given | {str(first): _put(given.get(str(first)), rest, value, inner, root)}
     raise AssertionError(f"{path} is not in the schema")
 
 
