@@ -138,7 +138,7 @@ const STEPS = {
   async keyboard() {
     await page.focus("#text");
     const reached = [];
-    for (let presses = 0; presses < 25; presses++) {
+    for (let presses = 0; presses < 28; presses++) {
       reached.push(await page.evaluate(() => document.activeElement.id || document.activeElement.tagName));
       await page.keyboard.press("Tab");
     }
