@@ -136,7 +136,7 @@ class Classifier:
 
 @torch.inference_mode()
 def teacher_speech(teacher: Path, sentences: int) -> tuple[Tensor, Tensor]:
-    """So many sentences of the teacher: mels with their neighbours [T, inputs] float16, and the sound of each [T]."""
+    """Sentences of the teacher: mels with their neighbours [T, inputs] float16, and the sound of each [T]."""
     voice, inputs, sounds = Synthesizer(teacher, "cpu"), [], []
     for number, (_, text) in enumerate(held_out()[:sentences]):
         symbols = phoneme_ids(text)
