@@ -59,7 +59,7 @@ MAX_CONTEXT = 1024
 DESCRIPTION = "A calm adult voice that speaks clearly."
 """Voice of a model that designs voices."""
 RECORDING_TEXT = "The weather was fine, and so we walked along the river until it grew dark."
-"""Text of the recording that the shipped voice makes for a model that clones voices."""
+"""Text of the recording that a model which clones voices is given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -125,7 +125,7 @@ def follow(scores: Scores, text_tokens: int) -> list[TextPath]:
 
 
 def deviations_of(words: Sequence[TextWord], starts_s: NDArray[np.float64], sound: Sound, bin_s: float) -> list[float]:
-    """By how many ms words behind a sign begin later than the silence before them ends, where there is one.
+    """Delays in ms of words behind a sign against the end of the silence before them, where there is one.
 
     `starts_s` are those of all tokens and of the end of the text; `bin_s` is the length of a part of the sound.
     """

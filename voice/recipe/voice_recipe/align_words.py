@@ -88,7 +88,7 @@ def states_of(text: str) -> tuple[list[State], int]:
 
 
 def around(mels: Tensor) -> Tensor:
-    """mels [T, 80] → each with its neighbours [T, 80 * (2 * AROUND + 1)]."""
+    """Mels [T, 80] → each with its neighbours [T, 80 * (2 * AROUND + 1)]."""
     padded = F.pad(((mels + 5) / 2).t()[None], (AROUND, AROUND), mode="replicate")[0].t()
     return padded.unfold(0, 2 * AROUND + 1, 1).flatten(1)
 
@@ -136,7 +136,7 @@ class Classifier:
 
 @torch.inference_mode()
 def teacher_speech(teacher: Path, sentences: int) -> tuple[Tensor, Tensor]:
-    """Sentences of the teacher: mels with their neighbours [T, inputs] float16, and the sound of each [T]."""
+    """Speech of the teacher: mels with their neighbours [T, inputs] float16, and the sound of each [T]."""
     voice, inputs, sounds = Synthesizer(teacher, "cpu"), [], []
     for number, (_, text) in enumerate(held_out()[:sentences]):
         symbols = phoneme_ids(text)
