@@ -1,12 +1,15 @@
 """The GPU's runner says what the CPU's says: every kind of start, rows used again, prompts cut in parts."""
 
+import asyncio
 import os
-from dataclasses import replace
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
@@ -14,12 +17,14 @@ pytest.importorskip("triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from vivavoce_bench.cards.layout import SHAPE, Kind  # noqa: E402
-from vivavoce_engine import Engine, EngineConfig, NotServing, SynthesisRequest, VoiceReference  # noqa: E402
-from vivavoce_engine.batching.runner import Outcome  # noqa: E402
+from vivavoce_engine import Engine, EngineConfig, NotServing, SynthesisRequest, VoiceReference, WordTime  # noqa: E402
+from vivavoce_engine.batching.runner import Outcome, Step  # noqa: E402
 from vivavoce_engine.batching.scheduler import Plan  # noqa: E402
 from vivavoce_engine.batching.sequence import Sequence  # noqa: E402
+from vivavoce_engine.checkpoint.alignment import Alignment  # noqa: E402
 from vivavoce_engine.checkpoint.files import read_checkpoint  # noqa: E402
 from vivavoce_engine.cpu.runner import TorchRunner  # noqa: E402
+from vivavoce_engine.front.stream import AudioStream  # noqa: E402
 from vivavoce_engine.gpu import steps as gpu_steps  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 from vivavoce_engine.gpu.runner import GraphRunner  # noqa: E402
@@ -110,6 +115,72 @@ def test_it_says_what_the_cpu_says(tmp_path: Path, kind: Kind, monkeypatch: pyte
     for number, (mine, theirs) in enumerate(zip(ours, expected, strict=True)):
         assert mine.codes.tolist() == theirs.codes.tolist(), number
         assert np.abs(mine.pcm - theirs.pcm).max() < WAVE_TOLERANCE, number
+
+
+@dataclass(frozen=True)
+class Told:
+    """The words of one utterance, and the attention scores of its steps."""
+
+    codes: list[list[int]]
+    pcm: NDArray[np.float32]
+    words: tuple[WordTime, ...]
+    scores: list[NDArray[np.float32]]
+
+
+def told(runner: GraphRunner | TorchRunner, monkeypatch: pytest.MonkeyPatch, *requests: SynthesisRequest) -> list[Told]:
+    """Speaks all requests at once, which are submitted in their order."""
+    scores: defaultdict[int, list[NDArray[np.float32]]] = defaultdict(list)
+    launch = runner.launch
+
+    def launching(plan: Plan) -> Step:
+        step = launch(plan)
+
+        def wait() -> None:
+            step.wait()
+            for utterance_id, found in step.outcome.scores.items():
+                scores[utterance_id].append(found)
+
+        return Step(step.outcome, wait)
+
+    monkeypatch.setattr(runner, "launch", launching)
+
+    async def heard(stream: AudioStream) -> Told:
+        chunks = [chunk async for chunk in stream]
+        codes, pcm = (np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in ("codes", "pcm"))
+        words = tuple(word for chunk in chunks for word in chunk.words)
+        return Told(codes.tolist(), pcm, words, scores[stream.utterance_id])
+
+    async def together(engine: Engine) -> list[Told]:
+        return await asyncio.gather(*(heard(engine.submit(request)) for request in requests))
+
+    with running(Engine(runner, config())) as engine:
+        return asyncio.run(together(engine))
+
+
+def test_it_tells_the_words_that_the_cpu_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several rows some ask. The codes and the audio are those of a checkpoint that has no head to follow."""
+    monkeypatch.setitem(SHAPE, "tiny", SMALLEST)
+    plain = read_checkpoint(write_checkpoint(tmp_path, "tiny", "custom_voice"))
+    checkpoint = replace(plain, alignment=Alignment(0, 1, -45.0))
+    unasked = [preset("The lazy dog jumps over.", streaming_text=live) for live in (False, True, True)]
+    requests = [replace(unasked[0], word_times=True), unasked[1], replace(unasked[2], word_times=True)]
+    expected = told(TorchRunner("plain", checkpoint, config()), monkeypatch, *requests)
+    monkeypatch.setattr(gpu_steps, "GpuCodec", PlainCodec)
+    ours = told(GraphRunner("kernels", checkpoint, config(), DEVICE, torch.float32), monkeypatch, *requests)
+    without = told(GraphRunner("kernels", plain, config(), DEVICE, torch.float32), monkeypatch, *unasked)
+    for request, mine, theirs, silent in zip(requests, ours, expected, without, strict=True):
+        assert mine.codes == silent.codes == theirs.codes
+        assert np.abs(mine.pcm - silent.pcm).max() < WAVE_TOLERANCE  # PyTorch's Code2Wav, in pieces of any size
+        assert (silent.words, silent.scores) == ((), [])
+        assert bool(mine.words) == bool(mine.scores) == request.word_times
+        assert len(theirs.scores) == len(theirs.codes) * request.word_times
+        for found, exact in zip(mine.scores, theirs.scores, strict=False):  # void frames of ours may follow
+            np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)
+        for word, other in zip(mine.words, theirs.words, strict=True):
+            assert (word.start, word.end) == (other.start, other.end)
+            assert (word.start_s is None) == (other.start_s is None)
+            if word.start_s is not None:
+                assert (word.start_s, word.end_s) == pytest.approx((other.start_s, other.end_s), abs=1e-3)
 
 
 class Recorded:
