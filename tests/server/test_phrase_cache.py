@@ -209,7 +209,8 @@ def test_every_field_of_a_request_is_in_the_key_or_in_the_files_name(tmp_path: P
     decides_samples = {name for other in OTHERS for name in other} | {"model", "ref_audio", "ref_text"}
     decides_file = {"response_format", "sample_rate", "speed", "leading_silence", "stream", "stream_format"}
     decides_words = {"word_timestamps", "timestamp_granularities"}  # of which the engine's option is the result
-    decides_text = {"normalize", "normalization_options"}  # of which the text that is spoken is the result
+    decides_text = {"normalize", "normalization_options", "allow_voice_tags", "segments", "turn_pause_s"}
+    """Fields of which the texts that are spoken, their voices and their pauses are the result."""
     decides_voice = {"x_vector_only_mode", "task_type"}  # of which the embedding and the model are
     neither = {"answer"}
     known = decides_samples | decides_file | decides_text | decides_voice | decides_words | neither
