@@ -10,7 +10,7 @@ from vivavoce_server.access import CallerDep
 from vivavoce_server.deadlines import MaxWaitDep
 from vivavoce_server.errors import ApiError, invalid
 from vivavoce_server.formats import FormatName
-from vivavoce_server.framing import CaptionedFraming
+from vivavoce_server.framing import LINES, CaptionedFraming
 from vivavoce_server.http import ERROR_RESPONSES, FILE_HEADERS, IF_NONE_MATCH, NOT_MODIFIED, Responses, ServiceDep
 from vivavoce_server.jobs import no_word_times, prepare
 from vivavoce_server.schemas import (
@@ -122,9 +122,10 @@ class CaptionedAudio(BaseModel):
 
 
 SPOKEN: dict[str, Any] = {
-    "description": "An object a line, or one object",
+    "description": "One object, or, streamed, an object a line",
     "headers": FILE_HEADERS,
     "model": CaptionedAudio,
+    "content": {LINES: {"schema": {"type": "string", "description": "Such objects, one a line"}}},
 }
 RESPONSES: Responses = {200: SPOKEN, **NOT_MODIFIED, **ERROR_RESPONSES}
 
@@ -154,4 +155,5 @@ async def captioned_speech(
         if not job.engine.info.word_times:
             raise no_word_times("return_timestamps", job.model)
         job = job.with_word_times()
-    return SpeechResponse(service, caller, job, CaptionedFraming(job.audio.media_type), whole=not body.stream)
+    framing = CaptionedFraming(job.audio.media_type, whole=not body.stream)
+    return SpeechResponse(service, caller, job, framing, whole=not body.stream)

@@ -21,6 +21,8 @@ from vivavoce_server.word_times import (
     written_times,
 )
 
+LINES = "application/x-ndjson"
+"""Media type of JSON objects, one a line."""
 CUT_SHORT = "length"
 """The `finish_reason` of speech that the request's max_new_tokens ended. Other speech has none."""
 WORDS_HEADER = "X-Word-Timestamps"
@@ -153,11 +155,11 @@ class CaptionedFraming:
     an object without audio if they became certain after it.
     """
 
-    media_type = "application/json"
     heartbeat: bytes | None = None
 
-    def __init__(self, audio_type: str) -> None:
-        """`audio_type` is the media type of the file."""
+    def __init__(self, audio_type: str, *, whole: bool) -> None:
+        """`audio_type` is the media type of the file. A `whole` file is one object."""
+        self.media_type = "application/json" if whole else LINES
         self._audio_type = audio_type
 
     def whole(self, file: WholeFile, speech: Speech) -> list[Part]:

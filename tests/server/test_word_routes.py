@@ -288,6 +288,8 @@ def captioned(server: LiveServer, **fields: Any) -> list[dict[str, Any]]:
     body = {**CAPTIONED_BODY, "normalization_options": {"normalize": True}, **fields}
     response = httpx.post(server.url + CAPTIONED, json=body, timeout=60)
     assert response.status_code == 200, response.text
+    lines = body.get("stream", True)
+    assert response.headers["Content-Type"] == ("application/x-ndjson" if lines else "application/json")
     return [json.loads(line) for line in response.text.splitlines()]
 
 
