@@ -88,6 +88,7 @@ def assert_identical(actual: Speech, expected: Speech) -> None:
     assert actual.pcm.tobytes() == expected.pcm.tobytes()
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cuts=st.lists(st.integers(0, len(TEXT) - 1), max_size=8),
@@ -101,6 +102,7 @@ def test_any_fragments_at_any_time_give_the_same_speech(
     assert_identical(asyncio.run(say(engine, options, fragments_of(TEXT, cuts, waits))), at_once(engine, options))
 
 
+@pytest.mark.long
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(0, len(TEXT) - 1), max_size=8), waits=st.lists(st.booleans(), min_size=1, max_size=5))
 def test_any_fragments_give_the_same_speech_of_the_shipped_voice(

@@ -36,6 +36,7 @@ def voice(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_head_of_the_shipped_voice_is_found_and_stored(
     voice: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
