@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from vivavoce_engine import WordTime
 from vivavoce_engine.batching.text_paths import BEHIND, EPS, WINDOW, TextPaths
-from vivavoce_engine.batching.word_times import LEAST_SCORE, SCORE_FRAMES, SpokenWords
+from vivavoce_engine.batching.word_times import EDGE_S, LEAST_SCORE, SCORE_FRAMES, SpokenWords
 from vivavoce_engine.text.words import TextWord
 
 FRAME_S, SAMPLES, OFFSET_S = 0.08, 1920, -0.045
@@ -172,19 +172,24 @@ def at_once(said: Said) -> list[WordTime]:
     for number, word in enumerate(said.words):
         start, end = raw[number]
         if given is not None:
-            start = given
+            at = int(given * 100 + 1e-4)
+            while at < len(on) and not on[at] and (at + 1) / 100 <= end - 0.02:
+                at += 1
+            start = max(given, at / 100)
         elif number == 0 and True in on:
             start = min(on.index(True) / 100, end - 0.02)
         start = max(start, end_before)
         end = max(end, start + 0.02)
         if number + 1 < len(raw):
             given, next_end = raw[number + 1]
-            if word.sign or given - end > 0.06:
-                latest = min(given + 0.16, next_end - 0.02)
-                gaps = quiet(on, max(start + 0.04, end - 0.08), latest, 5)
-                if gaps:
-                    gap = max(gaps, key=lambda each: each[1] - each[0])
-                    end, given = gap[0] / 100, gap[1] / 100
+            parted = word.sign or given - end > 0.06
+            latest = min(given + 0.16, next_end - 0.02) if parted else given + 0.16
+            gaps = quiet(on, max(start + 0.04, end - 0.08), latest, 5 if parted else 12)
+            if gaps:
+                gap = max(gaps, key=lambda each: each[1] - each[0])
+                end, given = gap[0] / 100, gap[1] / 100
+            elif not parted:
+                end, given = end - 0.01, given + 0.01
         elif True in on:
             tails = quiet(on, max(start + 0.04, end - 0.08), len(on) / 100, 12)
             last = max(at for at, sounds in enumerate(on) if sounds) + 1
@@ -241,7 +246,7 @@ def test_a_clear_path_gives_the_frames_of_the_tokens() -> None:
     said = clear(6, 3)
     [heard] = streamed([said], 0)
     starts = [each.start_s for each in heard]
-    assert starts == pytest.approx([0.0, *(3 * token * FRAME_S - OFFSET_S for token in range(1, 6))], abs=0.01)
+    assert starts == pytest.approx([0.0, *(3 * token * FRAME_S - OFFSET_S + EDGE_S for token in range(1, 6))], abs=0.01)
     assert heard[-1].end_s == pytest.approx(said.frames * FRAME_S)
 
 
@@ -315,5 +320,5 @@ def test_a_word_comes_with_the_piece_that_settles_it() -> None:
             paths.finish(speaking.words.path, said.tokens)
         counts.append(len(speaking.send(1)))
     assert sum(counts) == 12
-    # A token's begin is settled two frames late, and the attention tells a frame ahead of the samples.
-    assert [step for step, count in enumerate(counts) if count][:-1] == [3 * token + 1 for token in range(1, 12)]
+    # A silence behind the edge would have to begin in the two frames that are waited for.
+    assert [step for step, count in enumerate(counts) if count][:-1] == [3 * token + 2 for token in range(1, 11)]
