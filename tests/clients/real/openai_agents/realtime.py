@@ -4,7 +4,7 @@ import asyncio
 import sys
 from typing import Any
 
-from tests.clients.real.steps import Client, Sound, Words, awaited_settings, follow
+from tests.clients.real.steps import ANSWER_S, Client, Sound, Words, awaited_settings, follow
 
 RATE_HZ = 24000
 
@@ -35,7 +35,9 @@ class Reader(Client):
         await self._over.wait()
 
     async def interrupt(self) -> None:
+        """Waits for the server's answer: audio that was under way comes before it."""
         await self._session.interrupt()
+        await asyncio.wait_for(self._over.wait(), ANSWER_S)
 
 
 async def main(url: str) -> None:
