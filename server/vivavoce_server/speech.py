@@ -95,7 +95,7 @@ class Speech:
         # The engine gives rows to clients in turn, so that a burst from one key does not delay others.
         self._cast = [replace(options, client=client) for options in cast]
         self._voices = [_voice_number(self._cast, turn) for turn in range(len(cast))]
-        """For each turn, the first one with the same voice."""
+        """The first turn with the same voice, for each turn."""
         spoken = [number for number, part in enumerate(job.parts) if isinstance(part, str)]
         self._texts = [part for part in job.parts if isinstance(part, str)]
         self._turns = [self._script.part_turns[number] for number in spoken]

@@ -17,7 +17,7 @@ JUMPS = np.log([1.0, 1.0, 0.3, 0.1])
 
 @dataclass(frozen=True)
 class Said:
-    """What a runner and a codec tell of an utterance. `scores` [frames, tokens + 1] are those of frames 1, 2, ..."""
+    """Scores and samples of an utterance. `scores` [frames, tokens + 1] float32 are those of frames 1, 2, ..."""
 
     scores: NDArray[np.float32]
     pcm: NDArray[np.float32]

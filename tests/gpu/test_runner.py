@@ -158,7 +158,7 @@ def told(runner: GraphRunner | TorchRunner, monkeypatch: pytest.MonkeyPatch, *re
 
 
 def test_it_tells_the_words_that_the_cpu_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several rows some ask. The codes and the audio are those of a checkpoint that has no head to follow."""
+    """Some of the rows ask. The codes and the audio are those of a checkpoint that has no head to follow."""
     monkeypatch.setitem(SHAPE, "tiny", SMALLEST)
     plain = read_checkpoint(write_checkpoint(tmp_path, "tiny", "custom_voice"))
     checkpoint = replace(plain, alignment=Alignment(0, 1, -45.0))

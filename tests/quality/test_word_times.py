@@ -31,7 +31,7 @@ Pair = tuple[Said, Times]
 
 @pytest.fixture(scope="module")
 def pairs() -> list[Pair]:
-    """What was said, with the aligner's times, of all utterances that are the same on this machine."""
+    """Utterances that are the same on this machine, each with the aligner's times."""
     rows = [row for row in json.loads(REFERENCE.read_text(encoding="utf-8")) if row["words_ms"] is not None]
     asked = [Utterance(row["set"], row["layout"], row["voice"], row["seed"], row["text"]) for row in rows]
     said = speak(asked)

@@ -80,7 +80,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Said:
-    """How an utterance was said."""
+    """Speech of an utterance."""
 
     utterance: Utterance
     chunks: tuple[AudioChunk, ...]

@@ -104,7 +104,7 @@ class Dialled:
         return (await plan_live(options, self.service)).as_one_file(audio), voice.warnings
 
     def new_aligner(self) -> Aligner:
-        """For one file."""
+        """Aligner of one file."""
         return Aligner(self.query.get("sync_alignment", "").lower() == "true")
 
     def connection_key(self, websocket: WebSocket) -> str | None:
