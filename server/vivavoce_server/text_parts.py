@@ -63,8 +63,6 @@ TOO_MANY_PAUSES = "too_many_pauses"
 """Code of the error about pauses that are too many, or too long together."""
 TAG = re.compile(f"{PAUSE_TAG.pattern}|{VOICE_TAG.pattern}", re.IGNORECASE)
 """A tag in a text that has been read."""
-Part = str | float
-"""Text to speak, or seconds of silence."""
 
 
 def language_of_code(language: str) -> str:
@@ -117,25 +115,6 @@ def pause_tags(text: str) -> list[str]:
     """The pause tags of a written text, also those that <break> stands for."""
     breaks = (pause_of_break(tag[0]) for tag in BREAK_TAG.finditer(text))
     return [*(tag[0] for tag in PAUSE_TAG.finditer(text)), *breaks]
-
-
-def parts_of(text: str, language: str, max_part_chars: int) -> list[Part]:
-    """Texts and pauses in order. A text that is short and without pause tags is one part, unchanged.
-
-    Text without a letter or a digit, such as signs between two pauses, is no part: a model would invent words for it.
-
-    Raises:
-        ApiError: 400, as PauseBudget.take.
-    """
-    budget = PauseBudget()
-    parts: list[Part] = []
-    spoken_to = 0
-    for tag in PAUSE_TAG.finditer(text):
-        parts += split_long(text[spoken_to : tag.start()], language, max_part_chars)
-        parts.append(budget.take(tag[0]))
-        spoken_to = tag.end()
-    parts += split_long(text[spoken_to:], language, max_part_chars)
-    return [part for part in parts if isinstance(part, float) or is_speakable(part)]
 
 
 def checked_pause_s(tag: str) -> float:

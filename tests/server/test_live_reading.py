@@ -12,10 +12,10 @@ from vivavoce_server import ServerConfig
 from vivavoce_server.errors import ApiError
 from vivavoce_server.live.cutting import PartCutter
 from vivavoce_server.reading import nothing_to_speak, read
-from vivavoce_server.text_parts import parts_of
 
 from tests.support.live_text import Recorder, plan_for, record
 from tests.support.readers import MANY, WORDS
+from tests.support.scripts import parts_of
 from tests.text.pairs import pairs
 
 SHORT = replace(WORDS, max_utterance_chars=60)

@@ -16,9 +16,10 @@ from vivavoce_server.errors import ApiError
 from vivavoce_server.jobs import prepare
 from vivavoce_server.schemas import SpeechRequest
 from vivavoce_server.service import Service
-from vivavoce_server.text_parts import Part, parts_of, split_long
+from vivavoce_server.text_parts import split_long
 
 from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server, spoken_request
+from tests.support.scripts import parts_of
 from tests.support.waiting import wait_until
 
 SAMPLE_RATE = 24000
@@ -38,7 +39,7 @@ BODY = {"voice": "heart", "response_format": "pcm", "seed": 7}
         (" \u2014 ", []),
     ],
 )
-def test_pauses(text: str, parts: list[Part]) -> None:
+def test_pauses(text: str, parts: list[str | float]) -> None:
     assert parts_of(text, "english", 1000) == parts
 
 

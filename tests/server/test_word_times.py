@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from vivavoce_engine import AudioChunk, WordTime
 from vivavoce_server.said import PartTimes
-from vivavoce_server.text_parts import parts_of
 from vivavoce_server.word_times import Alignment, CharacterTimes, Word, WordJoiner, WordMap, spoken_times, written_times
 from vivavoce_text import PAUSE_TAG, STAGES, Profile, Reading, Traced, speakable
+
+from tests.support.scripts import parts_of
 
 WORDS_PROFILE = Profile(stages=frozenset(STAGES))
 PLAIN = Profile(stages=frozenset({"clean"}))
