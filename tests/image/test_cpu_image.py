@@ -19,7 +19,7 @@ from tests.support.speaking import assert_same_samples
 from tests.support.waiting import wait_until
 from tests.test_first_speech import TEXT, assert_audible, samples_of
 
-ADDED_LIMIT_BYTES = 1_420_000_000
+ADDED_LIMIT_BYTES = 1_280_000_000
 """Most bytes that the image may add to its base."""
 COMPILERS = {"as", "c++", "c++filt", "cc", "clang", "cpp", "g++", "gcc", "ld", "make", "nvcc", "rustc"}
 GPU_PACKAGES = ("triton", "nvidia", "cuda")
