@@ -30,7 +30,8 @@ def by_pip(python: str, machine: str) -> dict[str, Version]:
 
 
 def by_uv(python: str, machine: str) -> dict[str, Version]:
-    resolved = (line for line in uv_resolution(ROOT, EXTRA, python, machine) if not line.startswith("./"))
+    """The shipped voice is a folder of the clone, which uv names `./voice` or `voice`."""
+    resolved = (line for line in uv_resolution(ROOT, EXTRA, python, machine) if not (ROOT / line).is_dir())
     lines = applying(map(Requirement, resolved), python, machine)
     return {canonicalize_name(line.name): Version(next(iter(line.specifier)).version) for line in lines}
 
