@@ -80,7 +80,7 @@ class Embeddings:
 
     def digest(self) -> str:
         """SHA-256 of its values, in hexadecimal."""
-        return hashlib.sha256(memoryview(self.values)).hexdigest()
+        return hashlib.sha256(self.values.data).hexdigest()
 
     def structure(self) -> c.Table:
         kind = c.FLOAT32 if self.values.dtype == np.float32 else c.BFLOAT16
