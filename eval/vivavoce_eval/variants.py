@@ -15,6 +15,9 @@ from vivavoce_engine.models.layers import Attention, GatedMLP, RMSNorm, Rope
 
 FP8_MAX = 448.0
 """Largest number of e4m3."""
+INT8_MAX = 127
+INT8_BLOCK = 64
+"""Inputs that share a scale, for each output, as the native kernels store int8."""
 
 
 def variance_in_dtype(norm: RMSNorm, x: Tensor) -> Tensor:
@@ -78,6 +81,20 @@ def patch_matmuls(activations: bool, network: nn.Module) -> None:
             linear.forward = MethodType(fp8_input, linear)  # type: ignore[method-assign]
 
 
+def to_int8(weight: Tensor, block: int = INT8_BLOCK) -> Tensor:
+    """Rounds a weight [outputs, inputs] to -127 to 127 times a scale, one for each output and `block` inputs."""
+    outputs, inputs = weight.shape
+    blocks = nn.functional.pad(weight, (0, -inputs % block)).view(outputs, -1, block)
+    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-30) / INT8_MAX
+    return ((blocks / scale).round() * scale).view(outputs, -1)[:, :inputs]
+
+
+def patch_int8(network: nn.Module) -> None:
+    """Rounds the weights of a frame's products, heads included. Inputs and sums stay in the network's dtype."""
+    for linear in (module for module in network.modules() if isinstance(module, nn.Linear)):
+        linear.weight.data = to_int8(linear.weight.data)
+
+
 def projections(network: nn.Module) -> Iterable[nn.Linear]:
     for module in network.modules():
         if isinstance(module, Attention | GatedMLP):
@@ -117,4 +134,5 @@ VARIANTS = (
     Variant("bfloat16, rope's angles in bfloat16", "bfloat16", partial(patch_rope, coarse_rope)),
     Variant("bfloat16, fp8 weights", "bfloat16", partial(patch_matmuls, False)),
     Variant("bfloat16, fp8 weights and activations", "bfloat16", partial(patch_matmuls, True)),
+    Variant("float32, int8 weights", "float32", patch_int8),
 )
