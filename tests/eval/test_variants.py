@@ -95,10 +95,10 @@ def test_codes_are_compared_place_by_place() -> None:
 
 
 def test_int8_has_a_scale_for_each_output_and_64_inputs() -> None:
-    weight = torch.randn(5, 144, generator=torch.Generator().manual_seed(1))
+    weight = torch.randn(5, 192, generator=torch.Generator().manual_seed(1))
     weight[0, :64] *= 100
     rounded = to_int8(weight)
-    for first in (0, 64, 128):  # the last block is short
+    for first in (0, 64, 128):
         block, given = rounded[:, first : first + 64], weight[:, first : first + 64]
         step = given.abs().amax(1, keepdim=True) / 127
         assert ((block - given).abs() <= step / 2 + 1e-6).all()
@@ -108,8 +108,9 @@ def test_int8_has_a_scale_for_each_output_and_64_inputs() -> None:
 
 
 def test_int8_rounds_every_product_and_no_norm() -> None:
-    network = nn.ModuleDict({"head": nn.Linear(64, 8), "norm": RMSNorm(64, 1e-6)})
+    network = nn.ModuleDict({"head": nn.Linear(64, 8), "norm": RMSNorm(64, 1e-6), "codes": nn.Embedding(9, 4)})
     before = {name: value.clone() for name, value in network.state_dict().items()}
     patch_int8(network)
     changed = [name for name, value in network.state_dict().items() if not torch.equal(value, before[name])]
-    assert changed == ["head.weight"]
+    assert changed == ["head.weight", "codes.weight"]
+    assert torch.equal(network["codes"].weight, before["codes.weight"].bfloat16().float())
