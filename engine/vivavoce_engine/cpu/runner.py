@@ -20,9 +20,10 @@ from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.batching.text_paths import WINDOW
 from vivavoce_engine.checkpoint.files import Checkpoint
-from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.config import EngineConfig, NumberOrAuto
 from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
 from vivavoce_engine.cpu.sampling import SamplingTable, uniform
+from vivavoce_engine.cpu.threads import threads_for
 from vivavoce_engine.device import resolve_dtype, use_device
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.codec_decoder import CodecRows
@@ -34,8 +35,6 @@ from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 
 log = logging.getLogger(__name__)
 
-SMALL_HIDDEN_SIZE = 1024
-
 
 class TorchRunner(HostRunner):
     """Runs one checkpoint on one device, without graphs or kernels of its own."""
@@ -44,7 +43,7 @@ class TorchRunner(HostRunner):
         self.device = torch.device("cpu" if config.device == "auto" else config.device)
         dtype = resolve_dtype(config.dtype, self.device)
         if self.device.type == "cpu":
-            use_cpu_threads(checkpoint.talker.transformer.hidden_size)
+            use_cpu_threads(config.threads, checkpoint.talker.transformer.hidden_size)
         self._checkpoint, self.config = checkpoint, config
         self._talker, self._predictor, decoder = load_models(checkpoint, self.device, dtype)
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
@@ -196,11 +195,7 @@ class TorchRunner(HostRunner):
             outcome.audio[sequence.utterance_id] = AudioChunk(pcm[number], codes_host[number])
 
 
-def use_cpu_threads(hidden_size: int) -> None:
-    """Limits PyTorch to one thread for a small model, unless OMP_NUM_THREADS is set.
-
-    Its matrices are too small to share: a second thread made the shipped voice slower (LOG.md), and the server has
-    use for the other core.
-    """
-    if hidden_size < SMALL_HIDDEN_SIZE and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
+def use_cpu_threads(threads: NumberOrAuto, hidden_size: int) -> None:
+    """Sets PyTorch's threads for a talker of this width. `auto` leaves them as OMP_NUM_THREADS has set them."""
+    if threads != "auto" or "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads_for(threads, hidden_size))
