@@ -43,6 +43,11 @@ typedef uint32_t vu_anywhere __attribute__((vector_size(VW * 4), aligned(4), may
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
+// What a function returns that refuses its arguments.
+enum Refusal : int32_t {
+    REFUSED_SHAPE = -1, REFUSED_ROW = -2, REFUSED_POSITION = -3, REFUSED_FRAME = -4, REFUSED_TWICE = -5, REFUSED_COUNT = -6
+};
+
 // ---- vectors
 INLINE vf ld(const float* p) { return *(const vf_anywhere*)p; }
 INLINE void st(float* p, vf v) { *(vf_anywhere*)p = v; }
