@@ -91,7 +91,7 @@ class Trial:
         self._matrices = [self._matrix(number) for number in range(count)]
         rows = max(*STREAMS, STEPS)
         self._x, self._out = np.full(rows * WINDOW, 0.5, np.float32), np.zeros(rows * OUTPUTS, np.float32)
-        self._pool = library.functions.vivavoce_pool(threads) if threads > 1 else None
+        self._pool = library.functions.vivavoce_pool(threads)  # None for one thread
 
     def __enter__(self) -> Self:
         return self

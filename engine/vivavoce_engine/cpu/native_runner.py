@@ -23,6 +23,7 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
 from vivavoce_engine.cpu.packing import Embeddings, Networks, WeightsDtype, address, aligned, pack
+from vivavoce_engine.cpu.threads import threads_for
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.request import SamplingParams
@@ -59,8 +60,9 @@ class NativeRunner(HostRunner):
         self._scratch = Scratch()
         self._talker, self._predictor = address(self._networks.talker), address(self._networks.predictor)
         self._state = address(self._rows.structure)
-        self._pool = None
-        log.info("kernels for %s speak", self._library.level)
+        threads = threads_for(config.threads, checkpoint.talker.transformer.hidden_size)
+        self._pool = self._c.vivavoce_pool(threads)  # None for one thread
+        log.info("kernels for %s speak, on %d thread%s", self._library.level, threads, "s" * (threads > 1))
 
     def synchronize(self) -> None:
         """Does nothing, because no work goes on behind a call."""
