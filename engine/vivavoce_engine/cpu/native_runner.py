@@ -66,7 +66,7 @@ class NativeRunner(HostRunner):
         self._talker, self._predictor = address(self._networks.talker), address(self._networks.predictor)
         self._state = address(self._rows.structure)
         threads = threads_for(config.threads, hidden_size)
-        self._pool = self._c.vivavoce_pool(threads) if threads > 1 else None
+        self._pool = self._c.vivavoce_pool(threads)  # None for one thread
         weakref.finalize(self, self._c.vivavoce_pool_end, self._pool).atexit = False
         log.info("kernels of level %s, %d thread%s", self._library.level, threads, "s" * (threads > 1))
 
