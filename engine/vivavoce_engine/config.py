@@ -103,6 +103,10 @@ class EngineConfig:
     and are slower on a card. `auto` takes the best that can be used."""
     dtype: str = "auto"
     """`float32`, `bfloat16`, `float16`, or `auto`: bfloat16 on cards from Ampere on, and float32 elsewhere."""
+    threads: NumberOrAuto = "auto"
+    """Threads that compute a model on a CPU. `auto`: one for a small model such as the shipped voice, and for a wider
+    one as many as there are cores that the process may use. Several models, or `workers`, need numbers whose sum is no
+    more than the cores."""
     alignment_heads: str | None = None
     """Head of the talker's attention that follows the text, as layer.head counted from 0, such as 3.4: the times of
     words are read from it. Give `alignment_offset_ms` with it. The default is what the checkpoint's

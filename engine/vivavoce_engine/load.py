@@ -45,12 +45,13 @@ CAPACITY = frozenset(
         "max_step_s",
         "gpu_memory",
         "device",
+        "threads",
         "alignment_heads",
         "alignment_offset_ms",
     }
 )
 """Settings that decide how many utterances run, when, on which of some equal cards, and when words count as spoken: no
-sample depends on them."""
+sample depends on them. Where PyTorch's sums depend on `threads`, `arithmetic_of` says so."""
 
 
 class ModelRunner(Runner, Protocol):
