@@ -33,7 +33,8 @@ SINE_PRODUCTS = 150
 """Multiply-adds that take as long as a sine and the moves around it."""
 MOST_BYTES = 512_000_000
 """Most memory of the weights of a trial. The rest of a larger model is read as fast."""
-ROUNDS = 3
+ROUNDS, LEAST_S = 3, 0.02
+"""Rounds of a trial's products: so many, and for so many seconds."""
 ORDINARY = 0x3C
 """A byte that makes ordinary weights: 60 as int8, 0.011 as bfloat16."""
 BYTES_OF = {BFLOAT16: 2.0, INT8: 1 + 4 / INT8_INPUTS}
@@ -61,6 +62,12 @@ class Forecast:
                 share = min(1.0, (budget_ms - few_ms) / max(many_ms - few_ms, 1e-9))
                 most = max(most, few + int(share * (many - few)))
         return most
+
+    def __str__(self) -> str:
+        speed = f"about {self.frame_ms[1]:.{self.frame_ms[1] < 9.95}f} ms for a frame of {FRAME_MS:.0f} ms"
+        if self.streams:
+            return f"{speed}, enough for {self.streams} stream{'s' * (self.streams > 1)} at once"
+        return f"{speed}, too slow for real time"
 
 
 def forecast(library: Library, work: Work, kind: int, threads: int) -> Forecast:
@@ -118,9 +125,9 @@ class Trial:
         return self._best_s([(matrix, STEPS)]) / (WINDOW * CHANNELS * STEPS)
 
     def _best_s(self, products: list[tuple[Matrix, int]]) -> float:
-        """The shortest time of a number of rounds of these products. The first round also warms up."""
-        took_s = []
-        for _ in range(ROUNDS):
+        """The shortest time of several rounds of these products. The first one also warms up."""
+        took_s: list[float] = []
+        while len(took_s) < ROUNDS or sum(took_s) < LEAST_S:
             started_s = time.perf_counter()
             for matrix, rows in products:
                 self._run(matrix, rows)
