@@ -6,6 +6,7 @@ whatever could make them read or write outside an array is checked here, before 
 
 import logging
 import platform
+import weakref
 from collections.abc import Sequence as SequenceOf
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
 from vivavoce_engine.cpu.packing import Embeddings, Networks, WeightsDtype, address, aligned, pack
+from vivavoce_engine.cpu.runner import use_cpu_threads
 from vivavoce_engine.cpu.threads import threads_for
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.loader import load_models
@@ -53,16 +55,20 @@ class NativeRunner(HostRunner):
         self._checkpoint, self.config = checkpoint, config
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
+        self.dtype = weights_dtype(config.dtype)
+        hidden_size = checkpoint.talker.transformer.hidden_size
+        use_cpu_threads(config.threads, hidden_size)
         modules = load_models(checkpoint, self.device, torch.float32)
-        self._networks = pack(checkpoint, modules, config.max_context, weights_dtype(config.dtype))
+        self._networks = pack(checkpoint, modules, config.max_context, self.dtype)
         self._rows = RowArrays(checkpoint, config)
         self._decoding = Decoding(self._library, checkpoint, self._networks.codec, config.rows)
-        self._scratch = Scratch()
+        self._scratch = Scratch(self._library)
         self._talker, self._predictor = address(self._networks.talker), address(self._networks.predictor)
         self._state = address(self._rows.structure)
-        threads = threads_for(config.threads, checkpoint.talker.transformer.hidden_size)
+        threads = threads_for(config.threads, hidden_size)
         self._pool = self._c.vivavoce_pool(threads)  # None for one thread
-        log.info("kernels for %s speak, on %d thread%s", self._library.level, threads, "s" * (threads > 1))
+        weakref.finalize(self, self._c.vivavoce_pool_end, self._pool).atexit = False
+        log.info("kernels of level %s, %d thread%s", self._library.level, threads, "s" * (threads > 1))
 
     def synchronize(self) -> None:
         """Does nothing, because no work goes on behind a call."""
@@ -190,11 +196,13 @@ def _or_zeros(table: Embeddings, ids: NDArray[np.int64]) -> NDArray[np.float32]:
 class Scratch:
     """Memory that a call uses and forgets. It grows to the largest that was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: c.Library) -> None:
+        self._library = library
         self._memory = aligned((0,))
 
     def take(self, floats: int) -> int:
-        """The address of this many floats."""
+        """The address of this many floats. Raises Refused if the number is what a kernel that refuses answers."""
+        self._library.check(floats)
         if floats > len(self._memory):
             self._memory = aligned((floats,))
         return address(self._memory)
@@ -270,7 +278,7 @@ class Decoding:
         self._groups = checkpoint.talker.num_code_groups
         self._state = aligned((rows, library.functions.vivavoce_code2wav_state(self._codec)))
         self._position = [0] * rows
-        self._scratch = Scratch()
+        self._scratch = Scratch(self._library)
 
     def begin(self, row: int, codes: NDArray[np.int32], pool: int | None) -> None:
         """Makes a row new, behind codes [frames, groups] whose audio is not needed."""

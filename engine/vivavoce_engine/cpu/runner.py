@@ -24,7 +24,7 @@ from vivavoce_engine.config import EngineConfig, NumberOrAuto
 from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
 from vivavoce_engine.cpu.sampling import SamplingTable, uniform
 from vivavoce_engine.cpu.threads import threads_for
-from vivavoce_engine.device import resolve_dtype, use_device
+from vivavoce_engine.device import arithmetic_of, resolve_dtype, use_device
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.models.layers import HeadScores, KVCache, RowView
@@ -42,6 +42,7 @@ class TorchRunner(HostRunner):
     def __init__(self, name: str, checkpoint: Checkpoint, config: EngineConfig) -> None:
         self.device = torch.device("cpu" if config.device == "auto" else config.device)
         dtype = resolve_dtype(config.dtype, self.device)
+        self.dtype = str(dtype).removeprefix("torch.")
         if self.device.type == "cpu":
             use_cpu_threads(config.threads, checkpoint.talker.transformer.hidden_size)
         self._checkpoint, self.config = checkpoint, config
@@ -93,6 +94,10 @@ class TorchRunner(HostRunner):
         """Waits until the device is idle."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def arithmetic(self) -> tuple[object, ...]:
+        """All that the last bits of its samples may depend on, beside weights, settings, code and packages."""
+        return arithmetic_of(self.device)
 
     # ---- set-up -----------------------------------------------------------------------------------------------
 
