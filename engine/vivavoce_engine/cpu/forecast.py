@@ -34,7 +34,7 @@ SINE_PRODUCTS = 150
 MOST_BYTES = 512_000_000
 """Most memory of the weights of a trial. The rest of a larger model is read as fast."""
 ROUNDS, LEAST_S = 3, 0.02
-"""Rounds of a trial's products: so many, and for so many seconds."""
+"""Least number of a trial's rounds, and the seconds that they take at least."""
 ORDINARY = 0x3C
 """A byte that makes ordinary weights: 60 as int8, 0.011 as bfloat16."""
 BYTES_OF = {BFLOAT16: 2.0, INT8: 1 + 4 / INT8_INPUTS}
