@@ -2,8 +2,6 @@
 // pieces of any length join to the bits of the whole. The module it computes: models/codec_decoder.py.
 #include "kernels.h"
 
-enum { REFUSED_ARGUMENT = -1, REFUSED_SHAPE = -2 };
-
 namespace {
 
 enum {
@@ -294,6 +292,9 @@ bool fits(const Matrix& matrix, int inputs, int outputs) {
 bool consistent(const Codec& codec) {
     const int split = codec.semantic_count, books = codec.codebook_count, hidden = codec.stack.hidden;
     if (split < 1 || books <= split || codec.window < 1 || codec.latent_count < 0 || codec.block_count < 0) return false;
+    const Stack& stack = codec.stack;
+    if (stack.count < 0 || stack.kv_heads < 1 || stack.heads % stack.kv_heads || stack.head_dim < 2 || stack.head_dim % 2)
+        return false;
     const int width = codec.semantic.inputs;
     for (int i = 0; i < books; i++)
         if (codec.codebooks[i].width != width || codec.codebooks[i].rows < 1) return false;
@@ -327,7 +328,7 @@ bool consistent(const Codec& codec) {
 }  // namespace
 
 int64_t vivavoce_code2wav_state(const Codec* codec) {
-    if (!codec || !consistent(*codec)) return REFUSED_SHAPE;
+    if (!consistent(*codec)) return REFUSED_SHAPE;
     int64_t size = state_of(codec->pre) + 2 * cache_size(*codec) + state_of(codec->head) + state_of_channels(codec->channels);
     for (int i = 0; i < codec->latent_count; i++)
         size += state_of(codec->latents[i].conv) + state_of_channels(codec->latents[i].channels);
@@ -340,16 +341,17 @@ int64_t vivavoce_code2wav_state(const Codec* codec) {
 }
 
 int64_t vivavoce_code2wav_scratch(const Codec* codec, int32_t frames) {
-    if (!codec || frames < 0 || !consistent(*codec)) return REFUSED_SHAPE;
+    if (!consistent(*codec)) return REFUSED_SHAPE;
+    if (frames < 1) return REFUSED_COUNT;
     const ScratchSizes size = scratch_sizes(*codec, smaller(frames, FRAMES_AT_ONCE));
     return size.joined + size.spare + 2 * size.latents + size.blocks;
 }
 
 int32_t vivavoce_code2wav(const Codec* codec, Pool* pool, float* state, int64_t position, int32_t frames, int32_t groups,
                           const int32_t* codes, float* audio, float* scratch) {
-    if (!codec || !state || !codes || !scratch || frames < 0 || position < 0 || position > INT32_MAX - frames) return REFUSED_ARGUMENT;
-    if (!consistent(*codec)) return REFUSED_SHAPE;
-    if (groups <= codec->semantic_count || groups > codec->codebook_count) return REFUSED_ARGUMENT;
+    if (!consistent(*codec) || groups <= codec->semantic_count || groups > codec->codebook_count) return REFUSED_SHAPE;
+    if (frames < 1) return REFUSED_COUNT;
+    if (position < 0 || position > INT32_MAX - frames) return REFUSED_POSITION;
     const ScratchSizes size = scratch_sizes(*codec, smaller(frames, FRAMES_AT_ONCE));
     Cursor parts = {scratch}, samples = {audio};
     const Work work = {pool, parts.take(size.joined), parts.take(size.spare)};
