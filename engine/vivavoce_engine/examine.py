@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from vivavoce_engine.checkpoint.files import REQUIRED_FILES, WEIGHTS_FILES, Checkpoint, is_hub_id, read_checkpoint
 from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.cpu.library import why_no_library
 from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
 from vivavoce_engine.findings import Finding, State
 from vivavoce_engine.model import model_info
@@ -39,6 +40,8 @@ VOICES_BYTES = 10_000_000
 LFS_POINTER = b"version https://git-lfs"
 """Beginning of a small file that stands for a large one in a Git repository."""
 GB, KB = 1e9, 1024
+LOADED = 0.5
+"""Load of a machine, as a share of its cores, from which on a trial of its speed is a lower limit."""
 
 
 def checks(config: EngineConfig, checkpoints: Mapping[str, str], *, launches: bool) -> list[tuple[str, Check]]:
@@ -56,6 +59,7 @@ def checks(config: EngineConfig, checkpoints: Mapping[str, str], *, launches: bo
         ("kernels", partial(check_kernel_cache, config)),
         *(("model", partial(check_model, name, checkpoint)) for name, checkpoint in checkpoints.items()),
         *(("rows", partial(check_rows, config, name, checkpoint)) for name, checkpoint in checkpoints.items()),
+        ("speed", partial(check_speed, config, checkpoints)),
         *(("launches", partial(check_launches, config, name, checkpoint)) for name, checkpoint in asked.items()),
     ]
 
@@ -96,7 +100,7 @@ def check_needs(config: EngineConfig) -> list[Finding]:
         return [Finding("torch", "ok", version), Finding("card", "ok", "This system shows no NVIDIA card.")]
     lack: State = "warning"
     try:
-        choices(config)
+        choices(config, cpu_lacks=why_no_library())
     except EngineError:
         lack = "error"
     found = needs_of(config)
@@ -181,7 +185,7 @@ def _runner_of(config: EngineConfig, hidden_size: int | None) -> Finding:
     from vivavoce_engine.gpu.choice import SMALL_HIDDEN_SIZE, choices
 
     try:
-        first = choices(config, hidden_size or SMALL_HIDDEN_SIZE)[0]
+        first = choices(config, hidden_size or SMALL_HIDDEN_SIZE, why_no_library())[0]
     except EngineError as error:
         return Finding("runner", "error", f"Nothing can speak with these settings: {_untold(str(error), config)}.")
     if first.loses:
@@ -212,7 +216,7 @@ def check_kernel_cache(config: EngineConfig) -> list[Finding]:
     from vivavoce_engine.gpu.choice import choices
 
     try:
-        first = choices(config)[0]
+        first = choices(config, cpu_lacks=why_no_library())[0]
     except EngineError:
         return []  # the runner's check has said so
     if first.config.runner != "triton":
@@ -297,7 +301,7 @@ def _chosen(config: EngineConfig, checkpoint: str) -> tuple[Checkpoint, EngineCo
         if path is None:
             return None
         files = read_checkpoint(path)
-        return files, choices(config, files.talker.transformer.hidden_size)[0].config
+        return files, choices(config, files.talker.transformer.hidden_size, why_no_library())[0].config
     except EngineError:
         return None
 
@@ -328,6 +332,59 @@ def check_rows(config: EngineConfig, name: str, checkpoint: str) -> list[Finding
     if chosen.runner == "triton":
         text += f", with {settled.kv_pages * PAGE_POSITIONS} positions of keys and values that they share"
     return [Finding("rows", "ok", f"{text}.")]
+
+
+def check_speed(config: EngineConfig, checkpoints: Mapping[str, str]) -> list[Finding]:
+    """The speed of the models that the CPU's kernels would speak, by a trial of a second each.
+
+    Where they speak none of the released models, a last finding tells what those would take.
+    """
+    from vivavoce_engine.cpu.work import RELEASED, work_of
+
+    found, works = [], []
+    for name, checkpoint in checkpoints.items():
+        chosen = _chosen(config, checkpoint)
+        if chosen is not None and chosen[1].runner == "native":
+            found.append(_speed_of(name, *chosen))
+            works.append(work_of(chosen[0].talker, chosen[0].codec))
+    if works and not set(works) & set(RELEASED.values()):
+        found.append(_released_speed(config))
+    return found
+
+
+def _speed_of(name: str, files: Checkpoint, config: EngineConfig) -> Finding:
+    from vivavoce_engine.cpu.forecast import forecast
+    from vivavoce_engine.cpu.library import BFLOAT16, INT8, load_library
+    from vivavoce_engine.cpu.threads import threads_for
+    from vivavoce_engine.cpu.work import work_of
+
+    library, work = load_library(), work_of(files.talker, files.codec)
+    threads = threads_for(config.threads, files.talker.transformer.hidden_size)
+    told = forecast(library, work, INT8 if config.dtype == "int8" else BFLOAT16, threads)
+    where = f"on {threads} thread{'s' * (threads > 1)} ({library.level})"
+    if told.streams:
+        return Finding("speed", "ok", f"By a trial {where}, {name} takes {told}{_busy()}.")
+    rounded = None if config.dtype == "int8" else forecast(library, work, INT8, threads)
+    mend = "vivavoce serve --dtype int8" if rounded is not None and rounded.streams else ""
+    return Finding("speed", "warning", f"By a trial {where}, {name} takes {told}{_busy()}.", mend)
+
+
+def _released_speed(config: EngineConfig) -> Finding:
+    from vivavoce_engine.cpu.forecast import forecast
+    from vivavoce_engine.cpu.library import INT8, load_library
+    from vivavoce_engine.cpu.threads import threads_for
+    from vivavoce_engine.cpu.work import RELEASED, RELEASED_HIDDEN_SIZE
+
+    threads = threads_for(config.threads, RELEASED_HIDDEN_SIZE)
+    told = [f"{size} would take {forecast(load_library(), work, INT8, threads)}" for size, work in RELEASED.items()]
+    where = f"--dtype int8 on {threads} thread{'s' * (threads > 1)}"
+    return Finding("speed", "ok", f"Of the released models with {where}, {'; '.join(told)}.")
+
+
+def _busy() -> str:
+    """A remark for a trial that other programs have slowed down. Empty on an idle machine."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return f" (beside other work: the load is {load:.1f})" if load > LOADED * (os.cpu_count() or 1) else ""
 
 
 def check_launches(config: EngineConfig, name: str, checkpoint: str) -> list[Finding]:
