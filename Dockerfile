@@ -23,12 +23,15 @@ RUN python -c "import tomllib; \
 FROM build AS third-party-cpu
 # A page or a folder that lists wheels of torch for a CPU.
 ARG TORCH_CPU_WHEELS=https://download.pytorch.org/whl/cpu/torch/
-# torch comes from there or not at all: PyPI's would bring gigabytes of CUDA. Only a GPU uses Triton.
+# torch comes from there or not at all: PyPI's would bring gigabytes of CUDA. Only a GPU uses Triton. 190 MB of torch serve
+# those who compile against it or test it; torch_shm_manager is the one program of torch/bin that torch itself starts.
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip --python /opt/vivavoce/bin/python install --no-deps --no-index --find-links "$TORCH_CPU_WHEELS" \
     "$(sed -n 's/^torch==.*/&+cpu/p' constraints.txt)" \
     && sed -i '/^triton\b/d' requirements.txt \
-    && pip --python /opt/vivavoce/bin/python install -r requirements.txt
+    && pip --python /opt/vivavoce/bin/python install -r requirements.txt \
+    && cd /opt/vivavoce/lib/python3.*/site-packages/torch && rm -r include test \
+    && find bin -mindepth 1 ! -name torch_shm_manager -delete
 
 FROM build AS third-party-cuda
 RUN --mount=type=cache,target=/root/.cache/pip \

@@ -13,7 +13,8 @@ ROWS = 8
 """Rows of an engine on a CPU, and the number that counts until a card's memory has settled `auto`."""
 NumberOrAuto = int | Literal["auto"]
 """A number, or `auto` until the device's memory is known."""
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
+RUNNERS = ("auto", "triton", "native", "torch")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 HEAD = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}")
 NO_DEVICE = {
@@ -98,11 +99,18 @@ class EngineConfig:
     """Seconds that a step may take. After that the engine's process counts as hung and is restarted."""
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, or `auto`: the first NVIDIA card that can be used, else the CPU."""
-    runner: Literal["auto", "triton", "torch"] = "auto"
-    """Kernels: Vivavoce's own for NVIDIA cards from Ampere on (`triton`), or PyTorch's (`torch`), which run everywhere
-    and are slower on a card. `auto` takes the best that can be used."""
+    runner: Literal["auto", "triton", "native", "torch"] = "auto"
+    """Kernels: Vivavoce's own for NVIDIA cards from Ampere on (`triton`) or for CPUs (`native`), or PyTorch's
+    (`torch`), which run everywhere and are slower. `auto` takes the best that can be used."""
     dtype: str = "auto"
-    """`float32`, `bfloat16`, `float16`, or `auto`: bfloat16 on cards from Ampere on, and float32 elsewhere."""
+    """`float32`, `bfloat16`, `float16`, `int8`, or `auto`: bfloat16 on cards from Ampere on, and float32 elsewhere. On
+    a CPU `native` sums in float32 whatever the dtype, which says how weights are kept: `float32` changes none,
+    `bfloat16` rounds those that are not bfloat16, and `int8`, for `native` alone, rounds those of talker and code
+    predictor further, which costs a little quality and halves memory and time of a wide model."""
+    threads: NumberOrAuto = "auto"
+    """Threads that compute a model on a CPU. `auto`: one for a small model such as the shipped voice, and for a wider
+    one as many as there are cores that the process may use. Several models, or `workers`, need numbers whose sum is no
+    more than the cores."""
     alignment_heads: str | None = None
     """Head of the talker's attention that follows the text, as layer.head counted from 0, such as 3.4: the times of
     words are read from it. Give `alignment_offset_ms` with it. The default is what the checkpoint's
@@ -136,16 +144,26 @@ class EngineConfig:
             )
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
-        if self.runner not in ("auto", "triton", "torch"):
-            raise ValueError(f"runner must be auto, triton or torch, not {self.runner!r}")
-        if self.runner == "triton" and self.device == "cpu":
-            raise ValueError("runner triton needs a card, and device is cpu")
+        self._check_runner()
         self._check_alignment()
         if self.kv_positions != "auto" and self.kv_positions < self.max_context:
             raise ValueError(
                 f"kv_positions must be {self.max_context} or more, so that one utterance of max_context fits; "
                 f"not {self.kv_positions}"
             )
+
+    def _check_runner(self) -> None:
+        if self.runner not in RUNNERS:
+            raise ValueError(f"runner must be {', '.join(RUNNERS[:-1])} or {RUNNERS[-1]}, not {self.runner!r}")
+        if self.runner == "triton" and self.device == "cpu":
+            raise ValueError("runner triton needs a card, and device is cpu")
+        on_card = self.device.startswith("cuda")
+        if self.runner == "native" and on_card:
+            raise ValueError(f"runner native is for a CPU, and device is {self.device}")
+        if self.dtype == "int8" and (on_card or self.runner in ("triton", "torch")):
+            raise ValueError("dtype int8 is for the runner native on a CPU")
+        if self.dtype == "float16" and self.runner == "native":
+            raise ValueError("runner native has no float16; bfloat16 takes as little memory")
 
     def _check_alignment(self) -> None:
         head, offset_ms = self.alignment_heads, self.alignment_offset_ms

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from vivavoce_engine.checkpoint.files import REQUIRED_FILES, WEIGHTS_FILES, Checkpoint, is_hub_id, read_checkpoint
 from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.cpu.library import why_no_library
 from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
 from vivavoce_engine.findings import Finding, State
 from vivavoce_engine.model import model_info
@@ -96,7 +97,7 @@ def check_needs(config: EngineConfig) -> list[Finding]:
         return [Finding("torch", "ok", version), Finding("card", "ok", "This system shows no NVIDIA card.")]
     lack: State = "warning"
     try:
-        choices(config)
+        choices(config, cpu_lacks=why_no_library())
     except EngineError:
         lack = "error"
     found = needs_of(config)
@@ -181,7 +182,7 @@ def _runner_of(config: EngineConfig, hidden_size: int | None) -> Finding:
     from vivavoce_engine.gpu.choice import SMALL_HIDDEN_SIZE, choices
 
     try:
-        first = choices(config, hidden_size or SMALL_HIDDEN_SIZE)[0]
+        first = choices(config, hidden_size or SMALL_HIDDEN_SIZE, why_no_library())[0]
     except EngineError as error:
         return Finding("runner", "error", f"Nothing can speak with these settings: {_untold(str(error), config)}.")
     if first.loses:
@@ -212,7 +213,7 @@ def check_kernel_cache(config: EngineConfig) -> list[Finding]:
     from vivavoce_engine.gpu.choice import choices
 
     try:
-        first = choices(config)[0]
+        first = choices(config, cpu_lacks=why_no_library())[0]
     except EngineError:
         return []  # the runner's check has said so
     if first.config.runner != "triton":
@@ -297,7 +298,7 @@ def _chosen(config: EngineConfig, checkpoint: str) -> tuple[Checkpoint, EngineCo
         if path is None:
             return None
         files = read_checkpoint(path)
-        return files, choices(config, files.talker.transformer.hidden_size)[0].config
+        return files, choices(config, files.talker.transformer.hidden_size, why_no_library())[0].config
     except EngineError:
         return None
 

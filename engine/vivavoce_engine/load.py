@@ -22,6 +22,7 @@ from vivavoce_engine.checkpoint.alignment_cache import with_alignment
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.checkpoint.identity import Versions, digest_of_folder, versions_of
 from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.cpu.library import why_no_library
 from vivavoce_engine.errors import NoRoom, is_out_of_memory
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.model import Model, Parts, model_info
@@ -45,12 +46,13 @@ CAPACITY = frozenset(
         "max_step_s",
         "gpu_memory",
         "device",
+        "threads",
         "alignment_heads",
         "alignment_offset_ms",
     }
 )
 """Settings that decide how many utterances run, when, on which of some equal cards, and when words count as spoken: no
-sample depends on them."""
+sample depends on them. Where PyTorch's sums depend on `threads`, `arithmetic_of` says so."""
 
 
 class ModelRunner(Runner, Protocol):
@@ -62,6 +64,15 @@ class ModelRunner(Runner, Protocol):
     @property
     def config(self) -> EngineConfig:
         """The settings that it was made with, with numbers where a card's memory has settled `auto`."""
+        ...
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of its weights, such as bfloat16."""
+        ...
+
+    def arithmetic(self) -> tuple[object, ...]:
+        """All that the last bits of its samples may depend on, beside weights, settings, code and packages."""
         ...
 
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
@@ -121,11 +132,8 @@ def load_parts(path: Path, config: EngineConfig, model_id: str, versions: Versio
 
 def identity_of(path: Path, runner: ModelRunner, versions: Versions) -> str:
     """The identity (see SpeechEngine) of a runner whose checkpoint had these versions before any of it was read."""
-    from vivavoce_engine.device import arithmetic_of, resolve_dtype
-
     config = runner.config
-    dtype = resolve_dtype(config.dtype, runner.device)
-    reason = why_not_reproducible(config, runner.device.type, str(dtype).removeprefix("torch."))
+    reason = why_not_reproducible(config, runner.device.type, runner.dtype)
     weights = "" if reason else digest_of_folder(path)
     if not reason and versions_of(path) != versions:  # last, so that it covers all that has been read
         reason = "its files have changed since the server began to read them"
@@ -134,7 +142,7 @@ def identity_of(path: Path, runner: ModelRunner, versions: Versions) -> str:
         return ""
     heard = {name: value for name, value in asdict(config).items() if name not in CAPACITY}
     code = digest_of_folder(Path(__file__).parent, "*.py")
-    facts = (weights, code, heard, str(dtype), arithmetic_of(runner.device), versions_of_packages())
+    facts = (weights, code, heard, runner.dtype, runner.arithmetic(), versions_of_packages())
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
@@ -143,8 +151,14 @@ def why_not_reproducible(config: EngineConfig, device: str, dtype: str) -> str:
 
     `device` is "cpu" or "cuda"; the settings are those that loading has settled.
     """
+    if config.runner == "native":
+        return ""
     if device == "cpu":
-        return "" if dtype == "float32" else f"on a CPU a seed gives the same samples in float32 alone, not in {dtype}"
+        return (
+            ""
+            if dtype == "float32"
+            else f"with PyTorch on a CPU a seed gives the same samples in float32 alone, not in {dtype}"
+        )
     if config.runner != "triton":
         return "on a card a seed gives the same samples with the runner triton alone"
     if not config.deterministic:
@@ -162,27 +176,29 @@ def versions_of_packages() -> dict[str, str]:
 
 
 def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunner:
-    """Creates the best runner that this machine can have: Vivavoce's kernels on a card, PyTorch's elsewhere.
+    """Creates the best runner that this machine can have: Vivavoce's kernels on a card or a CPU, else PyTorch's.
 
     Raises:
         EngineError: the named device or runner cannot be used, or the checkpoint does not fit.
     """
-    from vivavoce_engine.gpu.choice import first_that_works  # imports torch, which takes seconds
+    from vivavoce_engine.gpu.choice import choices, first_that_works  # imports torch, which takes seconds
 
-    hidden_size = checkpoint.talker.transformer.hidden_size
-    return first_that_works(config, hidden_size, partial(_make, name, checkpoint))
+    options = choices(config, checkpoint.talker.transformer.hidden_size, why_no_library())
+    return first_that_works(options, partial(_make, name, checkpoint))
 
 
 def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunner:
     import torch
 
+    from vivavoce_engine.cpu.native_runner import NativeRunner
     from vivavoce_engine.cpu.runner import TorchRunner
     from vivavoce_engine.device import resolve_dtype
 
     device = torch.device(config.device)
     if device.type == "cpu":
+        made = NativeRunner if config.runner == "native" else TorchRunner
         try:
-            return TorchRunner(name, checkpoint, config)
+            return made(name, checkpoint, config)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -203,7 +203,14 @@ class Study:
         self.variant = variant
         self._checkpoint = checkpoint
         self._sentences = sentences
-        self._config = EngineConfig(max_streams=STREAMS, max_context=1024, device="cpu", dtype=variant.dtype)
+        self._config = EngineConfig(
+            max_streams=STREAMS,
+            max_queue=max(1, len(sentences)),
+            max_context=1024,
+            device="cpu",
+            runner="torch",
+            dtype=variant.dtype,
+        )
         self._runner = TorchRunner("study", checkpoint, self._config)
         variant.apply(self._runner.models)
         speakers = self._runner.info.speakers

@@ -4,6 +4,7 @@ The engine itself has weights and activations in its dtype, computes the varianc
 the weight, and computes RoPE in float32.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,8 @@ from vivavoce_engine.models.layers import Attention, GatedMLP, RMSNorm, Rope
 
 FP8_MAX = 448.0
 """Largest number of e4m3."""
+INT8_MAX, INT8_BLOCK = 127, 64
+"""Largest value, and inputs that share a scale, as cpu/packing.py has them."""
 
 
 def variance_in_dtype(norm: RMSNorm, x: Tensor) -> Tensor:
@@ -78,6 +81,26 @@ def patch_matmuls(activations: bool, network: nn.Module) -> None:
             linear.forward = MethodType(fp8_input, linear)  # type: ignore[method-assign]
 
 
+def to_int8(weight: Tensor) -> Tensor:
+    """Rounds a weight [outputs, inputs] to -127 to 127 times a scale, one for each output and 64 inputs."""
+    outputs, inputs = weight.shape
+    blocks = weight.view(outputs, -1, math.gcd(inputs, INT8_BLOCK))
+    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / INT8_MAX
+    return ((blocks / scale).round() * scale).view(outputs, inputs)
+
+
+def patch_int8(network: nn.Module) -> None:
+    """Rounds weights as `--dtype int8` does: those of products, heads included, to int8, and embeddings to bfloat16.
+
+    Inputs and sums stay float32.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.data = to_int8(module.weight.data)
+        elif isinstance(module, nn.Embedding):
+            module.weight.data = module.weight.data.bfloat16().float()
+
+
 def projections(network: nn.Module) -> Iterable[nn.Linear]:
     for module in network.modules():
         if isinstance(module, Attention | GatedMLP):
@@ -117,4 +140,5 @@ VARIANTS = (
     Variant("bfloat16, rope's angles in bfloat16", "bfloat16", partial(patch_rope, coarse_rope)),
     Variant("bfloat16, fp8 weights", "bfloat16", partial(patch_matmuls, False)),
     Variant("bfloat16, fp8 weights and activations", "bfloat16", partial(patch_matmuls, True)),
+    Variant("float32, int8 weights", "float32", patch_int8),
 )

@@ -12,6 +12,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "device",
         "runner",
         "dtype",
+        "threads",
         "gpu_memory",
         "eager",
         "deterministic",

@@ -49,7 +49,7 @@ def test_installs_are_constrained(target: str) -> None:
     assert "constraints.txt" in of_stage("build", "COPY")[0]
     assert ancestors(f"third-party-{target}")[1] == "build"
     (install,) = of_stage(f"third-party-{target}", "RUN")
-    assert install.endswith("-r requirements.txt")
+    assert install.split(" && ")[-1 if target == "cuda" else 2].strip().endswith("install -r requirements.txt")
     from_its_own_page = "--no-deps --no-index --find-links" in install and "+cpu" in install
     assert from_its_own_page == (target == "cpu"), "PyPI's torch would bring CUDA"
     (ours,) = of_stage("ours", "RUN")
@@ -100,6 +100,26 @@ def test_a_cpu_gets_all_packages_but_triton(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("torch>=2.11\ntriton>=3.6; sys_platform == 'linux'\ntritonic\nav>=15\n")
     subprocess.run(["/bin/sh", "-ec", step[1]], cwd=tmp_path, check=True)
     assert (tmp_path / "requirements.txt").read_text().split() == ["torch>=2.11", "tritonic", "av>=15"]
+
+
+def test_a_cpu_gets_no_headers_and_tests_of_torch(tmp_path: Path) -> None:
+    """The steps that remove them, executed."""
+    (install,) = of_stage("third-party-cpu", "RUN")
+    step = install[install.index("&& cd ") + len("&& ") :].replace("/opt/vivavoce", str(tmp_path))
+    torch = tmp_path / "lib/python3.11/site-packages/torch"
+    for name in (
+        "include/ATen/ATen.h",
+        "test/test_api",
+        "bin/protoc",
+        "bin/models/a.ptl",
+        "bin/torch_shm_manager",
+        "lib/c.so",
+    ):
+        (torch / name).parent.mkdir(parents=True, exist_ok=True)
+        (torch / name).touch()
+    subprocess.run(["/bin/sh", "-ec", step], cwd=tmp_path, check=True)
+    left = {str(path.relative_to(torch)) for path in torch.rglob("*") if path.is_file()}
+    assert left == {"bin/torch_shm_manager", "lib/c.so"}
 
 
 def test_without_a_target_it_is_the_cpus() -> None:

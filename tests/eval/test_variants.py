@@ -5,17 +5,19 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from vivavoce_engine.checkpoint.files import RopeConfig
 from vivavoce_engine.models.layers import RMSNorm, Rope
 from vivavoce_eval.numerics import equal_share, first_difference
 from vivavoce_eval.variants import (
     VARIANTS,
     cast_folded,
+    patch_int8,
     patch_norms,
     patch_rope,
     rounded_rope,
     to_fp8,
+    to_int8,
     variance_in_dtype,
 )
 
@@ -90,3 +92,25 @@ def test_codes_are_compared_place_by_place() -> None:
     assert first_difference(truth[:3], truth) == 3
     assert equal_share([other], [truth]) == pytest.approx(11 / 12)
     assert equal_share([truth[:3]], [truth]) == pytest.approx(0.5)
+
+
+def test_int8_has_a_scale_for_each_output_and_64_inputs() -> None:
+    weight = torch.randn(5, 192, generator=torch.Generator().manual_seed(1))
+    weight[0, :64] *= 100
+    rounded = to_int8(weight)
+    for first in (0, 64, 128):
+        block, given = rounded[:, first : first + 64], weight[:, first : first + 64]
+        step = given.abs().amax(1, keepdim=True) / 127
+        assert ((block - given).abs() <= step / 2 + 1e-6).all()
+        torch.testing.assert_close(block / step, (block / step).round(), atol=1e-3, rtol=0)
+        torch.testing.assert_close(block.abs().amax(1), given.abs().amax(1))
+    assert torch.equal(to_int8(torch.zeros(2, 64)), torch.zeros(2, 64))
+
+
+def test_int8_rounds_every_product_and_no_norm() -> None:
+    network = nn.ModuleDict({"head": nn.Linear(64, 8), "norm": RMSNorm(64, 1e-6), "codes": nn.Embedding(9, 4)})
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    patch_int8(network)
+    changed = [name for name, value in network.state_dict().items() if not torch.equal(value, before[name])]
+    assert changed == ["head.weight", "codes.weight"]
+    assert torch.equal(network["codes"].weight, before["codes.weight"].bfloat16().float())

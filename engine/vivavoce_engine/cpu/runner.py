@@ -6,8 +6,6 @@ code 0 of the next frame, or end of speech. Reference: qwen-tts 0.1.1, Qwen3TTST
 
 import logging
 import os
-import time
-from collections import defaultdict
 from collections.abc import Sequence as SequenceOf
 from functools import partial
 
@@ -16,16 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vivavoce_engine.batching.isolation import isolated
 from vivavoce_engine.batching.messages import AudioChunk
-from vivavoce_engine.batching.runner import ImmediateRunner, Outcome
+from vivavoce_engine.batching.runner import Outcome
 from vivavoce_engine.batching.scheduler import Plan
-from vivavoce_engine.batching.sequence import MIN_FRAMES, Sequence
+from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.batching.text_paths import WINDOW
 from vivavoce_engine.checkpoint.files import Checkpoint
-from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.config import EngineConfig, NumberOrAuto
+from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
 from vivavoce_engine.cpu.sampling import SamplingTable, uniform
-from vivavoce_engine.device import resolve_dtype, use_device
+from vivavoce_engine.cpu.threads import threads_for
+from vivavoce_engine.device import arithmetic_of, resolve_dtype, use_device
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.models.layers import HeadScores, KVCache, RowView
@@ -36,17 +35,16 @@ from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 
 log = logging.getLogger(__name__)
 
-SMALL_HIDDEN_SIZE = 1024
 
-
-class TorchRunner(ImmediateRunner):
+class TorchRunner(HostRunner):
     """Runs one checkpoint on one device, without graphs or kernels of its own."""
 
     def __init__(self, name: str, checkpoint: Checkpoint, config: EngineConfig) -> None:
         self.device = torch.device("cpu" if config.device == "auto" else config.device)
         dtype = resolve_dtype(config.dtype, self.device)
+        self.dtype = str(dtype).removeprefix("torch.")
         if self.device.type == "cpu":
-            use_cpu_threads(checkpoint.talker.transformer.hidden_size)
+            use_cpu_threads(config.threads, checkpoint.talker.transformer.hidden_size)
         self._checkpoint, self.config = checkpoint, config
         self._talker, self._predictor, decoder = load_models(checkpoint, self.device, dtype)
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
@@ -66,37 +64,40 @@ class TorchRunner(ImmediateRunner):
         self._seed = self._ints(rows)
         self._trailing = self._ints(rows, config.max_context)
         self._trailing_count = self._ints(rows)
-        self._trailing_sent = [0] * rows
         self._min_frames = self._ints(rows)
-        """Index of the first frame in whose place the speech may end, by row."""
         self._seen = torch.zeros(rows, talker.vocab_size, dtype=torch.bool, device=self.device)
         self._codes = self._ints(rows, config.max_chunk_frames, talker.num_code_groups)
         """Ring of frames that wait for the decoder: frame f is at index f modulo the ring's length."""
         self._predicted_codebooks = torch.arange(1, talker.num_code_groups, device=self.device)[:, None]
         self._talker_sampling = SamplingTable(rows, self.device)
         self._predictor_sampling = SamplingTable(rows, self.device)
+        self._settings = RowSettings(
+            self._seed,
+            self._trailing,
+            self._trailing_count,
+            self._min_frames,
+            self._seen,
+            self._talker_sampling,
+            self._predictor_sampling,
+            partial(torch.tensor, dtype=torch.int64, device=self.device),
+            {},
+        )
         self._suppressed = self._suppression(talker.vocab_size, talker.codec_eos_token_id)
 
     def run(self, plan: Plan) -> Outcome:
         """Does prefill, one frame a row, and audio. Rows outside the plan keep their state bit for bit."""
         use_device(self.device)  # whichever thread this is
-        outcome = Outcome(plan, {}, {}, {})
-        calls: defaultdict[int, list[Sequence]] = defaultdict(list)
-        for sequence, frames in plan.vocode:
-            calls[frames].append(sequence)
         with torch.inference_mode():
-            isolated(self._start, plan.start, outcome)
-            isolated(self._step, plan.step, outcome)
-            started_s = time.monotonic()
-            for frames, sequences in calls.items():
-                isolated(partial(self._vocode, frames), sequences, outcome)
-            outcome.decoding_s = time.monotonic() - started_s
-        return outcome
+            return super().run(plan)
 
     def synchronize(self) -> None:
         """Waits until the device is idle."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def arithmetic(self) -> tuple[object, ...]:
+        """All that the last bits of its samples may depend on, beside weights, settings, code and packages."""
+        return arithmetic_of(self.device)
 
     # ---- set-up -----------------------------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class TorchRunner(ImmediateRunner):
     def _start(self, sequences: SequenceOf[Sequence], _: Outcome) -> None:
         """Sets the rows up and runs their prompts, one after the other, so that none depends on the others."""
         for sequence in sequences:
-            self._set_row(sequence)
+            self._settings.begin(sequence)
         prompts = [sequence.pending.prompt for sequence in sequences]
         rows = [sequence.row for sequence in sequences]
         index = torch.tensor(rows, device=self.device)
@@ -132,34 +133,10 @@ class TorchRunner(ImmediateRunner):
             if prompt.conditioning is not None and prompt.conditioning.codes is not None:
                 self._codec_rows.prime(row, torch.tensor(prompt.conditioning.codes, device=self.device).long())
 
-    def _set_row(self, sequence: Sequence) -> None:
-        row, pending = sequence.row, sequence.pending
-        self._seed[row] = pending.seed
-        self._trailing_sent[row] = 0
-        self._trailing_count[row] = 0
-        self._min_frames[row] = MIN_FRAMES
-        self._seen[row] = False
-        given = pending.prompt.conditioning
-        if given is not None and given.codes is not None and given.own_frames:
-            spoken = torch.tensor(given.codes[-given.own_frames :, 0], dtype=torch.int64, device=self.device)
-            self._seen[row, spoken] = True
-        self._talker_sampling.set(row, pending.request.sampling.talker)
-        self._predictor_sampling.set(row, pending.request.sampling.predictor)
-
-    def _send_text(self, sequence: Sequence) -> None:
-        """Copies the text ids that arrived since the last step into the row's table."""
-        row, trailing, sent = sequence.row, sequence.trailing, self._trailing_sent[sequence.row]
-        count = len(trailing.ids)
-        if sent < count:
-            self._trailing[row, sent:count] = torch.tensor(trailing.ids[sent:], dtype=torch.int64)
-            self._trailing_count[row] = self._trailing_sent[row] = count
-        if sequence.pending.request.end_after_text:
-            self._min_frames[row] = sequence.min_frames
-
     def _step(self, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
         """Completes one frame of each row, and records which rows end their speech after it."""
         for sequence in sequences:
-            self._send_text(sequence)
+            self._settings.send_text(sequence)
         sequences = sorted(sequences, key=lambda sequence: sequence.row)
         rows = [sequence.row for sequence in sequences]
         made = [sequence.frames_made for sequence in sequences]
@@ -223,11 +200,7 @@ class TorchRunner(ImmediateRunner):
             outcome.audio[sequence.utterance_id] = AudioChunk(pcm[number], codes_host[number])
 
 
-def use_cpu_threads(hidden_size: int) -> None:
-    """Limits PyTorch to one thread for a small model, unless OMP_NUM_THREADS is set.
-
-    Its matrices are too small to share: a second thread made the shipped voice slower (LOG.md), and the server has
-    use for the other core.
-    """
-    if hidden_size < SMALL_HIDDEN_SIZE and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
+def use_cpu_threads(threads: NumberOrAuto, hidden_size: int) -> None:
+    """Sets PyTorch's threads for a talker of this width. `auto` leaves them as OMP_NUM_THREADS has set them."""
+    if threads != "auto" or "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads_for(threads, hidden_size))

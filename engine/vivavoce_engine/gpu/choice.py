@@ -23,6 +23,7 @@ PLAIN_LOSES = (
     "PyTorch's own kernels run instead of Vivavoce's, without CUDA graphs: speech is exact, but slower than real time "
     "(a frame of 80 ms takes the 0.6B model 134 ms beside an H200). Each stream holds memory for all of max_context."
 )
+CPU_PLAIN_LOSES = "PyTorch speaks instead of Vivavoce's kernels for CPUs, which are about four times as fast."
 SMALL_HIDDEN_SIZE = 1024
 """Least width of a talker that PyTorch's kernels run faster on a card than on a CPU. The host launches each operation,
 which takes longer than a CPU takes to compute it for a small model, such as the shipped voice."""
@@ -42,19 +43,22 @@ class Choice:
         return f"the {self.config.runner} runner on {self.config.device}"
 
 
-def choices(config: EngineConfig, hidden_size: int = SMALL_HIDDEN_SIZE) -> list[Choice]:
+def choices(config: EngineConfig, hidden_size: int = SMALL_HIDDEN_SIZE, cpu_lacks: str = "") -> list[Choice]:
     """Returns what to try for a talker of this width, the best first; never empty.
+
+    `cpu_lacks` is the reason for which the CPU's kernels cannot be used, in a sentence. Empty if they can.
 
     Raises:
         EngineError: this machine lacks the named device, or what the named runner needs.
     """
-    if config.device == "cpu":
-        return [cpu(config)]
+    if config.device == "cpu" or config.runner == "native" or config.dtype == "int8":
+        return list(on_cpu(config, cpu_lacks))
     unusable = why_unusable(config.device)
     if unusable and config.device != "auto":
         raise EngineError(f"device {config.device} cannot be used: {unusable}")
     if unusable:
-        return [cpu(config, f"the CPU speaks although there is a card: {unusable}" if needs.card_present() else "")]
+        why = f"the CPU speaks although there is a card: {unusable}" if needs.card_present() else ""
+        return list(on_cpu(config, cpu_lacks, why))
     device = "cuda" if config.device == "auto" else config.device
     found = list(on_card(replace(config, device=device)))
     if config.device != "auto":
@@ -62,14 +66,28 @@ def choices(config: EngineConfig, hidden_size: int = SMALL_HIDDEN_SIZE) -> list[
     if hidden_size < SMALL_HIDDEN_SIZE and config.runner == "auto":
         reasons = [sentence(finding) for finding in blockers(torch.device(device))]
         found = [choice for choice in found if choice.config.runner == "triton"]
-        return [*found, cpu(config, " ".join([*reasons, "The CPU speaks, which is faster for a small model."]))]
-    return [*found, cpu(config, "the CPU speaks, and not the card")]
+        why = " ".join([*reasons, "The CPU speaks, which is faster for a small model."])
+        return [*found, *on_cpu(config, cpu_lacks, why)]
+    return [*found, *on_cpu(config, cpu_lacks, "The CPU speaks, and not the card.")]
 
 
-def cpu(config: EngineConfig, loses: str = "") -> Choice:
+def on_cpu(config: EngineConfig, lacks: str, loses: str = "") -> Iterator[Choice]:
+    """Yields the runners for a CPU, in order. `lacks` as `choices` has it; `loses` is lost by all of them."""
     if config.runner == "triton":
         raise EngineError("runner triton needs an NVIDIA card" + (f": {loses}" if loses else "; use torch or auto"))
-    return Choice(replace(config, device="cpu", runner="torch"), loses)
+    native, plain = (replace(config, device="cpu", runner=runner) for runner in ("native", "torch"))
+    if config.runner == "torch":
+        yield Choice(plain, loses)
+        return
+    if config.dtype == "float16":
+        lacks = "Vivavoce's kernels for CPUs have no float16."
+    needed = "runner native" if config.runner == "native" else "dtype int8" if config.dtype == "int8" else ""
+    if lacks and needed:
+        raise EngineError(f"{needed} cannot be used: {lacks}")
+    if not lacks:
+        yield Choice(native, loses)
+    if not needed:
+        yield Choice(plain, " ".join(filter(None, [loses, lacks, CPU_PLAIN_LOSES])))
 
 
 def on_card(config: EngineConfig) -> Iterator[Choice]:
@@ -117,15 +135,14 @@ def sentence(finding: Finding) -> str:
     return finding.text + (f" Mend it with: `{finding.mend}`." if finding.mend else "")
 
 
-def first_that_works(config: EngineConfig, hidden_size: int, make: Callable[[EngineConfig], Runner]) -> Runner:
-    """Makes the runner of the first of `choices` that can be made, and logs what is lost and why.
+def first_that_works(options: list[Choice], make: Callable[[EngineConfig], Runner]) -> Runner:
+    """Makes the runner of the first of `options` that can be made, and logs what is lost and why.
 
     Raises:
         EngineError: the last choice failed, or the checkpoint is at fault.
     """
-    options = choices(config, hidden_size)
     while True:
-        choice = options.pop(0)
+        choice, *options = options
         if choice.loses:
             log.warning("%s: %s", choice.name, choice.loses)
         try:

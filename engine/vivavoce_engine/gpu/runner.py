@@ -27,7 +27,7 @@ from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.device import copy_into, to_device, to_host
+from vivavoce_engine.device import arithmetic_of, copy_into, to_device, to_host
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.graphs import Graphs, bucket_of
 from vivavoce_engine.gpu.launch import Launcher
@@ -60,6 +60,7 @@ class GraphRunner:
         self._checkpoint, self.config = checkpoint, config
         # Parameters of the decoder's activations are prepared in float32, even if it computes in another dtype.
         talker, predictor, decoder = load_models(checkpoint, device, dtype, torch.float32)
+        self.dtype = str(dtype).removeprefix("torch.")
         self._talker, self._predictor = talker, predictor
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
@@ -91,6 +92,10 @@ class GraphRunner:
         """Waits until the device has done all requested work."""
         for stream in (self._frame_stream, self._codec_stream):
             stream.synchronize()
+
+    def arithmetic(self) -> tuple[object, ...]:
+        """All that the last bits of its samples may depend on, beside weights, settings, code and packages."""
+        return arithmetic_of(self.device)
 
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
         """Returns the embeddings of the preset speakers by name, each [hidden] float32. Blends of voices are made of

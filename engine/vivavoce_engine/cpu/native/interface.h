@@ -51,6 +51,22 @@ struct Codec {
     float mono_bias; int32_t codebook_count, semantic_count, window, latent_count, block_count, channels, samples_per_frame, memory_frames;
 };
 
+// cpu/library.py has the same sizes.
+static_assert(sizeof(Matrix) == 40, "Matrix");
+static_assert(sizeof(Table) == 24, "Table");
+static_assert(sizeof(Layer) == 200, "Layer");
+static_assert(sizeof(Stack) == 56, "Stack");
+static_assert(sizeof(Talker) == 176, "Talker");
+static_assert(sizeof(Predictor) == 120, "Predictor");
+static_assert(sizeof(Sampling) == 16, "Sampling");
+static_assert(sizeof(Rows) == 128, "Rows");
+static_assert(sizeof(Snake) == 16, "Snake");
+static_assert(sizeof(Conv) == 56, "Conv");
+static_assert(sizeof(Unit) == 144, "Unit");
+static_assert(sizeof(Upsampling) == 512, "Upsampling");
+static_assert(sizeof(Latent) == 184, "Latent");
+static_assert(sizeof(Codec) == 416, "Codec");
+
 struct Pool;
 
 int32_t vivavoce_interface(void);  // VIVAVOCE_INTERFACE of the build

@@ -1,0 +1,136 @@
+"""The speed of this machine with a model that is not loaded: a trial of its products, and the work of a frame.
+
+The trial runs the kernels over weights of the model's size, for about a second, on the threads that would speak. It
+leaves out prompts, the host's work and whatever else the machine does, so a stream counts only where a frame leaves a
+fifth of its time.
+"""
+
+import ctypes
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from vivavoce_engine.cpu.library import BFLOAT16, INT8, Library, Matrix
+from vivavoce_engine.cpu.work import Work
+
+STREAMS = (1, 2, 4, 8, 16, 32, 64)
+"""Streams at once that are tried, until a frame takes longer than its sound."""
+CONTEXT = 200
+"""Positions before a frame: a prompt and about ten seconds of speech."""
+FRAME_MS = 80.0
+BUSY = 0.8
+"""Largest share of a frame's time that its computing may take."""
+INPUTS, OUTPUTS = 1024, 4096
+"""A product of the trial, about as large as the average one of a released model."""
+WINDOW, CHANNELS, STEPS = 7 * 384, 384, 128
+"""Inputs, outputs and rows of a product of Code2Wav."""
+INT8_INPUTS = 64
+SINE_PRODUCTS = 150
+"""Multiply-adds that take as long as a sine and the moves around it."""
+MOST_BYTES = 512_000_000
+"""Most memory of the weights of a trial. The rest of a larger model is read as fast."""
+ROUNDS = 3
+ORDINARY = 0x3C
+"""A byte that makes ordinary weights: 60 as int8, 0.011 as bfloat16."""
+BYTES_OF = {BFLOAT16: 2.0, INT8: 1 + 4 / INT8_INPUTS}
+"""Kind of weights → bytes of a weight, its share of a scale included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Milliseconds in which one frame of each of a number of streams would be computed, by that number."""
+
+    frame_ms: Mapping[int, float]
+
+    @property
+    def rtf(self) -> float:
+        """Time of a lone stream over the time of its sound."""
+        return self.frame_ms[1] / FRAME_MS
+
+    @property
+    def streams(self) -> int:
+        """The most streams that would be in real time; 0 if not even one would be."""
+        known = sorted(self.frame_ms.items())
+        budget_ms, most = BUSY * FRAME_MS, 0
+        for (few, few_ms), (many, many_ms) in zip([(0, 0.0), *known], known, strict=False):
+            if few_ms <= budget_ms:
+                share = min(1.0, (budget_ms - few_ms) / max(many_ms - few_ms, 1e-9))
+                most = max(most, few + int(share * (many - few)))
+        return most
+
+
+def forecast(library: Library, work: Work, kind: int, threads: int) -> Forecast:
+    """Tries products of this kind, and adds up what a frame of this work would take."""
+    with Trial(library, kind, threads, min(MOST_BYTES, int(work.talker_weights * BYTES_OF[kind]))) as trial:
+        read_s = trial.weight_s(1, work.talker_weights) / BYTES_OF[kind]
+        code2wav_s = (work.code2wav_products + SINE_PRODUCTS * work.code2wav_sines) * trial.multiply_add_s()
+        own_s = code2wav_s + CONTEXT * work.position_bytes * read_s
+        frame_ms: dict[int, float] = {}
+        for streams in STREAMS:
+            predictor_s = work.passes * trial.weight_s(streams, work.predictor_weights) * work.predictor_weights
+            talker_s = trial.weight_s(streams, work.talker_weights) * work.talker_weights
+            frame_ms[streams] = 1000 * (predictor_s + talker_s + streams * own_s)
+            if frame_ms[streams] > FRAME_MS:
+                break
+    return Forecast(frame_ms)
+
+
+class Trial:
+    """Products of a number of threads with weights of one kind, in memory of a number of bytes."""
+
+    def __init__(self, library: Library, kind: int, threads: int, size: int) -> None:
+        self._library, self._kind = library, kind
+        count = max(1, round(size / (INPUTS * OUTPUTS * BYTES_OF[kind])))
+        self.weights = count * INPUTS * OUTPUTS
+        self._packed = np.full(self.weights * (2 if kind == BFLOAT16 else 1), ORDINARY, np.uint8)
+        self._scales = np.full(self.weights // INT8_INPUTS, 0.01, np.float32)
+        self._matrices = [self._matrix(number) for number in range(count)]
+        rows = max(*STREAMS, STEPS)
+        self._x, self._out = np.full(rows * WINDOW, 0.5, np.float32), np.zeros(rows * OUTPUTS, np.float32)
+        self._pool = library.functions.vivavoce_pool(threads)  # None for one thread
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._library.functions.vivavoce_pool_end(self._pool)
+
+    def _matrix(self, number: int) -> Matrix:
+        first = number * INPUTS * OUTPUTS
+        packed = self._packed.ctypes.data + first * self._packed.itemsize * (2 if self._kind == BFLOAT16 else 1)
+        scales = self._scales.ctypes.data + first // INT8_INPUTS * self._scales.itemsize
+        return Matrix(packed, scales, None, INPUTS, OUTPUTS, self._kind, INT8_INPUTS)
+
+    def weight_s(self, rows: int, weights: int) -> float:
+        """Seconds of a weight in products of this many rows, which read this many weights over and over."""
+        used = self._matrices[: max(1, round(weights / (INPUTS * OUTPUTS)))]
+        return self._best_s([(matrix, rows) for matrix in used]) / (len(used) * INPUTS * OUTPUTS)
+
+    def multiply_add_s(self) -> float:
+        """Seconds of a multiply-add in a product like those of Code2Wav."""
+        matrix = Matrix(self._packed.ctypes.data, None, None, WINDOW, CHANNELS, BFLOAT16, 0)
+        return self._best_s([(matrix, STEPS)]) / (WINDOW * CHANNELS * STEPS)
+
+    def _best_s(self, products: list[tuple[Matrix, int]]) -> float:
+        """The shortest time of a number of rounds of these products. The first round also warms up."""
+        took_s = []
+        for _ in range(ROUNDS):
+            started_s = time.perf_counter()
+            for matrix, rows in products:
+                self._run(matrix, rows)
+            took_s.append(time.perf_counter() - started_s)
+        return min(took_s)
+
+    def _run(self, matrix: Matrix, rows: int) -> None:
+        x, out = self._x.ctypes.data, self._out.ctypes.data
+        inputs, outputs = matrix.inputs, matrix.outputs
+        product = self._library.functions.vivavoce_product
+        self._library.check(
+            product(ctypes.addressof(matrix), self._pool, x, inputs, rows, 1, inputs, None, out, outputs)
+        )

@@ -1,0 +1,313 @@
+"""The runner of the CPU's own kernels. All state of a row is in arrays indexed by row, which C++ reads and writes.
+
+It says what TorchRunner says (cpu/runner.py), which is its reference. This is the one place that calls the kernels:
+whatever could make them read or write outside an array is checked here, before anything changes.
+"""
+
+import logging
+import platform
+import weakref
+from collections.abc import Sequence as SequenceOf
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vivavoce_engine.batching.capacity import Capacity
+from vivavoce_engine.batching.messages import AudioChunk
+from vivavoce_engine.batching.runner import Outcome
+from vivavoce_engine.batching.sequence import Sequence
+from vivavoce_engine.batching.text_paths import WINDOW
+from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.cpu import library as c
+from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
+from vivavoce_engine.cpu.packing import Embeddings, Networks, WeightsDtype, address, aligned, pack
+from vivavoce_engine.cpu.runner import use_cpu_threads
+from vivavoce_engine.cpu.threads import threads_for
+from vivavoce_engine.model import model_info
+from vivavoce_engine.models.loader import load_models
+from vivavoce_engine.request import SamplingParams
+from vivavoce_engine.text.prompt import NO_ID, Prompt, TextFrontend, Tokenizer
+
+log = logging.getLogger(__name__)
+
+NATIVE = Capacity(steps_ahead=0, shares_pages=False, prefill_tokens=512, piece_frames=4, few_rows=1 << 16)
+"""A CPU with its own kernels."""
+
+
+class NativeRunner(HostRunner):
+    """Runs one checkpoint with the kernels of native/. A row's bits depend on nothing but its own utterance."""
+
+    capacity = NATIVE
+    device = torch.device("cpu")
+
+    def __init__(self, name: str, checkpoint: Checkpoint, config: EngineConfig) -> None:
+        """Loads the checkpoint.
+
+        Raises:
+            NoLibrary: the kernels cannot be used on this machine.
+            CheckpointError: as load_models.
+        """
+        self._library = c.load_library()
+        self._c = self._library.functions
+        self._checkpoint, self.config = checkpoint, config
+        self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
+        self.info = model_info(name, checkpoint, self.text)
+        self.dtype = weights_dtype(config.dtype)
+        hidden_size = checkpoint.talker.transformer.hidden_size
+        use_cpu_threads(config.threads, hidden_size)
+        modules = load_models(checkpoint, self.device, torch.float32)
+        self._networks = pack(checkpoint, modules, config.max_context, self.dtype)
+        self._rows = RowArrays(checkpoint, config)
+        self._decoding = Decoding(self._library, self._networks.codec, config.rows)
+        self._scratch = Scratch(self._library)
+        self._talker, self._predictor = address(self._networks.talker), address(self._networks.predictor)
+        self._state = address(self._rows.structure)
+        threads = threads_for(config.threads, hidden_size)
+        self._pool = self._c.vivavoce_pool(threads)  # None for one thread
+        weakref.finalize(self, self._c.vivavoce_pool_end, self._pool).atexit = False
+        log.info("kernels of level %s, %d thread%s", self._library.level, threads, "s" * (threads > 1))
+
+    def synchronize(self) -> None:
+        """Does nothing, because no work goes on behind a call."""
+
+    def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
+        """Name → embedding [hidden] float32 of the preset speakers, from which mixes are made."""
+        names = self._checkpoint.talker.spk_id
+        vectors = self._networks.codes.look_up(np.fromiter(names.values(), np.int64))
+        return {name.lower(): vector for name, vector in zip(names, vectors, strict=True)}
+
+    def arithmetic(self) -> tuple[object, ...]:
+        """All that the last bits of its sums depend on: the library, the C library's sine and cosine, and the
+        embeddings that PyTorch computed when the model was loaded."""
+        tables = [self._networks.text, *self._networks.inputs]
+        return (
+            self._library.level,
+            self._library.digest(),
+            platform.machine(),
+            platform.libc_ver(),
+            tuple(table.digest() for table in tables),
+        )
+
+    # ---- a step -----------------------------------------------------------------------------------------------
+
+    def _start(self, sequences: SequenceOf[Sequence], _: Outcome) -> None:
+        """Sets the rows up and runs their prompts, one after the other."""
+        prompts = [sequence.pending.prompt for sequence in sequences]
+        embedded = [embed_prompt(prompt, self._networks) for prompt in prompts]
+        spoken = [self._codes_before(prompt) for prompt in prompts]
+        for x in embedded:
+            assert 0 < len(x) <= self.config.max_context
+        for sequence, x, codes in zip(sequences, embedded, spoken, strict=True):
+            self._rows.settings.begin(sequence)
+            scratch = self._scratch.take(self._c.vivavoce_start_scratch(self._talker, len(x)))
+            self._library.check(
+                self._c.vivavoce_start(self._talker, self._state, self._pool, sequence.row, len(x), address(x), scratch)
+            )
+            self._decoding.begin(sequence.row, codes, self._pool)
+
+    def _codes_before(self, prompt: Prompt) -> NDArray[np.int32]:
+        """Codes [frames, groups] of the frames that a prompt's audio continues from."""
+        groups = self._checkpoint.talker.num_code_groups
+        given = prompt.conditioning
+        if given is None or given.codes is None:
+            return np.zeros((0, groups), np.int32)
+        assert given.codes.ndim == 2
+        assert given.codes.shape[1] == groups
+        return np.ascontiguousarray(given.codes, np.int32)
+
+    def _step(self, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
+        """Completes one frame of each row, and records which rows end their speech after it."""
+        for sequence in sequences:
+            self._rows.settings.send_text(sequence)
+        rows = np.array([sequence.row for sequence in sequences], np.int32)
+        frames = np.array([sequence.frames_made for sequence in sequences], np.int32)
+        positions = np.array([sequence.position for sequence in sequences], np.int32)
+        begins = [sequence.window_at for sequence in sequences]
+        told = self._checkpoint.alignment is not None
+        windows = np.array([begin if told and begin is not None else -1 for begin in begins], np.int32)
+        assert len(set(rows.tolist())) == len(rows) > 0
+        assert 0 <= rows.min() <= rows.max() < self.config.rows
+        assert frames.min() >= 0
+        assert 0 <= positions.min() <= positions.max() < self.config.max_context
+        self._rows.check_text(rows, frames, len(self._networks.text.values))
+        scores = np.full((len(rows), WINDOW), -np.inf, np.float32)
+        ended = np.zeros(len(rows), np.uint8)
+        scratch = self._scratch.take(self._c.vivavoce_frame_scratch(self._talker, self._predictor, len(rows)))
+        result = self._c.vivavoce_frame(
+            self._talker,
+            self._predictor,
+            self._state,
+            self._pool,
+            len(rows),
+            *(address(array) for array in (rows, frames, positions, windows, scores, ended)),
+            scratch,
+        )
+        self._library.check(result)
+        for number, sequence in enumerate(sequences):
+            outcome.ended[sequence.utterance_id] = bool(ended[number])
+            if windows[number] >= 0:
+                outcome.scores[sequence.utterance_id] = scores[number]
+
+    def _vocode(self, frames: int, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
+        """Decodes the next `frames` waiting frames of each row."""
+        for sequence in sequences:
+            codes = self._rows.frames(sequence.row, sequence.frames_vocoded, frames)
+            pcm = self._decoding.decode(sequence.row, codes, self._pool)
+            outcome.audio[sequence.utterance_id] = AudioChunk(pcm, codes.astype(np.int16))
+
+
+def weights_dtype(name: str) -> WeightsDtype:
+    """The dtype of packed weights for the setting `dtype`."""
+    assert name in ("auto", "float32", "bfloat16", "int8")
+    return "float32" if name == "auto" else cast("WeightsDtype", name)
+
+
+def embed_prompt(prompt: Prompt, networks: Networks) -> NDArray[np.float32]:
+    """Returns the embeddings of a prompt [prefill_tokens, hidden]: text plus codec side, as models/prompts.py does.
+
+    Raises:
+        IndexError: a table lacks one of the ids.
+    """
+    text, codes = (np.array(ids, np.int64) for ids in (prompt.text_ids, prompt.codec_ids))
+    x = _or_zeros(networks.text, text) + _or_zeros(networks.codes, codes)
+    given = prompt.conditioning
+    if given is not None and given.embedding is not None:
+        x[given.embedding_at] += given.embedding
+    if given is not None and given.codes is not None:
+        frames = given.codes.astype(np.int64)
+        assert given.codes_at + len(frames) <= len(x), "what is added belongs to positions of the prompt"
+        total = networks.codes.look_up(frames[:, 0])
+        for group, table in enumerate(networks.later, start=1):
+            total = total + table.look_up(frames[:, group])
+        x[given.codes_at : given.codes_at + len(frames)] += total
+    return np.ascontiguousarray(x, np.float32)
+
+
+def _or_zeros(table: Embeddings, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    """ids [n] → [n, width]; zeros for NO_ID."""
+    found = table.look_up(np.where(ids == NO_ID, 0, ids))
+    found[ids == NO_ID] = 0
+    return found
+
+
+class Scratch:
+    """Memory that a call uses and forgets. It grows to the largest that was asked for."""
+
+    def __init__(self, library: c.Library) -> None:
+        self._library = library
+        self._memory = aligned((0,))
+
+    def take(self, floats: int) -> int:
+        """The address of this many floats. Raises Refused if the number is what a kernel that refuses answers."""
+        self._library.check(floats)
+        if floats > len(self._memory):
+            self._memory = aligned((floats,))
+        return address(self._memory)
+
+
+class SamplingArray:
+    """The SamplingParams of all rows."""
+
+    def __init__(self, rows: int) -> None:
+        self.array = (c.Sampling * rows)()
+
+    def set(self, row: int, params: SamplingParams) -> None:
+        top_k = min(params.top_k, np.iinfo(np.int32).max)
+        self.array[row] = c.Sampling(params.temperature, params.top_p, params.repetition_penalty, top_k)
+
+
+class RowArrays:
+    """The state of all rows but that of Code2Wav."""
+
+    def __init__(self, checkpoint: Checkpoint, config: EngineConfig) -> None:
+        talker, rows = checkpoint.talker, config.rows
+        self._codes = aligned((rows, config.max_chunk_frames, talker.num_code_groups), np.int32)
+        """Ring of frames that wait for the decoder: frame f is at index f modulo the ring's length."""
+        self._trailing = aligned((rows, config.max_context), np.int32)
+        self._trailing_count = aligned((rows,), np.int32)
+        seed, min_frames = aligned((rows,), np.int64), aligned((rows,), np.int32)
+        seen = aligned((rows, talker.vocab_size), np.uint8)
+        samplings = SamplingArray(rows), SamplingArray(rows)
+        self.settings = RowSettings(
+            seed,
+            self._trailing,
+            self._trailing_count,
+            min_frames,
+            seen,
+            *samplings,
+            lambda ids: np.array(ids, np.int64),
+            {},
+        )
+        large, small = talker.transformer, talker.predictor
+        caches = [
+            aligned((rows, shape.num_hidden_layers, positions, shape.num_key_value_heads * shape.head_dim))
+            for shape, positions in ((large, config.max_context), (small, talker.num_code_groups))
+            for _ in ("keys", "values")
+        ]
+        hidden, code_0 = aligned((rows, large.hidden_size)), aligned((rows,), np.int32)
+        arrays: list[Any] = [*caches, hidden, seed, code_0, self._trailing, self._trailing_count, min_frames]
+        arrays += [self._codes, seen, *(sampling.array for sampling in samplings)]
+        self._memory = arrays
+        self.structure = c.Rows(
+            *(address(array) for array in arrays), rows, config.max_chunk_frames, config.max_context
+        )
+
+    def frames(self, row: int, first: int, count: int) -> NDArray[np.int32]:
+        """Codes [count, groups] of a row's waiting frames from `first` on."""
+        ring = self._codes.shape[1]
+        assert 0 < count <= ring
+        return cast("NDArray[np.int32]", self._codes[row, np.arange(first, first + count) % ring])
+
+    def check_text(self, rows: NDArray[np.int32], frames: NDArray[np.int32], known: int) -> None:
+        """Raises IndexError if a text id that the rows are about to read is not among the `known` ones."""
+        ids = self._trailing[rows, np.minimum(frames, self._trailing.shape[1] - 1)]
+        wrong = (frames < self._trailing_count[rows]) & ((ids < 0) | (ids >= known))
+        if wrong.any():
+            raise IndexError(f"text id {ids[wrong][0]} is not in a table of {known} rows")
+
+
+class Decoding:
+    """Code2Wav, and its state by row."""
+
+    def __init__(self, library: c.Library, codec: c.Codec, rows: int) -> None:
+        self._library, self._codec = library, address(codec)
+        self._samples, self._memory_frames = codec.samples_per_frame, codec.memory_frames
+        self._state = aligned((rows, library.functions.vivavoce_code2wav_state(self._codec)))
+        self._position = [0] * rows
+        self._scratch = Scratch(self._library)
+
+    def begin(self, row: int, codes: NDArray[np.int32], pool: int | None) -> None:
+        """Makes a row new, behind codes [frames, groups] whose audio is not needed."""
+        self._state[row] = 0
+        self._position[row] = 0
+        far, near = codes[: -self._memory_frames], codes[-self._memory_frames :]
+        if len(far):
+            self._move(row, far, None, pool)
+        if len(near):
+            self.decode(row, near, pool)
+
+    def decode(self, row: int, codes: NDArray[np.int32], pool: int | None) -> NDArray[np.float32]:
+        """codes [frames, groups] → audio [frames * samples_per_frame] float32 in [-1, 1]."""
+        pcm = np.empty(len(codes) * self._samples, np.float32)
+        self._move(row, codes, pcm, pool)
+        return pcm
+
+    def _move(self, row: int, codes: NDArray[np.int32], pcm: NDArray[np.float32] | None, pool: int | None) -> None:
+        assert codes.ndim == 2
+        assert codes.dtype == np.int32
+        functions = self._library.functions
+        result = functions.vivavoce_code2wav(
+            self._codec,
+            pool,
+            address(self._state[row]),
+            self._position[row],
+            *codes.shape,
+            address(codes),
+            None if pcm is None else address(pcm),
+            self._scratch.take(functions.vivavoce_code2wav_scratch(self._codec, len(codes))),
+        )
+        self._library.check(result)
+        self._position[row] += len(codes)

@@ -1,0 +1,375 @@
+"""Weights in the form that the CPU's kernels read: PyTorch's modules go in, structures of cpu/library.py come out.
+
+A matrix [inputs, outputs] is cut into blocks of 32 outputs, so that a product reads it from front to back. Weights that
+are bfloat16 in the checkpoint stay so: two bytes instead of four are read, and no bit is lost. A module's weights are
+dropped once they are packed, so that a model is not held twice.
+"""
+
+import ctypes
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vivavoce_engine.checkpoint.files import Checkpoint, CodecDecoderConfig, TransformerConfig
+from vivavoce_engine.cpu import library as c
+from vivavoce_engine.models.code_predictor import CodePredictor
+from vivavoce_engine.models.codec_decoder import (
+    CausalConv,
+    CodecDecoder,
+    LatentUpsampling,
+    ResidualUnit,
+    SnakeBeta,
+    UpsamplingBlock,
+    WindowTransformer,
+)
+from vivavoce_engine.models.layers import Transformer
+from vivavoce_engine.models.talker import CONTROL_CODES, Talker
+
+WeightsDtype = Literal["float32", "bfloat16", "int8"]
+"""float32 changes no weight. bfloat16 rounds those that are not bfloat16. int8 rounds the products of talker and code
+predictor, and all else to bfloat16. Sums are float32 in all of them."""
+ALIGNMENT_BYTES = 64
+"""Bytes of a cache line, and of the widest vector."""
+INT8_BLOCK = 64
+"""Inputs that share a scale."""
+INT8_MAX = 127
+Structure = TypeVar("Structure", bound=ctypes.Structure)
+
+
+def aligned(shape: Sequence[int], dtype: type[np.generic] = np.float32) -> NDArray[Any]:
+    """Zeros at the beginning of a cache line. Memory is taken when it is first written."""
+    item = np.dtype(dtype).itemsize
+    size = int(np.prod(shape, dtype=np.int64)) * item
+    raw = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT_BYTES
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def address(array: NDArray[Any] | ctypes.Array[Any] | ctypes.Structure) -> int:
+    """The address of contiguous memory. Its owner must outlive every use of it."""
+    if isinstance(array, np.ndarray):
+        assert array.flags.c_contiguous
+        return array.ctypes.data
+    return ctypes.addressof(array)
+
+
+class Embeddings:
+    """A table [rows, width] of float32, or of bfloat16 as uint16."""
+
+    def __init__(self, values: NDArray[np.float32] | NDArray[np.uint16]) -> None:
+        self.values = values
+
+    def look_up(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """ids [n] → [n, width] float32.
+
+        Raises:
+            IndexError: the table has no such row.
+        """
+        if len(ids) and not 0 <= ids.min() <= ids.max() < len(self.values):
+            raise IndexError(f"an id of {ids.min()} to {ids.max()} is not in a table of {len(self.values)} rows")
+        found = self.values[ids]
+        if found.dtype == np.float32:
+            return cast("NDArray[np.float32]", found)
+        return (found.astype(np.uint32) << 16).view(np.float32)
+
+    def digest(self) -> str:
+        """SHA-256 of its values, in hexadecimal."""
+        return hashlib.sha256(self.values.data).hexdigest()
+
+    def structure(self) -> c.Table:
+        kind = c.FLOAT32 if self.values.dtype == np.float32 else c.BFLOAT16
+        return c.Table(address(self.values), *self.values.shape, kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """The packed networks of a checkpoint. `memory` owns all that the structures point to."""
+
+    talker: c.Talker
+    predictor: c.Predictor
+    codec: c.Codec
+    text: Embeddings
+    codes: Embeddings
+    """Of code 0 and of the control codes."""
+    later: tuple[Embeddings, ...]
+    """Of the later codes, in the talker's width."""
+    inputs: tuple[Embeddings, ...]
+    """Of all codes but the last, in the code predictor's width."""
+    memory: tuple[object, ...]
+
+
+def pack(
+    checkpoint: Checkpoint, modules: tuple[Talker, CodePredictor, CodecDecoder], positions: int, dtype: WeightsDtype
+) -> Networks:
+    """Packs float32 modules, and drops their weights. `positions` of the talker's cache belong to each row."""
+    packer = Packer(dtype)
+    talker, predictor, decoder = modules
+    with torch.inference_mode():
+        text = packer.embeddings(talker.text_embedding)
+        codes = packer.embeddings(talker.codec_embedding)
+        later = tuple(packer.embeddings(cast("nn.Embedding", table)) for table in predictor.codec_embedding)
+        inputs = (codes, *later[:-1])
+        if checkpoint.talker.has_projection:
+            inputs = tuple(packer.embeddings(cast("nn.Embedding", table)) for table in predictor.input_embedding)
+        return Networks(
+            _talker(packer, checkpoint, talker, positions, (text, codes, later)),
+            _predictor(packer, checkpoint, predictor, inputs),
+            pack_codec(packer, checkpoint.codec, decoder),
+            text,
+            codes,
+            later,
+            inputs,
+            tuple(packer.memory),
+        )
+
+
+class Packer:
+    """Packs weights in `dtype`, and keeps the memory that the structures point to."""
+
+    def __init__(self, dtype: WeightsDtype) -> None:
+        self.memory: list[object] = []
+        self._dtype = dtype
+
+    def array(self, structure: type[Structure], items: Sequence[Structure]) -> int:
+        """The address of an array of structures."""
+        made = (structure * len(items))(*items)
+        self.memory.append(made)
+        return address(made)
+
+    def floats(self, values: Tensor | None, length: int | None = None) -> int | None:
+        """The address of values in float32, filled up with zeros to `length`."""
+        if values is None:
+            return None
+        flat = values.detach().float().reshape(-1).numpy()
+        return address(self._keep(flat, length or len(flat)))
+
+    def embeddings(self, module: nn.Embedding) -> Embeddings:
+        found = self.table(module.weight)
+        drop(module)
+        return found
+
+    def table(self, weight: Tensor) -> Embeddings:
+        """A table [rows, width] in plain order."""
+        values = bfloat16_bits(weight) if self._fits_bfloat16(weight) else weight.detach().numpy()
+        kept = aligned(values.shape, values.dtype.type)
+        kept[:] = values
+        self.memory.append(kept)
+        return Embeddings(kept)
+
+    def linear(self, module: nn.Linear, rounds: bool = False) -> c.Matrix:
+        """The product of a linear layer. `rounds` says that int8 may round it."""
+        made = self.matrix(module.weight.detach().t(), module.bias, rounds)
+        drop(module)
+        return made
+
+    def matrix(self, weight: Tensor, bias: Tensor | None, rounds: bool = False) -> c.Matrix:
+        """A product with weight [inputs, outputs]. `rounds` says that int8 may round it."""
+        inputs, outputs = weight.shape
+        blocks = -(-outputs // c.BLOCK)
+        padded = torch.zeros(blocks, inputs, c.BLOCK)
+        for block in range(blocks):
+            part = weight[:, block * c.BLOCK : (block + 1) * c.BLOCK]
+            padded[block, :, : part.shape[1]] = part
+        scales, kind, length = None, c.FLOAT32, blocks * c.BLOCK
+        block = int(np.gcd(inputs, INT8_BLOCK))
+        packed: NDArray[Any] = padded.numpy()
+        if rounds and self._dtype == "int8":
+            packed, scale = int8(padded, block)
+            scales, kind = address(self._keep(scale.reshape(-1))), c.INT8
+        elif self._fits_bfloat16(weight):
+            packed, kind = paired(bfloat16_bits(padded)), c.BFLOAT16
+        kept = self._keep(packed.reshape(-1))
+        return c.Matrix(address(kept), scales, self.floats(bias, length), inputs, outputs, kind, block)
+
+    def stack(
+        self, module: Transformer | WindowTransformer, config: TransformerConfig, positions: int, rounds: bool
+    ) -> c.Stack:
+        """A transformer of models/layers.py, or that of the codec's decoder, whose branches have scales."""
+        layers = []
+        for block in cast("Iterable[Any]", module.layers):
+            attention, mlp = block.self_attn, block.mlp
+            qk_norm = getattr(attention, "qk_norm", None)
+            layers.append(
+                c.Layer(
+                    self.linear(attention.qkv_proj, rounds),
+                    self.linear(attention.o_proj, rounds),
+                    self.linear(mlp.gate_up_proj, rounds),
+                    self.linear(mlp.down_proj, rounds),
+                    self.floats(block.input_layernorm.weight),
+                    self.floats(block.post_attention_layernorm.weight),
+                    None if qk_norm is None else self.floats(qk_norm.weight),
+                    self.floats(getattr(block, "self_attn_layer_scale", None)),
+                    self.floats(getattr(block, "mlp_layer_scale", None)),
+                )
+            )
+        return c.Stack(
+            self.array(c.Layer, layers),
+            self.floats(module.norm.weight),
+            self.floats(module.rope.inverse_frequency),
+            len(layers),
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+            positions,
+            config.rms_norm_eps,
+        )
+
+    def snake(self, module: SnakeBeta) -> c.Snake:
+        return c.Snake(self.floats(module.frequency), self.floats(module.magnitude))
+
+    def conv(self, module: CausalConv) -> c.Conv:
+        taps, inputs, outputs = module.weight.shape
+        made = self.matrix(module.weight.detach().reshape(taps * inputs, outputs), module.bias)
+        drop(module)
+        return c.Conv(made, taps, module.dilation, inputs, outputs)
+
+    def _fits_bfloat16(self, weight: Tensor) -> bool:
+        """True if the weights are to be bfloat16: they are, or the dtype rounds them."""
+        return self._dtype != "float32" or torch.equal(weight.to(torch.bfloat16).float(), weight)
+
+    def _keep(self, values: NDArray[Any], length: int | None = None) -> NDArray[Any]:
+        """A copy of values [n], aligned and filled up with zeros."""
+        kept = aligned((length or len(values),), values.dtype.type)
+        kept[: len(values)] = values
+        self.memory.append(kept)
+        return kept
+
+
+def drop(module: nn.Module) -> None:
+    """Drops a module's own weights."""
+    for name in list(module._parameters):
+        module.register_parameter(name, None)
+
+
+def bfloat16_bits(values: Tensor) -> NDArray[np.uint16]:
+    """The nearest bfloat16 of each value, as uint16."""
+    return values.detach().to(torch.bfloat16).contiguous().view(torch.int16).numpy().view(np.uint16)
+
+
+def paired(bits: NDArray[np.uint16]) -> NDArray[np.uint16]:
+    """[..., 32] → words of 32 bits whose low half is output j and whose high half is output j + 16."""
+    halves = bits.reshape(*bits.shape[:-1], 2, c.BLOCK // 2)
+    return np.ascontiguousarray(halves.swapaxes(-1, -2))
+
+
+def int8(padded: Tensor, block: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """padded [blocks, inputs, 32] → its values as int8, and the scales [inputs / block, blocks * 32]."""
+    blocks, inputs, _ = padded.shape
+    groups = padded.view(blocks, inputs // block, block, c.BLOCK)
+    scale = (groups.abs().amax(2) / INT8_MAX).clamp(min=torch.finfo(torch.float32).tiny)
+    values = (groups / scale[:, :, None]).round().clamp(-INT8_MAX, INT8_MAX).to(torch.int8)
+    return values.numpy(), np.ascontiguousarray(scale.transpose(0, 1).numpy())
+
+
+def _talker(
+    packer: Packer,
+    checkpoint: Checkpoint,
+    talker: Talker,
+    positions: int,
+    tables: tuple[Embeddings, Embeddings, tuple[Embeddings, ...]],
+) -> c.Talker:
+    config, alignment = checkpoint.talker, checkpoint.alignment
+    text, codes, later = tables
+    return c.Talker(
+        packer.stack(talker.transformer, config.transformer, positions, rounds=True),
+        packer.linear(talker.codec_head, rounds=True),
+        text.structure(),
+        codes.structure(),
+        packer.array(c.Table, [table.structure() for table in later]),
+        config.num_code_groups,
+        config.codec_eos_token_id,
+        config.vocab_size - CONTROL_CODES,
+        checkpoint.tts_pad_token_id,
+        -1 if alignment is None else alignment.layer,
+        -1 if alignment is None else alignment.head,
+    )
+
+
+def _predictor(
+    packer: Packer, checkpoint: Checkpoint, predictor: CodePredictor, inputs: Sequence[Embeddings]
+) -> c.Predictor:
+    config = checkpoint.talker
+    for table in predictor.input_embedding:
+        drop(table)
+    projection = c.Matrix()
+    if isinstance(predictor.projection, nn.Linear):
+        projection = packer.linear(predictor.projection, rounds=True)
+    heads = [packer.linear(cast("nn.Linear", head), rounds=True) for head in predictor.lm_head]
+    return c.Predictor(
+        packer.stack(predictor.transformer, config.predictor, config.num_code_groups, rounds=True),
+        projection,
+        packer.array(c.Matrix, heads),
+        packer.array(c.Table, [table.structure() for table in inputs]),
+        config.num_code_groups,
+        config.has_projection,
+    )
+
+
+def pack_codec(packer: Packer, config: CodecDecoderConfig, decoder: CodecDecoder) -> c.Codec:
+    """Code2Wav alone, whose weights are dropped."""
+    final = decoder.final_conv
+    quantizer, transformer = decoder.quantizer, decoder.pre_transformer
+    latents = [_latent(packer, cast("LatentUpsampling", stage)) for stage in decoder.upsample]
+    blocks = [_upsampling(packer, cast("UpsamplingBlock", block)) for block in decoder.blocks]
+    return c.Codec(
+        packer.array(c.Table, [packer.table(book).structure() for book in quantizer.codebooks]),
+        packer.linear(quantizer.semantic_proj),
+        packer.linear(quantizer.acoustic_proj),
+        packer.conv(decoder.pre_conv),
+        packer.linear(transformer.input_proj),
+        packer.linear(transformer.output_proj),
+        packer.stack(transformer, config.transformer, config.sliding_window, rounds=False),
+        packer.array(c.Latent, latents),
+        packer.conv(decoder.head),
+        packer.array(c.Upsampling, blocks),
+        packer.snake(decoder.final_act),
+        packer.floats(final.weight),
+        float(final.bias),
+        len(quantizer.codebooks),
+        quantizer.semantic,
+        config.sliding_window,
+        len(latents),
+        len(blocks),
+        final.weight.shape[1],
+        config.samples_per_frame,
+        decoder.memory_frames,
+    )
+
+
+def _latent(packer: Packer, stage: LatentUpsampling) -> c.Latent:
+    block = stage.block
+    return c.Latent(
+        packer.conv(stage.conv.conv),
+        stage.conv.stride,
+        stage.conv.channels,
+        packer.floats(block.dwconv.weight),
+        packer.floats(block.dwconv.bias),
+        packer.floats(block.norm.weight),
+        packer.floats(block.norm.bias),
+        packer.floats(block.gamma),
+        packer.linear(block.pwconv1),
+        packer.linear(block.pwconv2),
+    )
+
+
+def _upsampling(packer: Packer, block: UpsamplingBlock) -> c.Upsampling:
+    units = [_unit(packer, cast("ResidualUnit", unit)) for unit in block.units]
+    return c.Upsampling(
+        packer.snake(block.act),
+        packer.conv(block.upsample.conv),
+        block.upsample.stride,
+        block.upsample.channels,
+        (c.Unit * len(units))(*units),
+    )
+
+
+def _unit(packer: Packer, unit: ResidualUnit) -> c.Unit:
+    return c.Unit(packer.snake(unit.act1), packer.snake(unit.act2), packer.conv(unit.conv1), packer.conv(unit.conv2))

@@ -1,0 +1,66 @@
+"""Threads that compute a model on a CPU. Torch-free.
+
+A core that two threads share computes no faster than for one, and waiting threads spin a little, so `auto` counts
+cores, not hardware threads, and only those that this process may use.
+"""
+
+import ctypes
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from vivavoce_engine.config import NumberOrAuto
+
+SMALL_HIDDEN_SIZE = 1024
+"""Least width of a talker whose matrices are worth sharing among threads. A second thread makes the shipped voice
+slower, and the server has use for the other core."""
+CPUS = Path("/sys/devices/system/cpu")
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def threads_for(threads: NumberOrAuto, hidden_size: int) -> int:
+    """Returns the threads that compute a model whose talker has this width, the caller's included; at least 1."""
+    if threads != "auto":
+        return threads
+    return 1 if hidden_size < SMALL_HIDDEN_SIZE else usable_cores()
+
+
+def usable_cores() -> int:
+    """Returns the cores that this process may use, by its affinity and its container's CPU time; at least 1."""
+    return max(1, min(_physical_cores(), _quota()))
+
+
+def _physical_cores(cpus: Path = CPUS) -> int:
+    if sys.platform == "darwin":
+        return _fast_cores()
+    if sys.platform != "linux":
+        return max(1, (os.cpu_count() or 1) // 2)  # two hardware threads a core, as most have
+    allowed = os.sched_getaffinity(0)
+    try:
+        return len({(cpus / f"cpu{cpu}/topology/thread_siblings_list").read_text() for cpu in allowed})
+    except OSError:  # a sandbox may hide them
+        return len(allowed)
+
+
+def _fast_cores() -> int:
+    """The performance cores of a Mac. One thread on a slow core would let all others wait for it."""
+    count = ctypes.c_int32(0)
+    size = ctypes.c_size_t(ctypes.sizeof(count))
+    with suppress(OSError, AttributeError):
+        system = ctypes.CDLL(None)
+        if system.sysctlbyname(b"hw.perflevel0.physicalcpu", ctypes.byref(count), ctypes.byref(size), None, 0) == 0:
+            return count.value
+    return os.cpu_count() or 1
+
+
+def _quota(folder: Path = CGROUP) -> int:
+    """The CPU time of the container in cores, rounded down; a large number without a limit."""
+    with suppress(OSError, ValueError):  # cgroup v2
+        quota, period = (folder / "cpu.max").read_text().split()
+        return sys.maxsize if quota == "max" else max(1, int(quota) // int(period))
+    with suppress(OSError, ValueError):  # cgroup v1
+        quota_us = int((folder / "cpu/cpu.cfs_quota_us").read_text())
+        period_us = int((folder / "cpu/cpu.cfs_period_us").read_text())
+        return sys.maxsize if quota_us <= 0 else max(1, quota_us // period_us)
+    return sys.maxsize

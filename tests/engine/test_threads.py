@@ -1,0 +1,84 @@
+"""The number of threads that compute a model on a CPU, on machines that this one is not."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.cpu import threads
+from vivavoce_engine.cpu.runner import use_cpu_threads
+from vivavoce_engine.cpu.threads import threads_for, usable_cores
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's files")
+
+
+def machine(folder: Path, siblings: dict[int, str]) -> Path:
+    """Files of processors: number → its core's hardware threads, as Linux lists them."""
+    for cpu, listed in siblings.items():
+        place = folder / f"cpu{cpu}" / "topology"
+        place.mkdir(parents=True)
+        (place / "thread_siblings_list").write_text(listed + "\n")
+    return folder
+
+
+def test_a_small_model_takes_one_thread_and_a_wide_one_every_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_physical_cores", lambda: 12)
+    monkeypatch.setattr(threads, "_quota", lambda: sys.maxsize)
+    assert [threads_for("auto", hidden_size) for hidden_size in (256, 512, 1024, 2048)] == [1, 1, 12, 12]
+    assert [threads_for(3, hidden_size) for hidden_size in (256, 2048)] == [3, 3]
+
+
+@pytest.mark.parametrize(("cores", "quota", "usable"), [(8, sys.maxsize, 8), (8, 3, 3), (2, 16, 2), (4, 1, 1)])
+def test_a_containers_share_counts(monkeypatch: pytest.MonkeyPatch, cores: int, quota: int, usable: int) -> None:
+    monkeypatch.setattr(threads, "_physical_cores", lambda: cores)
+    monkeypatch.setattr(threads, "_quota", lambda: quota)
+    assert usable_cores() == usable
+
+
+@needs_linux
+def test_hardware_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cpus = machine(tmp_path, {0: "0,4", 1: "1,5", 2: "2,6", 3: "3,7", 4: "0,4", 5: "1,5", 6: "2,6", 7: "3,7"})
+    for allowed, cores in (({*range(8)}, 4), ({0, 4}, 1), ({0, 1, 4}, 2), ({7}, 1)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, allowed=allowed: allowed)
+        assert threads._physical_cores(cpus) == cores
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    assert threads._physical_cores(tmp_path / "hidden") == 3
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "max 100000\n"}, sys.maxsize),
+        ({"cpu.max": "250000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, sys.maxsize),
+        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({}, sys.maxsize),
+        ({"cpu.max": "nonsense"}, sys.maxsize),
+    ],
+)
+def test_the_limit_of_a_container_is_read(tmp_path: Path, files: dict[str, str], cores: int) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert threads._quota(tmp_path) == cores
+
+
+def test_pytorch_takes_the_threads_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    use_cpu_threads("auto", 512)
+    use_cpu_threads(5, 512)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    use_cpu_threads("auto", 512)
+    use_cpu_threads(2, 2048)
+    assert told == [1, 5, 2]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, "many"])
+def test_a_number_of_threads_is_above_zero(wrong: object) -> None:
+    with pytest.raises(ValueError, match="threads must be"):
+        EngineConfig(threads=wrong)  # type: ignore[arg-type]
