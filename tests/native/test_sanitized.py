@@ -1,4 +1,4 @@
-"""The kernels under the address and the undefined-behaviour sanitizer, with asserts, at each level of this processor."""
+"""The kernels under the sanitizers of addresses and undefined behaviour, with asserts, at each level of this processor."""
 
 import os
 import subprocess

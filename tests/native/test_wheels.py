@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,7 @@ OLDEST_GLIBC = (2, 17)
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Platform → folder of its unpacked wheel."""
     folders = {}
     for name, platform in PLATFORMS.items():
@@ -94,7 +93,7 @@ def test_a_wheel_has_a_library_for_each_level_that_asks_for_the_system_alone(
 @pytest.mark.parametrize("level", [level.name for level in LEVELS])
 def test_an_unpacked_wheel_loads(level: str, unpacked: dict[str, Path]) -> None:
     folder = unpacked[X86_64.name]
-    code = "from vivavoce_engine.cpu.library import load_library as load; print(load().path, load().functions.vivavoce_isa())"
+    code = "from vivavoce_engine.cpu.library import load_library as f; print(f().path, f().functions.vivavoce_isa())"
     environment = os.environ | {"PYTHONPATH": str(folder), LEVEL_VARIABLE: level}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True, check=True
@@ -105,13 +104,13 @@ def test_an_unpacked_wheel_loads(level: str, unpacked: dict[str, Path]) -> None:
 @needs("qemu-aarch64-static", "/usr/aarch64-linux-gnu/lib")
 @pytest.mark.skipif(not LEVELS, reason="the processor is not of the kind x86-64")
 def test_an_arm_wheel_says_what_this_processors_says(unpacked: dict[str, Path], tmp_path: Path) -> None:
-    said = {}
+    said: dict[str, Said] = {}
     for platform, level, runner in ((X86_64, LEVELS[0], ()), (AARCH64, AARCH64.levels[0], EMULATED)):
         library = unpacked[platform.name] / FOLDER / library_name(level.name, platform)
         program = compiled(ZIG, level, FORWARD, tmp_path, library)
         variable = f"LD_LIBRARY_PATH={library.parent}"
-        words = [*runner, "-E", variable, program] if runner else ["env", variable, program]
-        said[platform.name] = Said.parsed(run(*words))
+        setting = (*runner, "-E", variable) if runner else ("env", variable)
+        said[platform.name] = Said.parsed(run(*setting, program))
     said[AARCH64.name].assert_is_that_of(said[X86_64.name])
 
 
