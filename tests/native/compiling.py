@@ -1,4 +1,4 @@
-"""The C++ programs of this folder, compiled for a level of a platform, and what the random model of one of them says."""
+"""The C++ programs of this folder, compiled for a level of a platform, and what the model of one of them says."""
 
 import os
 import subprocess

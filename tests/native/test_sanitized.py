@@ -1,4 +1,4 @@
-"""The kernels under the sanitizers of addresses and undefined behaviour, with asserts, at each level of this processor."""
+"""The kernels with asserts, under the sanitizers of addresses and undefined behaviour, at this processor's levels."""
 
 import os
 import subprocess
