@@ -8,6 +8,7 @@ import pytest
 import torch
 from vivavoce_bench.cards.layout import Kind, ShapeName
 
+from tests.support.cpu_runners import RUNNERS, MakeRunner, runner_class
 from tests.support.tiny_checkpoints import write_checkpoint
 
 Checkpoints = Callable[[ShapeName, Kind], Path]
@@ -29,3 +30,9 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
         return write_checkpoint(root / f"{kind}-{shape}", shape, kind)
 
     return folder
+
+
+@pytest.fixture(scope="module", params=RUNNERS)
+def make_runner(request: pytest.FixtureRequest) -> MakeRunner:
+    """Both runners of a CPU, one after the other."""
+    return runner_class(request.param)

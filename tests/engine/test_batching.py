@@ -19,7 +19,6 @@ from vivavoce_engine import (
     SynthesisRequest,
     collect,
 )
-from vivavoce_engine.batching.capacity import HOST
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu import runner as cpu_runner
@@ -27,6 +26,7 @@ from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.cpu.sampling import uniform
 
 from tests.engine.conftest import Checkpoints
+from tests.support.cpu_runners import CpuRunner, MakeRunner
 from tests.support.speaking import GREEDY, Speech, join, running, speak
 from tests.support.stepping import LateRunner, Step, WatchedRunner, step_of
 from tests.support.waiting import HUNG_S
@@ -61,9 +61,9 @@ Speeches = dict[str, Speech]
 
 
 @pytest.fixture(scope="module")
-def runners(checkpoints: Checkpoints) -> Callable[..., TorchRunner]:
-    def make(shape: ShapeName, **settings: int) -> TorchRunner:
-        return TorchRunner(shape, read_checkpoint(checkpoints(shape, "custom_voice")), config_of(**settings))
+def runners(checkpoints: Checkpoints, make_runner: MakeRunner) -> Callable[..., CpuRunner]:
+    def make(shape: ShapeName, **settings: int) -> CpuRunner:
+        return make_runner(shape, read_checkpoint(checkpoints(shape, "custom_voice")), config_of(**settings))
 
     return make
 
@@ -74,7 +74,7 @@ def config_of(**settings: int) -> EngineConfig:
 
 
 @pytest.fixture(scope="module")
-def alone(runners: Callable[..., TorchRunner]) -> dict[ShapeName, Speeches]:
+def alone(runners: Callable[..., CpuRunner]) -> dict[ShapeName, Speeches]:
     """What each request says when it is the only one, one after the other in one row."""
     speeches: dict[ShapeName, Speeches] = {}
     for shape in SHAPES_HERE:
@@ -84,7 +84,7 @@ def alone(runners: Callable[..., TorchRunner]) -> dict[ShapeName, Speeches]:
 
 
 @pytest.fixture(scope="module")
-def engine(runners: Callable[..., TorchRunner]) -> Iterator[Engine]:
+def engine(runners: Callable[..., CpuRunner]) -> Iterator[Engine]:
     with running(Engine(runners("tiny"), config_of())) as engine:
         yield engine
 
@@ -101,7 +101,7 @@ def assert_same(name: str, actual: Speech, expected: Speech) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES_HERE)
 def test_all_at_once_say_what_each_says_alone(
-    shape: ShapeName, runners: Callable[..., TorchRunner], alone: dict[ShapeName, Speeches]
+    shape: ShapeName, runners: Callable[..., CpuRunner], alone: dict[ShapeName, Speeches]
 ) -> None:
     with running(Engine(runners(shape), config_of())) as engine:
         together = speak(engine, *REQUESTS.values())
@@ -112,7 +112,7 @@ def test_all_at_once_say_what_each_says_alone(
 
 
 def test_a_device_that_works_beside_the_host_says_the_same(
-    runners: Callable[..., TorchRunner], alone: dict[ShapeName, Speeches]
+    runners: Callable[..., CpuRunner], alone: dict[ShapeName, Speeches]
 ) -> None:
     """Two rows for five: an end is known a step late, so that there is a frame too much in a row that is used again.
     Each frame is a piece of its own, so that what is too much is decoded too."""
@@ -154,7 +154,7 @@ class Conductor:
 
 
 async def test_neighbours_that_join_leave_and_are_cancelled_change_nothing(
-    runners: Callable[..., TorchRunner], alone: dict[ShapeName, Speeches]
+    runners: Callable[..., CpuRunner], alone: dict[ShapeName, Speeches]
 ) -> None:
     """One speaks from the start to its end, while others come and go, one of them in a cancelled one's row."""
     streams: dict[str, AudioStream] = {}
@@ -186,7 +186,7 @@ async def test_neighbours_that_join_leave_and_are_cancelled_change_nothing(
 
 
 async def test_an_utterance_that_rests_goes_on_where_it_was(
-    runners: Callable[..., TorchRunner], alone: dict[ShapeName, Speeches]
+    runners: Callable[..., CpuRunner], alone: dict[ShapeName, Speeches]
 ) -> None:
     """Its reader lags until the other has ended: the frames that the other makes leave its state alone."""
     config = replace(config_of(), max_unread_s=0.17)  # two frames
@@ -202,16 +202,18 @@ async def test_an_utterance_that_rests_goes_on_where_it_was(
 
 @pytest.mark.parametrize("max_chunk_frames", [1, 3, 8])
 def test_sizes_of_pieces_change_nothing(
-    max_chunk_frames: int, runners: Callable[..., TorchRunner], alone: dict[ShapeName, Speeches]
+    max_chunk_frames: int, runners: Callable[..., CpuRunner], alone: dict[ShapeName, Speeches]
 ) -> None:
     config = config_of(max_chunk_frames=max_chunk_frames)
-    with running(Engine(runners("tiny", max_chunk_frames=max_chunk_frames), config)) as engine:
+    runner = runners("tiny", max_chunk_frames=max_chunk_frames)
+    capacity = runner.capacity
+    with running(Engine(runner, config)) as engine:
         for first_chunk_frames in (1, 2, 5, 20):
             names = ("full", "streaming")
             requests = [replace(REQUESTS[name], first_chunk_frames=first_chunk_frames) for name in names]
             for name, speech in zip(names, speak(engine, *requests), strict=True):
                 assert_same(name, speech, alone["tiny"][name])
-                largest = HOST.largest_piece(len(names), max_chunk_frames)
+                largest = capacity.largest_piece(len(names), max_chunk_frames)
                 assert speech.chunk_frames[0] == min(first_chunk_frames, largest)
                 assert max(speech.chunk_frames) <= largest
 
@@ -238,7 +240,7 @@ def test_a_seed_decides_what_is_said(engine: Engine) -> None:
     assert len({speech.codes.tobytes() for speech in speeches}) == len(seeds)
 
 
-def test_each_draw_has_a_random_number_of_its_own(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_draw_has_a_random_number_of_its_own(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of another row of the batch: seed, frame and codebook of every draw of two utterances."""
     draws: list[tuple[int, int, int]] = []
 
@@ -248,7 +250,9 @@ def test_each_draw_has_a_random_number_of_its_own(engine: Engine, monkeypatch: p
         return uniform(seed, frame, codebook)
 
     monkeypatch.setattr(cpu_runner, "uniform", recording)
-    speak(engine, *(replace(REQUESTS["full"], seed=seed, max_frames=3) for seed in (5, 2**63 - 1)))
+    runner = TorchRunner("tiny", read_checkpoint(checkpoints("tiny", "custom_voice")), config_of())
+    with running(Engine(runner, config_of())) as engine:
+        speak(engine, *(replace(REQUESTS["full"], seed=seed, max_frames=3) for seed in (5, 2**63 - 1)))
     frames = range(4)  # code 0 of the fourth frame is drawn to see whether the speech ends
     drawn = [(frame, codebook) for frame in frames for codebook in range(16) if frame < 3 or codebook == 0]
     assert sorted(draws) == [(seed, *place) for seed in (5, 2**63 - 1) for place in drawn]
@@ -296,7 +300,7 @@ def test_a_text_longer_than_the_context_is_rejected_and_the_others_go_on(
 
 
 def test_an_utterance_fills_the_context_to_its_last_position(
-    runners: Callable[..., TorchRunner], alone: dict[ShapeName, Speeches]
+    runners: Callable[..., CpuRunner], alone: dict[ShapeName, Speeches]
 ) -> None:
     runner = runners("tiny", max_context=128)
     prefill = runner.text.prompt(REQUESTS["full"]).prefill_tokens

@@ -10,10 +10,10 @@ import pytest
 from vivavoce_engine import AudioStream, Engine, EngineConfig, SynthesisRequest, VoiceReference, collect
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.checkpoint.files import read_checkpoint
-from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.load import load_engine
 
 from tests.engine.conftest import Checkpoints
+from tests.support.cpu_runners import MakeRunner
 from tests.support.recordings import voice_like, wav
 from tests.support.speaking import Speech, join, running, speak
 from tests.support.stepping import WatchedRunner
@@ -64,8 +64,8 @@ def requests(base: Path) -> list[SynthesisRequest]:
 
 
 @pytest.fixture(scope="module")
-def alone(base: Path, requests: list[SynthesisRequest]) -> list[Speech]:
-    with running(Engine(TorchRunner("base", read_checkpoint(base), config(1)), config(1))) as engine:
+def alone(base: Path, requests: list[SynthesisRequest], make_runner: MakeRunner) -> list[Speech]:
+    with running(Engine(make_runner("base", read_checkpoint(base), config(1)), config(1))) as engine:
         return [speak(engine, request)[0] for request in requests]
 
 
@@ -94,7 +94,7 @@ class Cues:
 
 
 async def test_clones_that_join_leave_and_are_cancelled_do_not_hear_each_other(
-    base: Path, requests: list[SynthesisRequest], alone: list[Speech]
+    base: Path, requests: list[SynthesisRequest], alone: list[Speech], make_runner: MakeRunner
 ) -> None:
     """Rows that others left, by ending or by being cancelled, go to clones of other references, and to one whose
     voice is an embedding alone."""
@@ -127,7 +127,7 @@ async def test_clones_that_join_leave_and_are_cancelled_do_not_hear_each_other(
             11: lambda: enter(6, 7),
         }
     )
-    runner = TorchRunner("base", read_checkpoint(base), config(CLONES))
+    runner = make_runner("base", read_checkpoint(base), config(CLONES))
     with running(Engine(WatchedRunner(runner, cues), config(CLONES))) as engine:
         enter_and_leave(6, 5, 4)
         enter(0)
@@ -139,9 +139,9 @@ async def test_clones_that_join_leave_and_are_cancelled_do_not_hear_each_other(
 
 
 def test_all_clones_at_once_and_again_in_other_rows(
-    base: Path, requests: list[SynthesisRequest], alone: list[Speech]
+    base: Path, requests: list[SynthesisRequest], alone: list[Speech], make_runner: MakeRunner
 ) -> None:
-    with running(Engine(TorchRunner("base", read_checkpoint(base), config(CLONES)), config(CLONES))) as engine:
+    with running(Engine(make_runner("base", read_checkpoint(base), config(CLONES)), config(CLONES))) as engine:
         for order in (range(CLONES), reversed(range(CLONES))):
             numbers = list(order)
             together = speak(engine, *(requests[number] for number in numbers))
@@ -149,10 +149,12 @@ def test_all_clones_at_once_and_again_in_other_rows(
                 assert_same(number, speech, alone[number])
 
 
-def test_another_reference_is_another_voice(alone: list[Speech], requests: list[SynthesisRequest], base: Path) -> None:
+def test_another_reference_is_another_voice(
+    alone: list[Speech], requests: list[SynthesisRequest], base: Path, make_runner: MakeRunner
+) -> None:
     """The comparison above would see a mix-up: with a neighbour's reference the same request says something else."""
     config_here = config(4)
-    with running(Engine(TorchRunner("base", read_checkpoint(base), config_here), config_here)) as engine:
+    with running(Engine(make_runner("base", read_checkpoint(base), config_here), config_here)) as engine:
         swapped = [
             replace(request, reference=requests[(number + 1) % CLONES].reference)
             for number, request in enumerate(requests)

@@ -259,3 +259,11 @@ def test_rows_that_the_host_cannot_hold_are_told_with_their_setting(
     checkpoint = read_checkpoint(write_checkpoint(tmp_path, "tiny", "custom_voice"))
     with pytest.raises(NoRoom, match=r"with 900 rows of 4096 positions; a lower --max-streams or --max-context"):
         make_runner("made", checkpoint, EngineConfig(device="cpu", max_streams=900))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16"])
+def test_a_dtype_of_one_runner_is_not_asked_of_the_other(dtype: str) -> None:
+    runner = "native" if dtype == "int8" else "torch"
+    for asked in ("auto", runner):
+        found = choices(EngineConfig(device="cpu", dtype=dtype, runner=asked), 512, "")  # type: ignore[arg-type]
+        assert [one.config.runner for one in found] == [runner]

@@ -21,13 +21,13 @@ from vivavoce_engine.batching.runner import Outcome, PromptBuilder
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import ENDLESS_FRAMES, ENDLESS_FRAMES_PER_TOKEN, SAME_FRAMES, Sequence
 from vivavoce_engine.checkpoint.files import read_checkpoint
-from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.errors import is_device_lost, is_out_of_memory
 from vivavoce_engine.fake_runner import FakeRunner
 from vivavoce_engine.request import UtteranceOptions
 from vivavoce_engine.text.prompt import Prompt
 
 from tests.engine.conftest import Checkpoints
+from tests.support.cpu_runners import MakeRunner
 from tests.support.speaking import listen, running
 from tests.support.stepping import Steps, WatchedRunner, stepping
 from tests.support.utterances import pending
@@ -66,9 +66,9 @@ class PoisonedText:
 
 
 @pytest.mark.parametrize("where", ["prompt", "third frame"])
-def test_a_row_that_fails_takes_nobody_with_it(checkpoints: Checkpoints, where: str) -> None:
+def test_a_row_that_fails_takes_nobody_with_it(checkpoints: Checkpoints, make_runner: MakeRunner, where: str) -> None:
     config = EngineConfig(max_streams=4, max_context=128, max_prefills_per_step=4, device="cpu", dtype="float32")
-    runner = TorchRunner("tiny", read_checkpoint(checkpoints("tiny", "custom_voice")), config)
+    runner = make_runner("tiny", read_checkpoint(checkpoints("tiny", "custom_voice")), config)
     poisoned = replace(GOOD, text="poison in the middle of it")
 
     async def together(engine: Engine) -> list[object]:

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vivavoce_engine import AudioChunk, Engine, EngineConfig, Overloaded, Rejected
 from vivavoce_engine.checkpoint.files import read_checkpoint
-from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.fake_runner import FakeRunner
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.request import UtteranceOptions
@@ -20,6 +19,7 @@ from vivavoce_engine.text.prompt import TextFrontend
 from vivavoce_voice import CHECKPOINT
 
 from tests.engine.conftest import Checkpoints
+from tests.support.cpu_runners import MakeRunner
 from tests.support.speaking import Speech, join, listen, running
 
 TEXT = "Hello there, it's 7:45!  The quick brown fox jumps."
@@ -28,17 +28,17 @@ Fragment = tuple[str, bool]
 
 
 @pytest.fixture(scope="module")
-def engine(checkpoints: Checkpoints) -> Iterator[Engine]:
+def engine(checkpoints: Checkpoints, make_runner: MakeRunner) -> Iterator[Engine]:
     config = EngineConfig(max_context=160, max_streams=3, device="cpu", dtype="float32")
-    runner = TorchRunner("tiny", read_checkpoint(checkpoints("tiny", "custom_voice")), config)
+    runner = make_runner("tiny", read_checkpoint(checkpoints("tiny", "custom_voice")), config)
     with running(Engine(runner, config)) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
-def shipped_engine() -> Iterator[Engine]:
+def shipped_engine(make_runner: MakeRunner) -> Iterator[Engine]:
     config = EngineConfig(max_context=512, max_streams=2, device="cpu", dtype="float32")
-    with running(Engine(TorchRunner("shipped", read_checkpoint(CHECKPOINT), config), config)) as engine:
+    with running(Engine(make_runner("shipped", read_checkpoint(CHECKPOINT), config), config)) as engine:
         yield engine
 
 

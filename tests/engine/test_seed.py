@@ -4,20 +4,20 @@ from dataclasses import replace
 
 from vivavoce_engine import EngineConfig
 from vivavoce_engine.checkpoint.files import read_checkpoint
-from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_voice import CHECKPOINT
 
 from tests.engine.conftest import Checkpoints
+from tests.support.cpu_runners import MakeRunner
 from tests.support.seeds import assert_seeds_hold
 
 CONFIG = EngineConfig(max_context=160, max_streams=4, device="cpu", dtype="float32")
 
 
-def test_a_seed_is_the_same_pcm_whatever_else_goes_on(checkpoints: Checkpoints) -> None:
-    runner = TorchRunner("tiny", read_checkpoint(checkpoints("tiny", "custom_voice")), CONFIG)
+def test_a_seed_is_the_same_pcm_whatever_else_goes_on(checkpoints: Checkpoints, make_runner: MakeRunner) -> None:
+    runner = make_runner("tiny", read_checkpoint(checkpoints("tiny", "custom_voice")), CONFIG)
     assert_seeds_hold(runner, CONFIG, 10, range(6))
 
 
-def test_a_seed_of_the_shipped_voice_is_the_same_pcm_whatever_else_goes_on() -> None:
+def test_a_seed_of_the_shipped_voice_is_the_same_pcm_whatever_else_goes_on(make_runner: MakeRunner) -> None:
     config = replace(CONFIG, max_context=512)
-    assert_seeds_hold(TorchRunner("shipped", read_checkpoint(CHECKPOINT), config), config, 16, range(2))
+    assert_seeds_hold(make_runner("shipped", read_checkpoint(CHECKPOINT), config), config, 16, range(2))

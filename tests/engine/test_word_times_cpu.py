@@ -17,6 +17,7 @@ from vivavoce_engine.models.layers import HeadScores, KVCache, RowView
 from vivavoce_voice import CHECKPOINT
 
 from tests.engine.conftest import Checkpoints
+from tests.support.cpu_runners import MakeRunner
 from tests.support.speaking import running
 
 TEXT = "Hello there, it's 7:45!  The quick brown fox jumps."
@@ -35,18 +36,18 @@ class Said:
 
 
 @pytest.fixture(scope="module")
-def tiny(checkpoints: Checkpoints) -> Iterator[Engine]:
+def tiny(checkpoints: Checkpoints, make_runner: MakeRunner) -> Iterator[Engine]:
     """A random talker, one of whose heads is taken for one that follows the text."""
     config = EngineConfig(max_context=160, max_streams=3, device="cpu", dtype="float32")
     checkpoint = replace(read_checkpoint(checkpoints("tiny", "custom_voice")), alignment=Alignment(1, 1, -45))
-    with running(Engine(TorchRunner("tiny", checkpoint, config), config)) as engine:
+    with running(Engine(make_runner("tiny", checkpoint, config), config)) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
-def shipped() -> Iterator[Engine]:
+def shipped(make_runner: MakeRunner) -> Iterator[Engine]:
     config = EngineConfig(max_context=256, max_streams=3, device="cpu", dtype="float32")
-    with running(Engine(TorchRunner("shipped", read_checkpoint(CHECKPOINT), config), config)) as engine:
+    with running(Engine(make_runner("shipped", read_checkpoint(CHECKPOINT), config), config)) as engine:
         yield engine
 
 

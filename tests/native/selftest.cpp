@@ -182,7 +182,8 @@ static int plain_draw(const float* logits, int n, const Sampling& s, float noise
     return n - 1;
 }
 static void test_draws() {
-    const Sampling kinds[] = {{1, 1, 1, 0}, {0.7f, 1, 1, 50}, {0.9f, 0.8f, 1, 0}, {1.3f, 0.6f, 1, 20}, {0.5f, 0.01f, 1, 5}};
+    const Sampling kinds[] = {
+        {1, 1, 1, 0}, {0.7f, 1, 1, 50}, {0.9f, 0.8f, 1, 0}, {1.3f, 0.6f, 1, 20}, {0.5f, 0.01f, 1, 5}};
     static const int lengths[] = {1, 5, 100, 333};
     for (int n : lengths)
         for (auto& kind : kinds)
@@ -229,14 +230,14 @@ static PlainStack random_stack(const Sizes& z, Kind kind, bool scales, int block
              random_matrix(z.heads * z.dim, z.hidden, kind, false, 0.3f, block),
              random_matrix(z.hidden, 2 * z.inner, kind, false, 0.3f, block),
              random_matrix(z.inner, z.hidden, kind, false, 0.3f, block)};
-        layers[l] = {c.qkv.matrix, c.out.matrix, c.gate_up.matrix, c.down.matrix, near_one(z.hidden), near_one(z.hidden),
-                     scales ? nullptr : near_one(rotated * z.dim), scales ? near_one(z.hidden) : nullptr,
-                     scales ? near_one(z.hidden) : nullptr};
+        layers[l] = {c.qkv.matrix, c.out.matrix, c.gate_up.matrix, c.down.matrix,
+                     near_one(z.hidden), near_one(z.hidden), scales ? nullptr : near_one(rotated * z.dim),
+                     scales ? near_one(z.hidden) : nullptr, scales ? near_one(z.hidden) : nullptr};
     }
     float* frequencies = make<float>(z.dim / 2);
     for (int i = 0; i < z.dim / 2; i++) frequencies[i] = 1.f / (1 + i);
-    p.stack = {layers, near_one(z.hidden), frequencies, z.layers, z.hidden, z.inner, z.heads, z.kv_heads, z.dim, z.positions,
-               1e-6f};
+    p.stack = {layers,  near_one(z.hidden), frequencies, z.layers,    z.hidden, z.inner,
+               z.heads, z.kv_heads,         z.dim,       z.positions, 1e-6f};
     return p;
 }
 static void plain_rms(double* x, const float* weight, int n) {
@@ -252,7 +253,8 @@ static double* plain_product(const Case& c, const double* x) {
 }
 static double* copy_of(const double* x, int n) { return (double*)memcpy(make<double>(n), x, n * sizeof(double)); }
 // Attention of a token over keys and values [position + 1][kv_heads * dim], from `first` on.
-static double* plain_attention(const Sizes& z, const double* q, double** keys, double** values, int first, int position) {
+static double* plain_attention(const Sizes& z, const double* q, double** keys, double** values, int first,
+                               int position) {
     double *out = make<double>(z.heads * z.dim), *weights = make<double>(position + 1);
     for (int h = 0; h < z.heads; h++) {
         int shared = h / (z.heads / z.kv_heads) * z.dim;
@@ -370,10 +372,10 @@ static Model random_model(Kind kind, bool projection) {
     int64_t cached = (int64_t)ROWS * z.layers * z.positions * z.kv_heads * z.dim;
     int64_t in_frame = (int64_t)ROWS * small.layers * small.positions * small.kv_heads * small.dim;
     Rows& r = m.rows;
-    r = {make<float>(cached), make<float>(cached), make<float>(in_frame), make<float>(in_frame), make<float>(ROWS * z.hidden),
-         make<int64_t>(ROWS), make<int32_t>(ROWS), make<int32_t>(ROWS * TEXTS), make<int32_t>(ROWS), make<int32_t>(ROWS),
-         make<int32_t>(ROWS * RING * GROUPS), make<uint8_t>(ROWS * VOCABULARY), make<Sampling>(ROWS), make<Sampling>(ROWS),
-         ROWS, RING, TEXTS};
+    r = {make<float>(cached), make<float>(cached), make<float>(in_frame), make<float>(in_frame),
+         make<float>(ROWS * z.hidden), make<int64_t>(ROWS), make<int32_t>(ROWS), make<int32_t>(ROWS * TEXTS),
+         make<int32_t>(ROWS), make<int32_t>(ROWS), make<int32_t>(ROWS * RING * GROUPS),
+         make<uint8_t>(ROWS * VOCABULARY), make<Sampling>(ROWS), make<Sampling>(ROWS), ROWS, RING, TEXTS};
     for (int i = 0; i < ROWS; i++) {
         r.seed[i] = 100 + i;
         r.trailing_count[i] = 3 * i;
@@ -402,8 +404,8 @@ static int32_t* speak(Model& m, Pool* pool, int frames, bool batched, float* sco
     for (int f = 0; f < frames; f++) {
         int32_t made[] = {f, f, f, f}, positions[] = {5 + f, 6 + f, 7 + f, 8 + f};
         for (int i = 0; i < ROWS; i += batched ? ROWS : 1)
-            CHECK(vivavoce_frame(&m.talker, &m.predictor, &m.rows, pool, batched ? ROWS : 1, rows + i, made + i, positions + i,
-                                 windows + i, scores + i * WINDOW, ended + i, scratch) == 0);
+            CHECK(vivavoce_frame(&m.talker, &m.predictor, &m.rows, pool, batched ? ROWS : 1, rows + i, made + i,
+                                 positions + i, windows + i, scores + i * WINDOW, ended + i, scratch) == 0);
         for (int i = 0; i < ROWS; i++) {
             memcpy(codes + (f * ROWS + i) * GROUPS, m.rows.codes + (i * RING + f % RING) * GROUPS, GROUPS * 4);
             CHECK(!ended[i], "before the least number of frames");
@@ -440,7 +442,8 @@ static void test_refusals() {
     float *scratch = make<float>(vivavoce_frame_scratch(&m.talker, &m.predictor, 2)), *x = make<float>(48);
     uint8_t ended[2];
     auto frame = [&](int count, const int32_t* row, const int32_t* made, const int32_t* at) {
-        return vivavoce_frame(&m.talker, &m.predictor, &m.rows, nullptr, count, row, made, at, nullptr, nullptr, ended, scratch);
+        return vivavoce_frame(&m.talker, &m.predictor, &m.rows, nullptr, count, row, made, at, nullptr, nullptr, ended,
+                              scratch);
     };
     CHECK(frame(2, rows, zero, zero) == REFUSED_TWICE);
     CHECK(frame(1, outside, zero, zero) == REFUSED_ROW);
@@ -463,8 +466,8 @@ static void test_end() {  // only the end is left to draw, once it is allowed
     const int32_t row = 2, frame = 0, position = 2;
     uint8_t ended = 0;
     CHECK(vivavoce_start(&m.talker, &m.rows, nullptr, 2, 2, x, make<float>(vivavoce_start_scratch(&m.talker, 2))) == 0);
-    CHECK(vivavoce_frame(&m.talker, &m.predictor, &m.rows, nullptr, 1, &row, &frame, &position, nullptr, nullptr, &ended,
-                         scratch) == 0);
+    CHECK(vivavoce_frame(&m.talker, &m.predictor, &m.rows, nullptr, 1, &row, &frame, &position, nullptr, nullptr,
+                         &ended, scratch) == 0);
     CHECK(ended && m.rows.code_0[2] == END, "code %d", m.rows.code_0[2]);
     free_all();
 }
@@ -479,7 +482,9 @@ static void test_pool() {
         for (int job = 0; job < 3000; job++) {
             int items = job % 9;
             parallel(pool, items, [&](int item) {
-                parallel(pool, 2, [&](int inner) { __atomic_fetch_add(&sum, (item + 1) * (inner + 1), __ATOMIC_RELAXED); });
+                parallel(pool, 2, [&](int inner) {
+                    __atomic_fetch_add(&sum, (item + 1) * (inner + 1), __ATOMIC_RELAXED);
+                });
             });
             wanted += 3 * items * (items + 1) / 2;
             CHECK(sum == wanted, "job %d of %d items", job, items);

@@ -9,7 +9,7 @@ enum {
     UNITS = 3,            // residual units of an upsampling block
     FRAMES_AT_ONCE = 8,   // frames of one pass: scratch is for this many
     SPARE_POSITIONS = 16, // the attention's window moves down in its cache once in this many frames
-    FLOATS_AT_ONCE = 1 << 15,  // outputs of an upsampling block that a core's cache keeps until the layers behind read them
+    FLOATS_AT_ONCE = 1 << 16,  // outputs of an upsampling block that a core's cache keeps until the layers behind read them
 };
 constexpr float NORM_EPSILON = 1e-6f;  // of the ConvNeXt blocks
 static_assert(FRAMES_AT_ONCE <= SPARE_POSITIONS, "a pass has its places in the cache");

@@ -1,7 +1,7 @@
 // What speech.cpp and code2wav.cpp share: vectors, elementwise functions, products of matrices, and the transformer.
 //
-// Every output of a product is one chain of multiply-adds over its inputs in one order, whatever the number of rows, the
-// tile that holds it, and the threads. So a result has the same bits alone and in any batch, at once and in pieces.
+// Every output of a product is one chain of multiply-adds over its inputs in one order, whatever the number of rows,
+// the tile that holds it, and the threads. So a result has the same bits alone and in any batch, at once and in pieces.
 #pragma once
 #include <math.h>
 #include <string.h>
@@ -45,7 +45,12 @@ typedef uint32_t vu_anywhere __attribute__((vector_size(VW * 4), aligned(4), may
 
 // What a function returns that refuses its arguments.
 enum Refusal : int32_t {
-    REFUSED_SHAPE = -1, REFUSED_ROW = -2, REFUSED_POSITION = -3, REFUSED_FRAME = -4, REFUSED_TWICE = -5, REFUSED_COUNT = -6
+    REFUSED_SHAPE = -1,
+    REFUSED_ROW = -2,
+    REFUSED_POSITION = -3,
+    REFUSED_FRAME = -4,
+    REFUSED_TWICE = -5,
+    REFUSED_COUNT = -6,
 };
 
 // ---- vectors
@@ -155,8 +160,8 @@ INLINE float softmax(float* x, int n) {
 }
 
 // ---- products
-// N of the vectors of a block's 32 outputs. Vector v of part `part` is the block's number vector_at<N>(part, v). bfloat16
-// keeps outputs j and j + 16 in one word, so a part takes as many vectors of each half.
+// N of the vectors of a block's 32 outputs. Vector v of part `part` is the block's number vector_at<N>(part, v).
+// bfloat16 keeps outputs j and j + 16 in one word, so a part takes as many vectors of each half.
 template <int N> INLINE int vector_at(int part, int v) {
     return N == BLOCK_VECTORS ? v : v < N / 2 ? part * N / 2 + v : BLOCK_VECTORS / 2 + part * N / 2 + v - N / 2;
 }
@@ -208,7 +213,8 @@ struct Product {
 };
 // sums [ROWS][BLOCKS][N] += x [ROWS] times the weights of one input.
 template <class W, int ROWS, int BLOCKS, int N>
-INLINE void multiply(const float* x, int64_t x_stride, const W* w, int64_t w_block, int part, vf (&sums)[ROWS][BLOCKS][N]) {
+INLINE void multiply(const float* x, int64_t x_stride, const W* w, int64_t w_block, int part,
+                     vf (&sums)[ROWS][BLOCKS][N]) {
     UNROLL for (int b = 0; b < BLOCKS; b++) {
         vf weights[N];
         weights_at<N>(w + b * w_block, part, weights);
@@ -299,7 +305,8 @@ template <class W> static void piece(const Product& p, int row, int stop, int bl
 }
 enum { SHARE_FROM = 1 << 17, ITEMS_PER_THREAD = 4 };  // multiply-adds worth waking others for; items to even out delays
 template <class W> static void product_of(const Product& p, Pool* pool, int rows) {
-    int blocks = (p.matrix->outputs + BLOCK - 1) / BLOCK, step = blocks_at_once(rows), chunks = 1, threads = pool_threads(pool);
+    int blocks = (p.matrix->outputs + BLOCK - 1) / BLOCK, step = blocks_at_once(rows), chunks = 1;
+    int threads = pool_threads(pool);
     if ((int64_t)p.matrix->inputs * p.matrix->outputs * rows < SHARE_FROM) threads = 1;
     if (threads > 1) {
         while (step > 1 && blocks / step < 2 * threads) step /= 2;
@@ -333,14 +340,15 @@ static inline void product(const Matrix& matrix, Pool* pool, const float* x, int
 
 // ---- transformer
 enum { WINDOW = 32 };  // keys whose scores a step tells
-// Where a token of a call is: its row's cache [layers][positions][kv_heads * head_dim], the position that gets its keys and
-// values, the first position it sees, and the position by which it is rotated.
+// Where a token of a call is: its row's cache [layers][positions][kv_heads * head_dim], the position that gets its keys
+// and values, the first position it sees, and the position by which it is rotated.
 struct Place { float *keys, *values; int32_t position, first, angle; };
-// out [rows][WINDOW] gets one head's q.k / sqrt(head_dim) of the keys from windows[row] on, and -inf behind the query. A row
-// whose window is negative is left as it is.
+// out [rows][WINDOW] gets one head's q.k / sqrt(head_dim) of the keys from windows[row] on, and -inf behind the query.
+// A row whose window is negative is left as it is.
 struct Scores { int32_t layer, head; const int32_t* windows; float* out; };
 
-enum { ATTENTION_ROWS = 64, ROW_WORK = 1 << 15 };  // rows whose scores the scratch holds; floats worth waking others for
+enum { ATTENTION_ROWS = 64 };  // rows whose scores the scratch holds
+enum { ROW_WORK = 1 << 15 };   // floats worth waking others for
 // Calls each(row) on the pool if rows of so much work pay for it.
 template <class Each> INLINE void by_row(Pool* pool, int rows, int64_t work, const Each& each) {
     parallel(rows * work >= ROW_WORK ? pool : nullptr, rows, each);
@@ -356,10 +364,12 @@ INLINE StackSizes sizes_of(const Stack& s) {
 // Floats of scratch of a call of `rows` rows.
 static inline int64_t stack_scratch(const Stack& s, int rows) {
     StackSizes n = sizes_of(s);
-    return (int64_t)rows * (s.hidden + n.wide + n.attended + s.head_dim) + (int64_t)smaller(rows, ATTENTION_ROWS) * n.scores;
+    int64_t of_row = s.hidden + n.wide + n.attended + s.head_dim;
+    return rows * of_row + (int64_t)smaller(rows, ATTENTION_ROWS) * n.scores;
 }
-// Adds weighted values to out: N vectors of a head from float `from` on.
-template <int N> INLINE void weigh(const float* weights, int count, const float* values, int stride, float scale, float* out) {
+// The weighted sum of values, times scale: N vectors of a head.
+template <int N>
+INLINE void weigh(const float* weights, int count, const float* values, int stride, float scale, float* out) {
     vf sums[N] = {};
     for (int p = 0; p < count; p++, values += stride) {
         vf weight = all(weights[p]);
@@ -374,7 +384,8 @@ static inline void attend(const Stack& s, int layer, const float* q, const Place
     const int64_t from = ((int64_t)layer * s.positions + place.first) * stride;
     const float scale = 1.f / sqrtf((float)dim);
     for (int h = 0; h < s.heads; h++) {
-        const float *query = q + h * dim, *key = place.keys + from + h / group * dim, *value = place.values + from + h / group * dim;
+        const int64_t head = from + h / group * dim;
+        const float *query = q + h * dim, *key = place.keys + head, *value = place.values + head;
         for (int p = 0; p < count; p++) {
             vf sum = {};
             const float* k = key + (int64_t)p * stride;
@@ -415,17 +426,19 @@ static inline void tell_scores(const Stack& s, const Scores& scores, int row, co
     if (scores.windows[row] < 0) return;
     const int dim = s.head_dim, stride = s.kv_heads * dim;
     const float* query = q + scores.head * dim;
-    const float* keys = place.keys + (int64_t)scores.layer * s.positions * stride + scores.head / (s.heads / s.kv_heads) * dim;
+    const int64_t head = scores.head / (s.heads / s.kv_heads) * dim;
+    const float* keys = place.keys + (int64_t)scores.layer * s.positions * stride + head;
     for (int i = 0; i < WINDOW; i++) {
         int64_t p = (int64_t)scores.windows[row] + i;
         vf sum = {};
-        if (p <= place.position) by_vector(dim, [&](int j, int n) { sum += ld(query + j, n) * ld(keys + p * stride + j, n); });
+        const float* key = keys + p * stride;
+        if (p <= place.position) by_vector(dim, [&](int j, int n) { sum += ld(query + j, n) * ld(key + j, n); });
         scores.out[row * WINDOW + i] = p <= place.position ? hsum(sum) / sqrtf((float)dim) : -INFINITY;
     }
 }
 // x [rows][hidden] += scale * (y * matrix), or without scale. `spare` [rows][hidden] may be y if there is no scale.
-static inline void residual(const Matrix& matrix, Pool* pool, const float* y, int64_t y_stride, int rows, const float* scale,
-                            float* x, float* spare) {
+static inline void residual(const Matrix& matrix, Pool* pool, const float* y, int64_t y_stride, int rows,
+                            const float* scale, float* x, float* spare) {
     const int hidden = matrix.outputs;
     if (!scale) return product(matrix, pool, y, y_stride, rows, 1, 0, x, x, hidden);
     product(matrix, pool, y, y_stride, rows, 1, 0, nullptr, spare, hidden);
@@ -441,18 +454,22 @@ INLINE void swiglu(float* gate_up, int inner) {  // [gate | up] -> silu(gate) * 
         st(gate_up + i, gate / (all(1.f) + vexp(-gate)) * up, n);
     });
 }
-// Runs x [rows][hidden] through the layers and the final norm, in place. All keys and values of a layer are stored before
-// a row attends, so rows of one call may follow each other in one cache. Rows share nothing else.
-static inline void stack(const Stack& s, Pool* pool, int rows, float* x, const Place* places, const Scores* scores, float* scratch) {
+// Runs x [rows][hidden] through the layers and the final norm, in place. All keys and values of a layer are stored
+// before a row attends, so rows of one call may follow each other in one cache. Rows share nothing else.
+static inline void stack(const Stack& s, Pool* pool, int rows, float* x, const Place* places, const Scores* scores,
+                         float* scratch) {
     const StackSizes n = sizes_of(s);
     const int hidden = s.hidden, half = s.head_dim / 2;
     float *y = scratch, *t = y + (int64_t)rows * hidden, *attended = t + (int64_t)rows * n.wide;
     float *cosines = attended + (int64_t)rows * n.attended, *weights = cosines + (int64_t)rows * s.head_dim;
     auto normalise = [&](const float* weight, float* out) {
-        by_row(pool, rows, hidden, [&](int r) { rms(x + (int64_t)r * hidden, weight, hidden, s.epsilon, out + (int64_t)r * hidden); });
+        by_row(pool, rows, hidden, [&](int64_t r) {
+            rms(x + r * hidden, weight, hidden, s.epsilon, out + r * hidden);
+        });
     };
     for (int r = 0; r < rows; r++) {
-        VIVAVOCE_ASSERT(0 <= places[r].first && places[r].first <= places[r].position && places[r].position < s.positions);
+        VIVAVOCE_ASSERT(0 <= places[r].first && places[r].first <= places[r].position);
+        VIVAVOCE_ASSERT(places[r].position < s.positions);
         for (int i = 0; i < half; i++) {
             float angle = (float)places[r].angle * s.frequencies[i];
             cosines[(int64_t)r * s.head_dim + i] = cosf(angle);
