@@ -202,6 +202,10 @@ def build_here(folder: Path = NATIVE, checked: bool = False) -> list[Path]:
     platform = this_platform()
     if platform is None:
         raise CannotBuild(f"the CPU's kernels have no form for {machine.system()} on {machine.machine()}")
+    if not (NATIVE / UNITS[0]).exists():
+        raise CannotBuild(
+            "this installation lacks the sources of the CPU's kernels: install Vivavoce from its repository"
+        )
     compiler = find_compiler()
     if compiler is None:
         raise CannotBuild(f"no C++ compiler was found for the CPU's kernels; one comes with: pip install {ZIGLANG}")
