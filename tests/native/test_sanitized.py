@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_every_level_says_the_same(tmp_path: Path) -> None:
 
 def test_python_hands_over_what_the_kernels_read_and_write(tmp_path: Path) -> None:
     """The tests of the runner and of Code2Wav, on a library that ends the process at a first fault."""
-    build(X86_64, GCC, tmp_path, checked=True)
+    build(replace(X86_64, levels=(LEVELS[0],)), GCC, tmp_path, checked=True)
     sanitizer = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
     environment = os.environ | SANITIZERS | {
         "LD_PRELOAD": sanitizer.stdout.strip(),

@@ -37,7 +37,7 @@ COMPILE_TIMEOUT_S = 900.0
 
 @dataclass(frozen=True)
 class Level:
-    """What the kernels ask of a processor, in the words of GCC and Clang, and of Zig."""
+    """A set of instructions that kernels are compiled for, in the words of GCC and Clang, and of Zig."""
 
     name: str
     flags: tuple[str, ...]
