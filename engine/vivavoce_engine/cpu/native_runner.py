@@ -66,7 +66,7 @@ class NativeRunner(HostRunner):
         del modules
         return_freed_memory()
         self._rows = RowArrays(checkpoint, config)
-        self._decoding = Decoding(self._library, checkpoint, self._networks.codec, config.rows)
+        self._decoding = Decoding(self._library, self._networks.codec, config.rows)
         self._scratch = Scratch(self._library)
         self._talker, self._predictor = address(self._networks.talker), address(self._networks.predictor)
         self._state = address(self._rows.structure)
@@ -276,10 +276,9 @@ class RowArrays:
 class Decoding:
     """Code2Wav, and its state by row."""
 
-    def __init__(self, library: c.Library, checkpoint: Checkpoint, codec: c.Codec, rows: int) -> None:
+    def __init__(self, library: c.Library, codec: c.Codec, rows: int) -> None:
         self._library, self._codec = library, address(codec)
         self._samples, self._memory_frames = codec.samples_per_frame, codec.memory_frames
-        self._groups = checkpoint.talker.num_code_groups
         self._state = aligned((rows, library.functions.vivavoce_code2wav_state(self._codec)))
         self._position = [0] * rows
         self._scratch = Scratch(self._library)
@@ -301,7 +300,7 @@ class Decoding:
         return pcm
 
     def _move(self, row: int, codes: NDArray[np.int32], pcm: NDArray[np.float32] | None, pool: int | None) -> None:
-        assert codes.shape[1] == self._groups
+        assert codes.ndim == 2
         assert codes.dtype == np.int32
         functions = self._library.functions
         result = functions.vivavoce_code2wav(

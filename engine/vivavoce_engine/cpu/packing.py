@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint.files import Checkpoint, TransformerConfig
+from vivavoce_engine.checkpoint.files import Checkpoint, CodecDecoderConfig, TransformerConfig
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import (
@@ -96,11 +96,11 @@ class Networks:
     codec: c.Codec
     text: Embeddings
     codes: Embeddings
-    """Of code 0 and of the control codes."""
+    """Embeddings of code 0 and of the control codes."""
     later: tuple[Embeddings, ...]
-    """Of the later codes, in the talker's width."""
+    """Embeddings of the later codes, in the talker's width."""
     inputs: tuple[Embeddings, ...]
-    """Of all codes but the last, in the code predictor's width."""
+    """Embeddings of all codes but the last, in the code predictor's width."""
     memory: tuple[object, ...]
 
 
@@ -120,7 +120,7 @@ def pack(
         return Networks(
             _talker(packer, checkpoint, talker, positions, (text, codes, later)),
             _predictor(packer, checkpoint, predictor, inputs),
-            _codec(packer, checkpoint, decoder),
+            pack_codec(packer, checkpoint.codec, decoder),
             text,
             codes,
             later,
@@ -313,8 +313,9 @@ def _predictor(
     )
 
 
-def _codec(packer: Packer, checkpoint: Checkpoint, decoder: CodecDecoder) -> c.Codec:
-    config, final = checkpoint.codec, decoder.final_conv
+def pack_codec(packer: Packer, config: CodecDecoderConfig, decoder: CodecDecoder) -> c.Codec:
+    """Code2Wav alone, whose weights are dropped."""
+    final = decoder.final_conv
     quantizer, transformer = decoder.quantizer, decoder.pre_transformer
     latents = [_latent(packer, cast("LatentUpsampling", stage)) for stage in decoder.upsample]
     blocks = [_upsampling(packer, cast("UpsamplingBlock", block)) for block in decoder.blocks]
