@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import mmap
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
@@ -59,7 +60,10 @@ def sparse(shape: Sequence[int]) -> NDArray[np.float32]:
     position of a row would take them all: 112 MB in a released model.
     """
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(np.float32).itemsize
-    return np.frombuffer(mmap.mmap(-1, size, access=mmap.ACCESS_COPY), np.float32).reshape(shape)
+    memory = mmap.mmap(-1, size, access=mmap.ACCESS_COPY)
+    with suppress(AttributeError, OSError):  # other systems, and kernels without large pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.float32).reshape(shape)
 
 
 def address(array: NDArray[Any] | ctypes.Array[Any] | ctypes.Structure) -> int:
