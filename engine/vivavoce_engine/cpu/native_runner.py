@@ -24,7 +24,7 @@ from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
-from vivavoce_engine.cpu.packing import Embeddings, Networks, WeightsDtype, address, aligned, pack
+from vivavoce_engine.cpu.packing import Embeddings, Networks, WeightsDtype, address, aligned, pack, sparse
 from vivavoce_engine.cpu.runner import use_cpu_threads
 from vivavoce_engine.cpu.threads import threads_for
 from vivavoce_engine.model import model_info
@@ -248,7 +248,7 @@ class RowArrays:
         )
         large, small = talker.transformer, talker.predictor
         caches = [
-            aligned((rows, shape.num_hidden_layers, positions, shape.num_key_value_heads * shape.head_dim))
+            sparse((rows, shape.num_hidden_layers, positions, shape.num_key_value_heads * shape.head_dim))
             for shape, positions in ((large, config.max_context), (small, talker.num_code_groups))
             for _ in ("keys", "values")
         ]
