@@ -23,6 +23,8 @@ BLOCK = 32
 FLOAT32, BFLOAT16, INT8 = range(3)
 """Kinds of weights."""
 FOLDER = Path(__file__).parent / "native"
+BUILD = "python -m vivavoce_engine.cpu.build"
+"""The command that compiles the libraries, or says what it lacks."""
 LEVEL_VARIABLE = "VIVAVOCE_CPU_LEVEL"
 """Environment variable that names the level to use, such as avx2, for tests and comparisons."""
 SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
@@ -330,7 +332,7 @@ def _load(named: str) -> Library:
             continue
         except (OSError, AttributeError, NoLibrary) as error:
             reasons.append(f"{path.name}: {error}")
-    raise NoLibrary(" ".join(reasons) or f"the CPU's kernels are not built in {FOLDER}.")
+    raise NoLibrary(" ".join(reasons) or f"the CPU's kernels are not built. Mend it with: `{BUILD}`.")
 
 
 def _open(level: str, path: Path) -> Library:
