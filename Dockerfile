@@ -38,7 +38,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip --python /opt/vivavoce/bin/python install -r requirements.txt
 
 FROM build AS ours
-COPY LICENSE README.md ./
+COPY LICENSE README.md hatch_build.py ./
 COPY bench bench
 COPY conformance conformance
 COPY engine engine

@@ -6,9 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
-SOURCES := engine server text clients conformance eval voice tests deploy bench examples
+SOURCES := engine server text clients conformance eval voice tests deploy bench examples hatch_build.py
 
-.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-long test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack conformance fuzz audit bench voice docs clean
+.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-native wheels test-long test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack conformance fuzz audit bench voice docs clean
 .PHONY: test-pins refresh-pins refresh-advisories
 
 run: $(VENV)/.server
@@ -46,6 +46,19 @@ test-programs: $(VENV)/.dev $(VENV)-deploy/.done node
 test-long: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m "long and not quality"
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile tests/fuzz tests/attack tests/recipe
+
+# The CPU's kernels: under sanitizers, on an emulated ARM processor, and in the wheels of all platforms; minutes.
+test-native: $(VENV)/.dev $(VENV)-native/.done
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -o faulthandler_timeout=1500 tests/native
+
+# The wheels and the sdist, for every platform, into dist.
+wheels: $(VENV)-native/.done
+	@for platform in $(PLATFORMS); do \
+	  VIVAVOCE_KERNELS=$$platform $(VENV)-native/bin/python -m hatchling build -t wheel -d dist || exit 1; \
+	done
+	$(VENV)-native/bin/python -m hatchling build -t sdist -d dist
+	cd voice && ../$(VENV)-native/bin/python -m hatchling build -t wheel -d ../dist
+PLATFORMS := linux-x86_64 linux-aarch64 macos-arm64 windows-x86_64
 
 # The GPU engine's kernels beside their PyTorch twins, in Triton's interpreter; minutes.
 test-kernels: $(VENV)/.dev
@@ -184,6 +197,13 @@ $(VENV)-deploy/.done: tests/deploy/requirements.txt
 	$(VENV)-deploy/bin/python -m pip install --disable-pip-version-check -q -r $<
 	@touch $@
 
+# What builds the wheels: Zig's C++ compiler for all platforms.
+$(VENV)-native/.done: engine/vivavoce_engine/cpu/build.py constraints.txt
+	$(PYTHON) -m venv $(VENV)-native
+	$(VENV)-native/bin/python -m pip install --disable-pip-version-check -q -c constraints.txt hatchling \
+	  "$$(sed -n 's/^ZIGLANG = "\(.*\)"/\1/p' $<)"
+	@touch $@
+
 # The Ray Serve application on two CPU replicas, in an environment of its own.
 .PHONY: test-ray
 test-ray: $(VENV)-ray/.done
@@ -234,12 +254,18 @@ $(VENV)/.torch: constraints.txt
 # The voice is a distribution of its own, and named beside: pip would look for it in the index otherwise.
 VOICE := -e ./voice
 
-$(VENV)/.server: $(VENV)/.torch pyproject.toml voice/pyproject.toml
-	$(PIP) $(VOICE) -e '.[server]'
+# An installation compiles the CPU's kernels, and an older one does it again after a change of theirs. Without a compiler pip
+# fetches ziglang for that; where the index has none, PyTorch speaks.
+KERNELS := hatch_build.py engine/vivavoce_engine/cpu/build.py $(wildcard engine/vivavoce_engine/cpu/native/*.cpp) \
+  $(wildcard engine/vivavoce_engine/cpu/native/*.h)
+WITHOUT_KERNELS := echo "trying again without the CPU's kernels" && VIVAVOCE_KERNELS=none
+
+$(VENV)/.server: $(VENV)/.torch pyproject.toml voice/pyproject.toml $(KERNELS)
+	$(PIP) $(VOICE) -e '.[server]' || { $(WITHOUT_KERNELS) $(PIP) $(VOICE) -e '.[server]'; }
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.torch pyproject.toml voice/pyproject.toml
-	$(PIP) $(VOICE) -e '.[dev]'
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml voice/pyproject.toml $(KERNELS)
+	$(PIP) $(VOICE) -e '.[dev]' || { $(WITHOUT_KERNELS) $(PIP) $(VOICE) -e '.[dev]'; }
 	@touch $@
 
 $(VENV)/.eval: $(VENV)/.dev

@@ -86,7 +86,7 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
 def arithmetic_of(device: torch.device) -> tuple[object, ...]:
     """All of this machine and of PyTorch that the last bits of a sum may depend on. Call it with the model loaded."""
     switches = sorted(item for item in os.environ.items() if item[0].startswith(SWITCHES))
-    host = (platform.machine(), _cpu_model(), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
+    host = (platform.machine(), cpu_model(), torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
     build = (torch.__version__, torch.__config__.show(), switches)
     if device.type != "cuda":
         return (*build, *host)
@@ -94,7 +94,7 @@ def arithmetic_of(device: torch.device) -> tuple[object, ...]:
     return (*build, *host, card.name, card.major, card.minor, card.multi_processor_count)
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
     """The name of the processor's model, by which libraries choose kernels. Empty where the system does not tell."""
     with suppress(OSError):
         for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -40,6 +40,8 @@ VOICES_BYTES = 10_000_000
 LFS_POINTER = b"version https://git-lfs"
 """Beginning of a small file that stands for a large one in a Git repository."""
 GB, KB = 1e9, 1024
+LOADED = 0.5
+"""Load of a machine, as a share of its cores, from which on a trial of its speed is a lower limit."""
 
 
 def checks(config: EngineConfig, checkpoints: Mapping[str, str], *, launches: bool) -> list[tuple[str, Check]]:
@@ -57,6 +59,7 @@ def checks(config: EngineConfig, checkpoints: Mapping[str, str], *, launches: bo
         ("kernels", partial(check_kernel_cache, config)),
         *(("model", partial(check_model, name, checkpoint)) for name, checkpoint in checkpoints.items()),
         *(("rows", partial(check_rows, config, name, checkpoint)) for name, checkpoint in checkpoints.items()),
+        ("speed", partial(check_speed, config, checkpoints)),
         *(("launches", partial(check_launches, config, name, checkpoint)) for name, checkpoint in asked.items()),
     ]
 
@@ -329,6 +332,59 @@ def check_rows(config: EngineConfig, name: str, checkpoint: str) -> list[Finding
     if chosen.runner == "triton":
         text += f", with {settled.kv_pages * PAGE_POSITIONS} positions of keys and values that they share"
     return [Finding("rows", "ok", f"{text}.")]
+
+
+def check_speed(config: EngineConfig, checkpoints: Mapping[str, str]) -> list[Finding]:
+    """The speed of the models that the CPU's kernels would speak, by a trial of a second each.
+
+    Where they speak none of the released models, a last finding tells what those would take.
+    """
+    from vivavoce_engine.cpu.work import RELEASED, work_of
+
+    found, works = [], []
+    for name, checkpoint in checkpoints.items():
+        chosen = _chosen(config, checkpoint)
+        if chosen is not None and chosen[1].runner == "native":
+            found.append(_speed_of(name, *chosen))
+            works.append(work_of(chosen[0].talker, chosen[0].codec))
+    if works and not set(works) & set(RELEASED.values()):
+        found.append(_released_speed(config))
+    return found
+
+
+def _speed_of(name: str, files: Checkpoint, config: EngineConfig) -> Finding:
+    from vivavoce_engine.cpu.forecast import forecast
+    from vivavoce_engine.cpu.library import BFLOAT16, INT8, load_library
+    from vivavoce_engine.cpu.threads import threads_for
+    from vivavoce_engine.cpu.work import work_of
+
+    library, work = load_library(), work_of(files.talker, files.codec)
+    threads = threads_for(config.threads, files.talker.transformer.hidden_size)
+    told = forecast(library, work, INT8 if config.dtype == "int8" else BFLOAT16, threads)
+    where = f"on {threads} thread{'s' * (threads > 1)} ({library.level})"
+    if told.streams:
+        return Finding("speed", "ok", f"By a trial {where}, {name} takes {told}{_busy()}.")
+    rounded = None if config.dtype == "int8" else forecast(library, work, INT8, threads)
+    mend = "vivavoce serve --dtype int8" if rounded is not None and rounded.streams else ""
+    return Finding("speed", "warning", f"By a trial {where}, {name} takes {told}{_busy()}.", mend)
+
+
+def _released_speed(config: EngineConfig) -> Finding:
+    from vivavoce_engine.cpu.forecast import forecast
+    from vivavoce_engine.cpu.library import INT8, load_library
+    from vivavoce_engine.cpu.threads import threads_for
+    from vivavoce_engine.cpu.work import RELEASED, RELEASED_HIDDEN_SIZE
+
+    threads = threads_for(config.threads, RELEASED_HIDDEN_SIZE)
+    told = [f"{size} would take {forecast(load_library(), work, INT8, threads)}" for size, work in RELEASED.items()]
+    where = f"--dtype int8 on {threads} thread{'s' * (threads > 1)}"
+    return Finding("speed", "ok", f"Of the released models with {where}, {'; '.join(told)}.")
+
+
+def _busy() -> str:
+    """A remark for a trial that other programs have slowed down. Empty on an idle machine."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return f" (beside other work: the load is {load:.1f})" if load > LOADED * (os.cpu_count() or 1) else ""
 
 
 def check_launches(config: EngineConfig, name: str, checkpoint: str) -> list[Finding]:

@@ -87,6 +87,8 @@ def test_a_machine_that_speaks_passes(capsys: pytest.CaptureFixture[str], tmp_pa
         "runner",
         "model",
         "rows",
+        "speed",
+        "speed",
         "codecs",
         "text",
         "voices",
@@ -342,7 +344,20 @@ def test_every_check_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ServerConfig(max_voices=0, port=0), EngineConfig(device="cpu"), launches=False
     )
     names = {name for name, _ in checks}
-    assert names == {"system", "card", "runner", "kernels", "model", "rows", "codecs", "text", "voices", "port", "keys"}
+    assert names == {
+        "system",
+        "card",
+        "runner",
+        "kernels",
+        "model",
+        "rows",
+        "speed",
+        "codecs",
+        "text",
+        "voices",
+        "port",
+        "keys",
+    }
 
 
 def test_a_missing_voice_is_an_error_with_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:

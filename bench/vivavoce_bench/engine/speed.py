@@ -1,4 +1,4 @@
-"""`vivavoce bench engine`: speed of the engine on this machine, and its time by component.
+"""`vivavoce bench engine`: speed of the engine on this machine, and its time by stage.
 
 Compare figures of the same run only. The last line of the output is one JSON document.
 """
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from vivavoce_engine.batching.runner import ImmediateRunner
@@ -21,16 +22,23 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.request import SynthesisRequest
 
-from vivavoce_bench.engine.machine import TEXTS, describe_machine, shipped_voice
+from vivavoce_bench.engine.machine import (
+    TEXTS,
+    add_engine_arguments,
+    describe_machine,
+    engine_settings,
+    resident_mb,
+    shipped_voice,
+)
 
 if TYPE_CHECKING:
-    from torch import nn
+    from vivavoce_engine.cpu.host_runner import HostRunner
     from vivavoce_engine.load import ModelRunner
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `vivavoce bench engine`. Entry point of the command line."""
-    parser.description = "Measures frames per second, real-time factor, TTFA, and time by component"
+    parser.description = "Measures frames per second, real-time factor, TTFA, and time by stage"
     parser.add_argument("--model", help="checkpoint folder or hub id (default: the shipped voice)")
     parser.add_argument(
         "--streams", type=int, nargs="+", default=[1, 2, 4], help="numbers of utterances at once; one run each"
@@ -39,36 +47,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile", action="store_true", help="on a GPU: show the kernels of a frame by component, nothing else"
     )
     parser.add_argument("--utterances", type=int, default=4, help="utterances of each stream, one after the other")
-    defaults = EngineConfig()
-    parser.add_argument("--device", default=defaults.device)
-    parser.add_argument("--dtype", default=defaults.dtype)
+    parser.add_argument(
+        "--frames", type=int, help="end each utterance after this many frames, for random weights, which never end"
+    )
+    add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs `vivavoce bench engine`. Entry point of the command line."""
     import torch
-    from vivavoce_engine.cpu.runner import TorchRunner
+    from vivavoce_engine.cpu.host_runner import HostRunner
     from vivavoce_engine.load import make_runner
 
-    config = EngineConfig(max_streams=max(args.streams), device=args.device, dtype=args.dtype)
+    config = EngineConfig(max_streams=max(args.streams), **engine_settings(args))
     started_s = time.perf_counter()
     runner = make_runner("bench", read_checkpoint(locate_checkpoint(args.model or shipped_voice())), config)
     load_s = time.perf_counter() - started_s
     if args.profile:
         return show_profile(runner, args.streams)
-    # A GPU's step is CUDA graphs, which run no modules that could be timed one by one.
-    modules = runner.models if isinstance(runner, TorchRunner) else {}
-    clock = ComponentClock(modules, runner.synchronize)
+    loaded_mb = resident_mb()
+    # A card's step is CUDA graphs, whose parts cannot be timed one by one.
+    clock = StageClock(runner if isinstance(runner, HostRunner) else None, runner.synchronize)
     engine = Engine(runner, runner.config)
     engine.start()
     try:
-        asyncio.run(measure(engine, clock, streams=1, utterances=1))  # warm-up
-        runs = [asyncio.run(measure(engine, clock, streams, args.utterances)) for streams in args.streams]
+        asyncio.run(measure(engine, clock, Spoken(1, 1, args.frames)))  # warm-up
+        runs = [
+            asyncio.run(measure(engine, clock, Spoken(streams, args.utterances, args.frames)))
+            for streams in args.streams
+        ]
     finally:
         engine.stop()
     rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    machine = describe_machine(str(runner.device))
-    report(machine, load_s, rss_mb, runs)
+    machine = describe_machine(runner)
+    print(f"{machine}; loaded in {load_s:.1f} s; memory {loaded_mb:.0f} MB when loaded, {rss_mb:.0f} MB at most")
+    report(runs)
     versions = {"torch": torch.__version__, "python": platform.python_version()}
     print(
         json.dumps(
@@ -76,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
                 "machine": machine,
                 "versions": versions,
                 "load_s": round(load_s, 2),
+                "loaded_rss_mb": round(loaded_mb),
                 "peak_rss_mb": round(rss_mb),
                 "runs": [asdict(each) for each in runs],
             }
@@ -89,7 +103,7 @@ def show_profile(runner: "ModelRunner", streams: Sequence[int]) -> int:
     from vivavoce_bench.engine.profile import bandwidth_gb_per_s, profile, report
 
     if isinstance(runner, ImmediateRunner):
-        print("--profile shows a GPU's kernels; on a CPU, `bench engine` shows the time by component", file=sys.stderr)
+        print("--profile shows a GPU's kernels; on a CPU, `bench engine` shows the time by stage", file=sys.stderr)
         return 2
     from vivavoce_engine.gpu.runner import GraphRunner
 
@@ -111,37 +125,49 @@ class SpeedFigures:
     ttfa_ms_max: float
     frames_per_step: float
     share: dict[str, float]
-    """Component → share of the wall time. `host` is the time in no model. Empty on a GPU, whose steps are graphs."""
+    """Stage → share of the wall time. `host` is all the rest. Empty on a card, whose steps are graphs."""
 
 
-class ComponentClock:
-    """Counts the seconds spent inside each model since the last reset. Uses hooks, so the engine is unchanged."""
+STAGES = {"prompts": "_start", "code predictor and talker": "_step", "Code2Wav": "_vocode"}
+"""Stage → the method of HostRunner that is it."""
 
-    def __init__(self, models: "dict[str, nn.Module]", synchronize: Callable[[], None]) -> None:
-        self.seconds = dict.fromkeys(models, 0.0)
-        self._started_s = 0.0
-        for name, module in models.items():
-            module.register_forward_pre_hook(lambda *_: self._start(synchronize))
-            module.register_forward_hook(lambda *_, name=name: self._stop(synchronize, name))
+
+class StageClock:
+    """Counts the seconds of each stage of a runner's steps since the last reset. Without a runner it has no stages."""
+
+    def __init__(self, runner: "HostRunner | None", synchronize: Callable[[], None]) -> None:
+        self.seconds = {} if runner is None else dict.fromkeys(STAGES, 0.0)
+        for name in self.seconds:
+            stage = getattr(runner, STAGES[name])
+            setattr(runner, STAGES[name], partial(self._timed, name, stage, synchronize))
 
     def reset(self) -> None:
         self.seconds = dict.fromkeys(self.seconds, 0.0)
 
-    def _start(self, synchronize: Callable[[], None]) -> None:
-        synchronize()
-        self._started_s = time.perf_counter()
+    def _timed(self, name: str, stage: Callable[..., None], synchronize: Callable[[], None], *args: object) -> None:
+        started_s = time.perf_counter()
+        try:
+            stage(*args)
+        finally:
+            synchronize()
+            self.seconds[name] += time.perf_counter() - started_s
 
-    def _stop(self, synchronize: Callable[[], None], name: str) -> None:
-        synchronize()
-        self.seconds[name] += time.perf_counter() - self._started_s
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What a run speaks: `utterances`, one after the other, to each of `streams` listeners."""
+
+    streams: int
+    utterances: int
+    max_frames: int | None = None
 
 
-async def measure(engine: Engine, clock: ComponentClock, streams: int, utterances: int) -> SpeedFigures:
-    """Measures a run in which each of `streams` listeners hears `utterances` utterances, one after the other."""
+async def measure(engine: Engine, clock: StageClock, spoken: Spoken) -> SpeedFigures:
+    """Measures a run."""
     clock.reset()
-    before = engine.stats()
+    before, streams = engine.stats(), spoken.streams
     started_s = time.perf_counter()
-    results = await asyncio.gather(*(listen(engine, number, utterances) for number in range(streams)))
+    results = await asyncio.gather(*(listen(engine, number, spoken) for number in range(streams)))
     wall_s = time.perf_counter() - started_s
     after = engine.stats()
     frames = sum(frames for frames, _ in results)
@@ -160,16 +186,17 @@ async def measure(engine: Engine, clock: ComponentClock, streams: int, utterance
     )
 
 
-async def listen(engine: Engine, number: int, utterances: int) -> tuple[int, list[float]]:
+async def listen(engine: Engine, number: int, spoken: Spoken) -> tuple[int, list[float]]:
     """Number of frames that one listener heard, and the time to first audio of each utterance in ms."""
     speakers = engine.info.speakers or ("",)
     frames, ttfa_ms = 0, []
-    for index in range(utterances):
+    for index in range(spoken.utterances):
         request = SynthesisRequest(
             TEXTS[(number + index) % len(TEXTS)],
             speaker=speakers[number % len(speakers)],
             instructions="A calm voice." if engine.info.task == "voice_design" else "",
             seed=1000 * number + index,
+            max_frames=spoken.max_frames,
         )
         submitted_s = time.perf_counter()
         first = True
@@ -181,8 +208,7 @@ async def listen(engine: Engine, number: int, utterances: int) -> tuple[int, lis
     return frames, ttfa_ms
 
 
-def report(machine: str, load_s: float, rss_mb: float, runs: Sequence[SpeedFigures]) -> None:
-    print(f"{machine}; loaded in {load_s:.1f} s; peak memory {rss_mb:.0f} MB")
+def report(runs: Sequence[SpeedFigures]) -> None:
     print("streams  frames/s  rows/step  real-time factor  TTFA median / max ms  time in")
     for each in runs:
         share = ", ".join(f"{name} {part:.0%}" for name, part in each.share.items())

@@ -25,7 +25,7 @@ from vivavoce_engine.load import make_runner
 from vivavoce_engine.pages import pages_of
 from vivavoce_engine.request import SynthesisRequest
 
-from vivavoce_bench.engine.machine import TEXTS, describe_machine, shipped_voice
+from vivavoce_bench.engine.machine import TEXTS, add_engine_arguments, describe_machine, engine_settings, shipped_voice
 from vivavoce_bench.planning.simulation import Arrival, SimulatedListener, Simulation
 from vivavoce_bench.planning.step_times import TAKES_NO_TIME
 
@@ -40,19 +40,17 @@ TEXT = " ".join(TEXTS)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of `vivavoce bench steps`. Entry point of the command line."""
-    defaults = EngineConfig()
     parser.add_argument("--model", help="checkpoint folder or hub id (default: the shipped voice)")
     parser.add_argument("--name", default="shipped", help="the model's name in the file [%(default)s]")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8], help="batch sizes to record")
     parser.add_argument("--rounds", type=int, default=6, help="number of times that each part is timed [%(default)s]")
     parser.add_argument("-o", "--output", type=Path, required=True, help="file to write, such as engine-h100.json")
-    parser.add_argument("--device", default=defaults.device)
-    parser.add_argument("--dtype", default=defaults.dtype)
+    add_engine_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs `vivavoce bench steps`. Entry point of the command line."""
-    config = EngineConfig(max_streams=max(args.rows), device=args.device, dtype=args.dtype)
+    config = EngineConfig(max_streams=max(args.rows), **engine_settings(args))
     path = locate_checkpoint(args.model or shipped_voice())
     runner = make_runner(args.name, read_checkpoint(path), config)
     recorder = Recorder(runner, args.rounds)
@@ -61,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     prefills = range(1, min(config.max_prefills_per_step, config.rows) + 1)
     starts = {count: recorder.starts(count) for count in prefills}
     document = {
-        "machine": describe_machine(str(runner.device)),
+        "machine": describe_machine(runner),
         "frame_ms": {args.name: {rows: times.frame_ms for rows, times in recorded.items()}},
         "prefill_ms": {args.name: {count: times.prefill_ms for count, times in starts.items()}},
         "code2wav_us_per_frame": {

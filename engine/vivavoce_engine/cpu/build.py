@@ -24,20 +24,20 @@ UNITS = ("speech.cpp", "code2wav.cpp")
 ZIGLANG = "ziglang==0.17.1"
 """The requirement that brings a compiler."""
 FLAGS = (
-    *("-std=c++17", "-fPIC", "-shared", "-pthread", "-fno-exceptions", "-fno-rtti"),
+    *("-std=c++17", "-fPIC", "-pthread", "-fno-exceptions", "-fno-rtti"),
     # A product and a sum become one FMA, the same everywhere; otherwise the order of operations is the source's.
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 )
 FAST = ("-O3", "-s")
 CHECKED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-CHECKS = "-DVIVAVOCE_CHECKS"
+CHECKS = "-DVIVAVOCE_ASSERTS"
 """The macro with which VIVAVOCE_ASSERT stops a program."""
 COMPILE_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True)
 class Level:
-    """What the kernels ask of a processor, in the words of GCC and Clang, and of Zig."""
+    """A set of instructions that kernels are compiled for, in the words of GCC and Clang, and of Zig."""
 
     name: str
     flags: tuple[str, ...]
@@ -87,7 +87,7 @@ class Compiler:
     is_zig: bool = False
 
     def line(self, platform: Platform, level: Level, checked: bool) -> list[str]:
-        """The command for a level, without sources and output. A `checked` library ends a process at a fault."""
+        """The command for a level, without sources and output. What is `checked` ends its process at a fault."""
         if self.is_zig:
             words = ["-target", platform.zig_target, *level.zig_flags]
         else:
@@ -110,15 +110,27 @@ def this_platform() -> Platform | None:
 
 
 def find_compiler() -> Compiler | None:
-    """The machine's compiler for its own platform, otherwise Zig's; None if there is neither.
+    """The compiler of this machine's kernels; None if there is none."""
+    return machines_compiler() or zig()
 
-    CXX names another one. On Windows Zig's alone counts: GCC misaligns wide vectors there, and MSVC has none.
+
+def machines_compiler() -> Compiler | None:
+    """The first of CXX, c++, g++ and clang++ that can make a library; None if none can.
+
+    None on Windows: GCC misaligns wide vectors there, and MSVC has none.
     """
     if machine.system() != "Windows":
         for name in filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")):
             if compiles(Compiler(tuple(name.split()))):
                 return Compiler(tuple(name.split()))
-    return zig()
+    return None
+
+
+def platform_named(name: str) -> Platform:
+    """The platform of a name; CannotBuild lists the names if it is none of them."""
+    if name not in PLATFORMS:
+        raise CannotBuild(f"{name!r} is no platform of the CPU's kernels: {', '.join(PLATFORMS)}")
+    return PLATFORMS[name]
 
 
 def zig() -> Compiler | None:
@@ -138,6 +150,14 @@ def compiles(compiler: Compiler) -> bool:
         source.write_text('#include <math.h>\n#include <pthread.h>\nextern "C" double f(double x) { return exp(x); }\n')
         line = [*compiler.command, "-std=c++17", "-shared", "-fPIC", str(source), "-o", f"{folder}/try", "-lm"]
         return subprocess.run(line, capture_output=True, check=False, timeout=COMPILE_TIMEOUT_S).returncode == 0
+
+
+def is_current(platform: Platform, folder: Path = NATIVE) -> bool:
+    """True if `folder` has a library of a level of the platform, and none is older than a source or than this file."""
+    libraries = [folder / library_name(level.name, platform) for level in platform.levels]
+    built = [path.stat().st_mtime for path in libraries if path.exists()]
+    sources = (Path(__file__), *NATIVE.glob("*.cpp"), *NATIVE.glob("*.h"))
+    return bool(built) and min(built) >= max(path.stat().st_mtime for path in sources)
 
 
 def build(platform: Platform, compiler: Compiler, folder: Path, checked: bool = False) -> list[Path]:
@@ -165,7 +185,8 @@ def _compiled(
     library = folder / library_name(level.name, platform)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
         made = Path(scratch) / library.name
-        line = [*compiler.line(platform, level, checked), *(str(NATIVE / unit) for unit in UNITS), "-o", str(made)]
+        units = [str(NATIVE / unit) for unit in UNITS]
+        line = [*compiler.line(platform, level, checked), "-shared", *units, "-o", str(made)]
         if platform.suffix != ".dll":
             line.append("-lm")
         done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=COMPILE_TIMEOUT_S)
@@ -181,6 +202,10 @@ def build_here(folder: Path = NATIVE, checked: bool = False) -> list[Path]:
     platform = this_platform()
     if platform is None:
         raise CannotBuild(f"the CPU's kernels have no form for {machine.system()} on {machine.machine()}")
+    if not (NATIVE / UNITS[0]).exists():
+        raise CannotBuild(
+            "this installation lacks the sources of the CPU's kernels: install Vivavoce from its repository"
+        )
     compiler = find_compiler()
     if compiler is None:
         raise CannotBuild(f"no C++ compiler was found for the CPU's kernels; one comes with: pip install {ZIGLANG}")

@@ -8,6 +8,7 @@ import logging
 import platform
 import weakref
 from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -52,11 +53,12 @@ class NativeRunner(HostRunner):
         """
         self._library = c.load_library()
         self._c = self._library.functions
-        self._checkpoint, self.config = checkpoint, config
+        hidden_size = checkpoint.talker.transformer.hidden_size
+        threads = threads_for(config.threads, hidden_size)
+        self._checkpoint, self.config = checkpoint, replace(config, threads=threads)
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
         self.dtype = weights_dtype(config.dtype)
-        hidden_size = checkpoint.talker.transformer.hidden_size
         use_cpu_threads(config.threads, hidden_size)
         modules = load_models(checkpoint, self.device, torch.float32)
         self._networks = pack(checkpoint, modules, config.max_context, self.dtype)
@@ -65,7 +67,6 @@ class NativeRunner(HostRunner):
         self._scratch = Scratch(self._library)
         self._talker, self._predictor = address(self._networks.talker), address(self._networks.predictor)
         self._state = address(self._rows.structure)
-        threads = threads_for(config.threads, hidden_size)
         self._pool = self._c.vivavoce_pool(threads)  # None for one thread
         weakref.finalize(self, self._c.vivavoce_pool_end, self._pool).atexit = False
         log.info("kernels of level %s, %d thread%s", self._library.level, threads, "s" * (threads > 1))

@@ -96,11 +96,11 @@ class Networks:
     codec: c.Codec
     text: Embeddings
     codes: Embeddings
-    """Of code 0 and of the control codes."""
+    """Embeddings of code 0 and of the control codes."""
     later: tuple[Embeddings, ...]
-    """Of the later codes, in the talker's width."""
+    """Embeddings of the later codes, in the talker's width."""
     inputs: tuple[Embeddings, ...]
-    """Of all codes but the last, in the code predictor's width."""
+    """Embeddings of all codes but the last, in the code predictor's width."""
     memory: tuple[object, ...]
 
 

@@ -73,6 +73,8 @@ def _waveform(codec: CodecDecoderConfig) -> tuple[int, int]:
     return products + steps * TAPS * width, sines + steps * width
 
 
+RELEASED_HIDDEN_SIZE = 1024
+"""Width of the narrowest released talker."""
 RELEASED = {
     "0.6B": Work(443_547_648, 80_740_352, 15, 229_376, 2_479_380_480, 2_758_656),
     "1.7B": Work(1_415_577_600, 80_740_352, 15, 229_376, 2_479_380_480, 2_758_656),

@@ -75,9 +75,9 @@ def on_cpu(config: EngineConfig, lacks: str, loses: str = "") -> Iterator[Choice
     """Yields the runners for a CPU, in order. `lacks` as `choices` has it; `loses` is lost by all of them."""
     if config.runner == "triton":
         raise EngineError("runner triton needs an NVIDIA card" + (f": {loses}" if loses else "; use torch or auto"))
-    native, plain = (replace(config, device="cpu", runner=runner) for runner in ("native", "torch"))
+    config = replace(config, device="cpu")
     if config.runner == "torch":
-        yield Choice(plain, loses)
+        yield Choice(config, loses)
         return
     if config.dtype == "float16":
         lacks = "Vivavoce's kernels for CPUs have no float16."
@@ -85,9 +85,9 @@ def on_cpu(config: EngineConfig, lacks: str, loses: str = "") -> Iterator[Choice
     if lacks and needed:
         raise EngineError(f"{needed} cannot be used: {lacks}")
     if not lacks:
-        yield Choice(native, loses)
+        yield Choice(replace(config, runner="native"), loses)
     if not needed:
-        yield Choice(plain, " ".join(filter(None, [loses, lacks, CPU_PLAIN_LOSES])))
+        yield Choice(replace(config, runner="torch"), " ".join(filter(None, [loses, lacks, CPU_PLAIN_LOSES])))
 
 
 def on_card(config: EngineConfig) -> Iterator[Choice]:

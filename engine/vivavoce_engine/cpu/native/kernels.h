@@ -1,7 +1,7 @@
 // What speech.cpp and code2wav.cpp share: vectors, elementwise functions, products of matrices, and the transformer.
 //
-// Every output of a product is one chain of multiply-adds over its inputs in one order, whatever the number of rows, the
-// tile that holds it, and the threads. So a result has the same bits alone and in any batch, at once and in pieces.
+// Every output of a product is one chain of multiply-adds over its inputs in one order, whatever the number of rows,
+// the tile that holds it, and the threads. So a result has the same bits alone and in any batch, at once and in pieces.
 #pragma once
 #include <math.h>
 #include <string.h>
@@ -45,7 +45,12 @@ typedef uint32_t vu_anywhere __attribute__((vector_size(VW * 4), aligned(4), may
 
 // What a function returns that refuses its arguments.
 enum Refusal : int32_t {
-    REFUSED_SHAPE = -1, REFUSED_ROW = -2, REFUSED_POSITION = -3, REFUSED_FRAME = -4, REFUSED_TWICE = -5, REFUSED_COUNT = -6
+    REFUSED_SHAPE = -1,
+    REFUSED_ROW = -2,
+    REFUSED_POSITION = -3,
+    REFUSED_FRAME = -4,
+    REFUSED_TWICE = -5,
+    REFUSED_COUNT = -6,
 };
 
 // ---- vectors
@@ -155,8 +160,8 @@ INLINE float softmax(float* x, int n) {
 }
 
 // ---- products
-// N of the vectors of a block's 32 outputs. Vector v of part `part` is the block's number vector_at<N>(part, v). bfloat16
-// keeps outputs j and j + 16 in one word, so a part takes as many vectors of each half.
+// N of the vectors of a block's 32 outputs. Vector v of part `part` is the block's number vector_at<N>(part, v).
+// bfloat16 keeps outputs j and j + 16 in one word, so a part takes as many vectors of each half.
 template <int N> INLINE int vector_at(int part, int v) {
     return N == BLOCK_VECTORS ? v : v < N / 2 ? part * N / 2 + v : BLOCK_VECTORS / 2 + part * N / 2 + v - N / 2;
 }
@@ -208,7 +213,8 @@ struct Product {
 };
 // sums [ROWS][BLOCKS][N] += x [ROWS] times the weights of one input.
 template <class W, int ROWS, int BLOCKS, int N>
-INLINE void multiply(const float* x, int64_t x_stride, const W* w, int64_t w_block, int part, vf (&sums)[ROWS][BLOCKS][N]) {
+INLINE void multiply(const float* x, int64_t x_stride, const W* w, int64_t w_block, int part,
+                     vf (&sums)[ROWS][BLOCKS][N]) {
     UNROLL for (int b = 0; b < BLOCKS; b++) {
         vf weights[N];
         weights_at<N>(w + b * w_block, part, weights);
@@ -299,7 +305,8 @@ template <class W> static void piece(const Product& p, int row, int stop, int bl
 }
 enum { SHARE_FROM = 1 << 17, ITEMS_PER_THREAD = 4 };  // multiply-adds worth waking others for; items to even out delays
 template <class W> static void product_of(const Product& p, Pool* pool, int rows) {
-    int blocks = (p.matrix->outputs + BLOCK - 1) / BLOCK, step = blocks_at_once(rows), chunks = 1, threads = pool_threads(pool);
+    int blocks = (p.matrix->outputs + BLOCK - 1) / BLOCK, step = blocks_at_once(rows), chunks = 1;
+    int threads = pool_threads(pool);
     if ((int64_t)p.matrix->inputs * p.matrix->outputs * rows < SHARE_FROM) threads = 1;
     if (threads > 1) {
         while (step > 1 && blocks / step < 2 * threads) step /= 2;
@@ -333,14 +340,15 @@ static inline void product(const Matrix& matrix, Pool* pool, const float* x, int
 
 // ---- transformer
 enum { WINDOW = 32 };  // keys whose scores a step tells
-// Where a token of a call is: its row's cache [layers][positions][kv_heads * head_dim], the position that gets its keys and
-// values, the first position it sees, and the position by which it is rotated.
+// Where a token of a call is: its row's cache [layers][positions][kv_heads * head_dim], the position that gets its keys
+// and values, the first position it sees, and the position by which it is rotated.
 struct Place { float *keys, *values; int32_t position, first, angle; };
-// out [rows][WINDOW] gets one head's q.k / sqrt(head_dim) of the keys from windows[row] on, and -inf behind the query. A row
-// whose window is negative is left as it is.
+// out [rows][WINDOW] gets one head's q.k / sqrt(head_dim) of the keys from windows[row] on, and -inf behind the query.
+// A row whose window is negative is left as it is.
 struct Scores { int32_t layer, head; const int32_t* windows; float* out; };
 
-enum { ATTENTION_ROWS = 64, ROW_WORK = 1 << 15 };  // rows whose scores the scratch holds; floats worth waking others for
+enum { ATTENTION_ROWS = 64 };  // rows whose scores the scratch holds
+enum { ROW_WORK = 1 << 15 };   // floats worth waking others for
 // Calls each(row) on the pool if rows of so much work pay for it.
 template <class Each> INLINE void by_row(Pool* pool, int rows, int64_t work, const Each& each) {
     parallel(rows * work >= ROW_WORK ? pool : nullptr, rows, each);
@@ -348,48 +356,71 @@ template <class Each> INLINE void by_row(Pool* pool, int rows, int64_t work, con
 INLINE int larger(int a, int b) { return a > b ? a : b; }
 INLINE int smaller(int a, int b) { return a < b ? a : b; }
 
-struct StackSizes { int qkv, attended, wide, cached, scores; };
+enum { HEADS_AT_ONCE = 3 };  // heads that share keys and values, and attend together, so that these are read once
+struct StackSizes { int qkv, attended, wide, scores; };
 INLINE StackSizes sizes_of(const Stack& s) {
     int qkv = (s.heads + 2 * s.kv_heads) * s.head_dim;
-    return {qkv, s.heads * s.head_dim, larger(qkv, 2 * s.inner), s.kv_heads * s.head_dim, s.positions + VW};
+    return {qkv, s.heads * s.head_dim, larger(qkv, 2 * s.inner), HEADS_AT_ONCE * s.positions};
 }
 // Floats of scratch of a call of `rows` rows.
 static inline int64_t stack_scratch(const Stack& s, int rows) {
     StackSizes n = sizes_of(s);
-    return (int64_t)rows * (s.hidden + n.wide + n.attended + s.head_dim) + (int64_t)smaller(rows, ATTENTION_ROWS) * n.scores;
+    int64_t of_row = s.hidden + n.wide + n.attended + s.head_dim;
+    return rows * of_row + (int64_t)smaller(rows, ATTENTION_ROWS) * n.scores;
 }
-// Adds weighted values to out: N vectors of a head from float `from` on.
-template <int N> INLINE void weigh(const float* weights, int count, const float* values, int stride, float scale, float* out) {
-    vf sums[N] = {};
-    for (int p = 0; p < count; p++, values += stride) {
-        vf weight = all(weights[p]);
-        UNROLL for (int v = 0; v < N; v++) sums[v] += weight * ld(values + v * VW);
+struct Attention {
+    int dim, count, stride;  // count: positions that are seen; stride: floats from one to the next
+    const float *query, *keys, *values;
+    float *weights, *out;
+    int64_t weights_stride;
+};
+// N vectors, the last of `lanes` floats, of the weighted sums of values, from float `at` of a head on.
+template <int HEADS, int N> INLINE void weigh(const Attention& a, int at, int lanes, const float* shares) {
+    vf sums[HEADS][N] = {};
+    const float* values = a.values + at;
+    for (int p = 0; p < a.count; p++, values += a.stride) {
+        UNROLL for (int h = 0; h < HEADS; h++) {
+            vf weight = all(a.weights[h * a.weights_stride + p]);
+            UNROLL for (int v = 0; v < N; v++) sums[h][v] += weight * ld(values + v * VW, v < N - 1 ? (int)VW : lanes);
+        }
     }
-    UNROLL for (int v = 0; v < N; v++) st(out + v * VW, sums[v] * scale);
+    UNROLL for (int h = 0; h < HEADS; h++) UNROLL for (int v = 0; v < N; v++) {
+        st(a.out + h * a.dim + at + v * VW, sums[h][v] * shares[h], v < N - 1 ? (int)VW : lanes);
+    }
+}
+template <int HEADS> static void attend_heads(const Attention& a) {
+    const float scale = 1.f / sqrtf((float)a.dim);
+    float shares[HEADS];
+    const float* key = a.keys;
+    for (int p = 0; p < a.count; p++, key += a.stride) {
+        vf sums[HEADS] = {};
+        by_vector(a.dim, [&](int i, int n) {
+            vf k = ld(key + i, n);
+            UNROLL for (int h = 0; h < HEADS; h++) sums[h] += ld(a.query + h * a.dim + i, n) * k;
+        });
+        UNROLL for (int h = 0; h < HEADS; h++) a.weights[h * a.weights_stride + p] = hsum(sums[h]) * scale;
+    }
+    for (int h = 0; h < HEADS; h++) shares[h] = 1.f / softmax(a.weights + h * a.weights_stride, a.count);
+    int i = 0;
+    for (; i + 4 * VW <= a.dim; i += 4 * VW) weigh<HEADS, 4>(a, i, VW, shares);
+    for (; i + VW <= a.dim; i += VW) weigh<HEADS, 1>(a, i, VW, shares);
+    if (i < a.dim) weigh<HEADS, 1>(a, i, a.dim - i, shares);
 }
 // Attention of one query, all its heads: q [heads][head_dim] -> out [heads][head_dim].
 static inline void attend(const Stack& s, int layer, const float* q, const Place& place, float* out, float* weights) {
     const int dim = s.head_dim, group = s.heads / s.kv_heads, stride = s.kv_heads * dim;
-    const int count = place.position + 1 - place.first;
     const int64_t from = ((int64_t)layer * s.positions + place.first) * stride;
-    const float scale = 1.f / sqrtf((float)dim);
-    for (int h = 0; h < s.heads; h++) {
-        const float *query = q + h * dim, *key = place.keys + from + h / group * dim, *value = place.values + from + h / group * dim;
-        for (int p = 0; p < count; p++) {
-            vf sum = {};
-            const float* k = key + (int64_t)p * stride;
-            by_vector(dim, [&](int i, int n) { sum += ld(query + i, n) * ld(k + i, n); });
-            weights[p] = hsum(sum) * scale;
-        }
-        float share = 1.f / softmax(weights, count);
-        float* o = out + h * dim;
-        int i = 0;
-        for (; i + 4 * VW <= dim; i += 4 * VW) weigh<4>(weights, count, value + i, stride, share, o + i);
-        for (; i + VW <= dim; i += VW) weigh<1>(weights, count, value + i, stride, share, o + i);
-        if (i < dim) {
-            vf sum = {};
-            for (int p = 0; p < count; p++) sum += all(weights[p]) * ld(value + (int64_t)p * stride + i, dim - i);
-            st(o + i, sum * share, dim - i);
+    Attention a = {dim, place.position + 1 - place.first, stride, q, nullptr, nullptr, weights, out, s.positions};
+    for (int shared = 0; shared < s.kv_heads; shared++) {
+        a.keys = place.keys + from + shared * dim;
+        a.values = place.values + from + shared * dim;
+        for (int left = group, some; left > 0; left -= some) {
+            some = left == 4 ? 2 : smaller(left, HEADS_AT_ONCE);
+            if (some == 3) attend_heads<3>(a);
+            else if (some == 2) attend_heads<2>(a);
+            else attend_heads<1>(a);
+            a.query += some * dim;
+            a.out += some * dim;
         }
     }
 }
@@ -415,17 +446,19 @@ static inline void tell_scores(const Stack& s, const Scores& scores, int row, co
     if (scores.windows[row] < 0) return;
     const int dim = s.head_dim, stride = s.kv_heads * dim;
     const float* query = q + scores.head * dim;
-    const float* keys = place.keys + (int64_t)scores.layer * s.positions * stride + scores.head / (s.heads / s.kv_heads) * dim;
+    const int64_t head = scores.head / (s.heads / s.kv_heads) * dim;
+    const float* keys = place.keys + (int64_t)scores.layer * s.positions * stride + head;
     for (int i = 0; i < WINDOW; i++) {
         int64_t p = (int64_t)scores.windows[row] + i;
         vf sum = {};
-        if (p <= place.position) by_vector(dim, [&](int j, int n) { sum += ld(query + j, n) * ld(keys + p * stride + j, n); });
+        const float* key = keys + p * stride;
+        if (p <= place.position) by_vector(dim, [&](int j, int n) { sum += ld(query + j, n) * ld(key + j, n); });
         scores.out[row * WINDOW + i] = p <= place.position ? hsum(sum) / sqrtf((float)dim) : -INFINITY;
     }
 }
 // x [rows][hidden] += scale * (y * matrix), or without scale. `spare` [rows][hidden] may be y if there is no scale.
-static inline void residual(const Matrix& matrix, Pool* pool, const float* y, int64_t y_stride, int rows, const float* scale,
-                            float* x, float* spare) {
+static inline void residual(const Matrix& matrix, Pool* pool, const float* y, int64_t y_stride, int rows,
+                            const float* scale, float* x, float* spare) {
     const int hidden = matrix.outputs;
     if (!scale) return product(matrix, pool, y, y_stride, rows, 1, 0, x, x, hidden);
     product(matrix, pool, y, y_stride, rows, 1, 0, nullptr, spare, hidden);
@@ -441,18 +474,22 @@ INLINE void swiglu(float* gate_up, int inner) {  // [gate | up] -> silu(gate) * 
         st(gate_up + i, gate / (all(1.f) + vexp(-gate)) * up, n);
     });
 }
-// Runs x [rows][hidden] through the layers and the final norm, in place. All keys and values of a layer are stored before
-// a row attends, so rows of one call may follow each other in one cache. Rows share nothing else.
-static inline void stack(const Stack& s, Pool* pool, int rows, float* x, const Place* places, const Scores* scores, float* scratch) {
+// Runs x [rows][hidden] through the layers and the final norm, in place. All keys and values of a layer are stored
+// before a row attends, so rows of one call may follow each other in one cache. Rows share nothing else.
+static inline void stack(const Stack& s, Pool* pool, int rows, float* x, const Place* places, const Scores* scores,
+                         float* scratch) {
     const StackSizes n = sizes_of(s);
     const int hidden = s.hidden, half = s.head_dim / 2;
     float *y = scratch, *t = y + (int64_t)rows * hidden, *attended = t + (int64_t)rows * n.wide;
     float *cosines = attended + (int64_t)rows * n.attended, *weights = cosines + (int64_t)rows * s.head_dim;
     auto normalise = [&](const float* weight, float* out) {
-        by_row(pool, rows, hidden, [&](int r) { rms(x + (int64_t)r * hidden, weight, hidden, s.epsilon, out + (int64_t)r * hidden); });
+        by_row(pool, rows, hidden, [&](int64_t r) {
+            rms(x + r * hidden, weight, hidden, s.epsilon, out + r * hidden);
+        });
     };
     for (int r = 0; r < rows; r++) {
-        VIVAVOCE_ASSERT(0 <= places[r].first && places[r].first <= places[r].position && places[r].position < s.positions);
+        VIVAVOCE_ASSERT(0 <= places[r].first && places[r].first <= places[r].position);
+        VIVAVOCE_ASSERT(places[r].position < s.positions);
         for (int i = 0; i < half; i++) {
             float angle = (float)places[r].angle * s.frequencies[i];
             cosines[(int64_t)r * s.head_dim + i] = cosf(angle);

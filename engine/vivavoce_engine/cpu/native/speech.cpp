@@ -1,5 +1,5 @@
-// The talker and the code predictor: prompts, frames, and the draws of codes. The twin in PyTorch is in models/talker.py,
-// models/code_predictor.py and cpu/sampling.py; a frame's steps are in the order of cpu/runner.py.
+// The talker and the code predictor: prompts, frames, and the draws of codes. The twin in PyTorch is in
+// models/talker.py, models/code_predictor.py and cpu/sampling.py; a frame's steps are in the order of cpu/runner.py.
 #include "kernels.h"
 
 // ---- tables
@@ -34,7 +34,8 @@ static uint64_t mix(uint64_t x) {  // the finaliser of SplitMix64
 }
 static float uniform(int64_t seed, int64_t frame, int codebook) {
     uint64_t counter = (uint64_t)frame * CODEBOOKS_MAX + (uint64_t)codebook + 1;
-    return (float)(mix(mix((uint64_t)seed) + counter * 0x9E3779B97F4A7C15ull) >> (64 - RANDOM_BITS)) / (1 << RANDOM_BITS);
+    uint64_t bits = mix(mix((uint64_t)seed) + counter * 0x9E3779B97F4A7C15ull) >> (64 - RANDOM_BITS);
+    return (float)bits / (1 << RANDOM_BITS);
 }
 
 // ---- draws
@@ -56,7 +57,8 @@ static int count_from(const float* x, int n, float threshold) {
     for (; i < n; i++) count += x[i] >= threshold;
     return count;
 }
-// A threshold that leaves the k highest of x, and all that equal the k-th. Bisects the floats in their order as integers.
+// A threshold that leaves the k highest of x, and all that equal the k-th. Bisects the floats in their order as
+// integers.
 static float threshold_of(const float* x, int n, int k) {
     auto at = [](uint32_t order) {
         uint32_t bits = order & 0x80000000u ? order & 0x7fffffffu : ~order;
@@ -228,8 +230,9 @@ static void predict(const Predictor& predictor, const Rows& state, Pool* pool, c
             int64_t at = (int64_t)i * s.draws.vocabulary;
             int row = batch.rows[i];
             float noise = uniform(state.seed[row], batch.frames[i], group);
-            s.codes[(int64_t)i * groups + group] = draw(s.draws.logits + at, head.outputs, state.predictor_sampling[row],
-                                                        noise, s.draws.candidates + at);
+            int code = draw(s.draws.logits + at, head.outputs, state.predictor_sampling[row], noise,
+                            s.draws.candidates + at);
+            s.codes[(int64_t)i * groups + group] = code;
         });
         if (group == groups - 1) return;
         for (int i = 0; i < count; i++) {
@@ -356,7 +359,8 @@ int32_t vivavoce_frame(const Talker* talker, const Predictor* predictor, const R
 
 int32_t vivavoce_product(const Matrix* matrix, Pool* pool, const float* x, int64_t x_stride, int32_t rows, int32_t taps,
                          int64_t tap_step, const float* onto, float* out, int64_t out_stride) {
-    if (rows < 1 || taps < 1 || matrix->inputs < 1 || matrix->inputs % taps || matrix->outputs < 1) return REFUSED_SHAPE;
+    if (rows < 1 || taps < 1 || matrix->inputs < 1 || matrix->outputs < 1) return REFUSED_SHAPE;
+    if (matrix->inputs % taps) return REFUSED_SHAPE;
     if (matrix->kind == INT8 && (matrix->block < 1 || !matrix->scales)) return REFUSED_SHAPE;
     product(*matrix, pool, x, x_stride, rows, taps, tap_step, onto, out, out_stride);
     return 0;

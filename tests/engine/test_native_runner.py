@@ -1,0 +1,315 @@
+"""The CPU's own kernels say what PyTorch's modules say, and a row's bits depend on nothing but its own utterance."""
+
+import ctypes
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from vivavoce_bench.cards.layout import ShapeName
+from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
+from vivavoce_engine.batching.runner import Outcome
+from vivavoce_engine.batching.scheduler import Plan
+from vivavoce_engine.batching.sequence import Sequence as Running
+from vivavoce_engine.checkpoint.alignment import Alignment
+from vivavoce_engine.checkpoint.files import Checkpoint, read_checkpoint
+from vivavoce_engine.cpu import library
+from vivavoce_engine.cpu.native_runner import NativeRunner
+from vivavoce_engine.cpu.runner import TorchRunner
+from vivavoce_engine.text.prompt import Conditioning
+from vivavoce_eval.sentences import pick, read_sentences
+from vivavoce_voice import CHECKPOINT
+
+from tests.engine.conftest import Checkpoints
+from tests.support.cpu_runners import CpuRunner, skip_without_kernels
+from tests.support.speaking import GREEDY, Speech, running, speak
+from tests.support.utterances import pending
+
+AUDIO_TOLERANCE = 1e-5
+"""Largest difference of samples in [-1, 1] that the order of float32 sums may make."""
+SCORE_TOLERANCE = 1e-3
+TEXTS = ("Hello, world! The quick brown fox.", "你好。今天天气很好。", "It's 7:45, isn't it?")
+SHORT, LONG = 3, 20
+"""Sentences of the shipped voice in the plain test, and in the long one."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels() -> None:
+    skip_without_kernels()
+
+
+def config_of(**settings: Any) -> EngineConfig:
+    return EngineConfig(**{"max_context": 192, "max_streams": 3, "device": "cpu", **settings})
+
+
+def said(runner: CpuRunner, requests: Sequence[SynthesisRequest]) -> list[Speech]:
+    with running(Engine(runner, runner.config)) as engine:
+        return speak(engine, *requests)
+
+
+def assert_twins(native: Sequence[Speech], plain: Sequence[Speech]) -> None:
+    for number, (one, other) in enumerate(zip(native, plain, strict=True)):
+        assert np.array_equal(one.codes, other.codes), number
+        assert one.finished == other.finished, number
+        assert np.abs(one.pcm - other.pcm).max() < AUDIO_TOLERANCE, number
+
+
+def requests_for(checkpoint: Checkpoint, **settings: Any) -> list[SynthesisRequest]:
+    speaker = next(iter(checkpoint.talker.spk_id))
+    common = {"speaker": speaker, "language": "english", "max_frames": 24, **settings}
+    return [
+        SynthesisRequest(text, seed=number, streaming_text=number == 1, **common) for number, text in enumerate(TEXTS)
+    ]
+
+
+# ---- twins
+
+
+@pytest.mark.parametrize("shape", ["tiny", "tiny_noproj", "tiny_32"])
+@pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
+def test_tiny_models_say_the_same(checkpoints: Checkpoints, shape: ShapeName, sampled: bool) -> None:
+    checkpoint = read_checkpoint(checkpoints(shape, "custom_voice"))
+    requests = requests_for(checkpoint, **({} if sampled else {"sampling": GREEDY}))
+    native, plain = (said(made("x", checkpoint, config_of()), requests) for made in (NativeRunner, TorchRunner))
+    assert_twins(native, plain)
+
+
+def shipped_requests(count: int, speakers: Sequence[str]) -> list[SynthesisRequest]:
+    """Held-out sentences with the checkpoint's own sampling, and one greedy.
+
+    No draw of these seeds is as near to the border of two codes as the rounding of sums. Where one is, as with seed 0
+    of the first sentence (1e-7 from a border), the twins may draw neighbours.
+    """
+    sampled = [
+        SynthesisRequest(sentence.text, speaker=speakers[sentence.number % len(speakers)], seed=100 + sentence.number)
+        for sentence in pick(read_sentences(), count)
+    ]
+    return [*sampled, replace(sampled[0], sampling=GREEDY)]
+
+
+@pytest.mark.parametrize("count", [SHORT, pytest.param(LONG, marks=pytest.mark.long)])
+def test_the_shipped_voice_says_the_same(count: int) -> None:
+    checkpoint = read_checkpoint(CHECKPOINT)
+    native = NativeRunner("x", checkpoint, config_of(max_context=512))
+    requests = [
+        replace(request, sampling=request.sampling if request.sampling == GREEDY else native.info.sampling)
+        for request in shipped_requests(count, native.info.speakers)
+    ]
+    assert_twins(said(native, requests), said(TorchRunner("x", checkpoint, config_of(max_context=512)), requests))
+
+
+@pytest.mark.parametrize("level", library.levels_here())
+def test_every_level_says_the_same(level: str, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not library.file_of(level).is_file():
+        pytest.skip(f"the kernels are not built for {level}")
+    monkeypatch.setenv(library.LEVEL_VARIABLE, level)
+    assert library.load_library().functions.vivavoce_isa().decode() == level
+    checkpoint = read_checkpoint(checkpoints("tiny", "custom_voice"))
+    requests = requests_for(checkpoint)
+    native, plain = (said(made("x", checkpoint, config_of()), requests) for made in (NativeRunner, TorchRunner))
+    assert_twins(native, plain)
+
+
+# ---- a step at a time
+
+
+@dataclass
+class Stepped:
+    """A runner that is led step by step, and everything that it tells."""
+
+    runner: CpuRunner
+
+    def begin(self, request: SynthesisRequest, row: int = 0, conditioning: Conditioning | None = None) -> Running:
+        prompt = self.runner.text.prompt(request)
+        if conditioning is not None:
+            prompt = replace(prompt, conditioning=conditioning)
+        waiting = replace(pending(row + 1, max_frames=64), request=request, prompt=prompt, seed=request.seed or 0)
+        waiting.trailing.ids[:] = prompt.trailing_ids
+        waiting.trailing.complete = True
+        sequence = Running(waiting, row)
+        self.ran(Plan((sequence,), (), ()))
+        return sequence
+
+    def step(self, *sequences: Running) -> Outcome:
+        outcome = self.ran(Plan((), sequences, ()))
+        for sequence in sequences:
+            sequence.add_frame()
+        return outcome
+
+    def decode(self, sequence: Running, frames: int) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
+        chunk = self.ran(Plan((), (), ((sequence, frames),))).audio[sequence.utterance_id]
+        sequence.frames_vocoded += frames
+        return chunk.codes, chunk.pcm
+
+    def ran(self, plan: Plan) -> Outcome:
+        outcome = self.runner.run(plan)
+        assert outcome.failed == {}
+        return outcome
+
+
+@pytest.fixture(scope="module")
+def tiny(checkpoints: Checkpoints) -> Checkpoint:
+    """A random talker, one of whose heads is taken for one that follows the text."""
+    return replace(read_checkpoint(checkpoints("tiny", "custom_voice")), alignment=Alignment(1, 1, -45))
+
+
+@pytest.fixture(scope="module")
+def pair(tiny: Checkpoint) -> tuple[Stepped, Stepped]:
+    native, plain = (made("x", tiny, config_of(max_chunk_frames=24)) for made in (NativeRunner, TorchRunner))
+    return Stepped(native), Stepped(plain)
+
+
+def test_the_scores_of_word_times_are_those_of_the_modules(pair: tuple[Stepped, Stepped], tiny: Checkpoint) -> None:
+    request = replace(requests_for(tiny)[0], word_times=True)
+    silent = replace(request, word_times=False)
+    told = []
+    for stepped in pair:
+        asks, other = stepped.begin(request, 0), stepped.begin(silent, 1)
+        outcomes = [stepped.step(asks, other) for _ in range(6)]
+        assert [list(outcome.scores) for outcome in outcomes] == [[asks.utterance_id]] * 6
+        told.append(np.stack([outcome.scores[asks.utterance_id] for outcome in outcomes]))
+    native, plain = told
+    seen = np.isfinite(plain)
+    assert seen.any()
+    assert not seen.all(), "the query sees all of the window"
+    assert np.array_equal(np.isfinite(native), seen)
+    assert np.abs(native[seen] - plain[seen]).max() < SCORE_TOLERANCE
+
+
+@pytest.mark.parametrize("frames", [1, 3, 40])
+@pytest.mark.parametrize("own_frames", [0, 1])
+def test_speech_goes_on_from_given_frames(
+    pair: tuple[Stepped, Stepped], tiny: Checkpoint, frames: int, own_frames: int
+) -> None:
+    """As behind a reference's codes and behind spoken context: fewer frames than convolutions remember, and more."""
+    rng = np.random.default_rng(frames)
+    codes = rng.integers(0, 2048, (frames, tiny.talker.num_code_groups)).astype(np.int16)
+    embedding = rng.standard_normal(tiny.talker.transformer.hidden_size).astype(np.float32)
+    request = SynthesisRequest(TEXTS[0] * 4, speaker="ryan", language="english", seed=5)
+    room = pair[0].runner.text.prompt(request).prefill_tokens
+    given = Conditioning(embedding, 2, codes, room - frames, own_frames)
+    assert room > 40
+    heard = []
+    for stepped in pair:
+        sequence = stepped.begin(request, 2, given)
+        for _ in range(5):
+            stepped.step(sequence)
+        heard.append(stepped.decode(sequence, 5))
+    (codes_1, pcm_1), (codes_2, pcm_2) = heard
+    assert np.array_equal(codes_1, codes_2)
+    assert np.abs(pcm_1 - pcm_2).max() < AUDIO_TOLERANCE
+
+
+def test_pieces_of_any_length_are_the_same_bits(pair: tuple[Stepped, Stepped], tiny: Checkpoint) -> None:
+    native = pair[0]
+    request = requests_for(tiny)[0]
+
+    def pcm(*sizes: int) -> bytes:
+        sequence = native.begin(request)
+        for _ in range(sum(sizes)):
+            native.step(sequence)
+        return np.concatenate([native.decode(sequence, size)[1] for size in sizes]).tobytes()
+
+    whole = pcm(20)
+    for sizes in ((1,) * 20, (2, 7, 11), (3, 4, 5, 8), (19, 1), (8, 8, 4)):
+        assert pcm(*sizes) == whole, sizes
+
+
+def test_a_row_outside_the_plan_keeps_its_bits(pair: tuple[Stepped, Stepped], tiny: Checkpoint) -> None:
+    native = pair[0]
+    first, second, _ = requests_for(tiny)
+    alone = native.begin(first, 0)
+    for _ in range(8):
+        native.step(alone)
+    expected = native.decode(alone, 8)
+    again = native.begin(first, 1)
+    for number in range(8):
+        native.step(again)
+        if number in (2, 5):
+            neighbour = native.begin(second, number % 3)
+            native.step(neighbour)
+            native.decode(neighbour, 1)
+    actual = native.decode(again, 8)
+    assert np.array_equal(actual[0], expected[0])
+    assert actual[1].tobytes() == expected[1].tobytes()
+
+
+# ---- the settings
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_rounded_weights_speak_and_repeat_themselves(tiny: Checkpoint, dtype: str) -> None:
+    requests = requests_for(tiny, sampling=GREEDY)
+    config = config_of(dtype=dtype)
+    together = said(NativeRunner("x", tiny, config), requests)
+    alone = [said(NativeRunner("x", tiny, config), [request])[0] for request in requests]
+    for one, other in zip(together, alone, strict=True):
+        assert np.array_equal(one.codes, other.codes)
+        assert one.pcm.tobytes() == other.pcm.tobytes()
+        assert np.isfinite(one.pcm).all()
+    exact = said(NativeRunner("x", tiny, config_of()), requests)
+    assert any(one.pcm.tobytes() != other.pcm.tobytes() for one, other in zip(together, exact, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_threads_change_no_bit(tiny: Checkpoint, dtype: str) -> None:
+    requests = requests_for(tiny)
+    one, three = (
+        said(NativeRunner("x", tiny, config_of(threads=threads, dtype=dtype)), requests) for threads in (1, 3)
+    )
+    for speech, other in zip(one, three, strict=True):
+        assert np.array_equal(speech.codes, other.codes)
+        assert speech.pcm.tobytes() == other.pcm.tobytes()
+
+
+def test_the_presets_are_those_of_the_modules(pair: tuple[Stepped, Stepped]) -> None:
+    native, plain = (stepped.runner.speaker_embeddings() for stepped in pair)
+    assert native.keys() == plain.keys()
+    for name, vector in native.items():
+        assert vector.dtype == np.float32
+        assert np.array_equal(vector, plain[name]), name
+
+
+# ---- the border
+
+
+def test_a_wrong_id_is_refused_before_anything_changes(pair: tuple[Stepped, Stepped], tiny: Checkpoint) -> None:
+    native = pair[0]
+    request = replace(requests_for(tiny)[0], streaming_text=True)
+    heard = []
+    for wrong in (None, -1, 10**6):
+        sequence, other = native.begin(request), native.begin(request, 1)
+        if wrong is not None:
+            other.trailing.ids[1:] = [wrong] * 9
+        native.step(sequence, other)
+        outcome = native.runner.run(Plan((), (other, sequence), ()))
+        sequence.add_frame()
+        native.step(sequence)
+        assert list(outcome.failed) == ([] if wrong is None else [other.utterance_id])
+        assert sequence.utterance_id in outcome.ended
+        heard.append(native.decode(sequence, 3))
+    for codes, pcm in heard[1:]:
+        assert np.array_equal(codes, heard[0][0])
+        assert pcm.tobytes() == heard[0][1].tobytes()
+
+
+def test_a_kernel_refuses_what_it_cannot_do() -> None:
+    found = library.load_library()
+    with pytest.raises(library.Refused, match="the kernels refused: "):
+        found.check(-1)
+    found.check(0)
+
+
+def test_structures_have_the_sizes_of_the_header() -> None:
+    header = (library.FOLDER / "interface.h").read_text(encoding="utf-8")
+    stated = {name: int(size) for name, size in re.findall(r"sizeof\((\w+)\) == (\d+)", header)}
+    assert stated == {structure.__name__: ctypes.sizeof(structure) for structure in library.STRUCTURES}
+    fields = {structure.__name__: [name for name, *_ in structure._fields_] for structure in library.STRUCTURES}
+    for name, body in re.findall(r"^struct (\w+) \{(.*?)\};", header, re.DOTALL | re.MULTILINE):
+        members = re.findall(r"(\w+)(?:\[\d+\])?(?=[,;])", re.sub(r"//.*", "", body))
+        assert fields[name] == members, name
+    functions = set(re.findall(r"\b(vivavoce_\w+)\(", re.sub(r"//.*", "", header)))
+    assert functions == set(library.SIGNATURES)
