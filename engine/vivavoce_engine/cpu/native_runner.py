@@ -30,6 +30,7 @@ from vivavoce_engine.cpu.threads import threads_for
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.request import SamplingParams
+from vivavoce_engine.runtime import return_freed_memory
 from vivavoce_engine.text.prompt import NO_ID, Prompt, TextFrontend, Tokenizer
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,8 @@ class NativeRunner(HostRunner):
         use_cpu_threads(config.threads, hidden_size)
         modules = load_models(checkpoint, self.device, torch.float32)
         self._networks = pack(checkpoint, modules, config.max_context, self.dtype)
+        del modules
+        return_freed_memory()
         self._rows = RowArrays(checkpoint, config)
         self._decoding = Decoding(self._library, self._networks.codec, config.rows)
         self._scratch = Scratch(self._library)
