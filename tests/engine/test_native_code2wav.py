@@ -80,7 +80,7 @@ def loaded(folder: Path) -> Twin:
 @pytest.fixture(scope="module")
 def twins(checkpoints: Checkpoints) -> dict[str, Twin]:
     skip_without_kernels()
-    found = {shape: loaded(checkpoints(shape, "custom_voice")) for shape in SHAPES}
+    found: dict[str, Twin] = {shape: loaded(checkpoints(shape, "custom_voice")) for shape in SHAPES}
     with torch.inference_mode():
         middle = twin_of(random_decoder(MIDDLE_CODEC, CPU), MIDDLE_CODEC)
     return {**found, "middle": middle, "voice": loaded(CHECKPOINT)}

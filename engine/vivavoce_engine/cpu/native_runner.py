@@ -30,12 +30,14 @@ from vivavoce_engine.cpu.threads import threads_for
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.request import SamplingParams
+from vivavoce_engine.runtime import return_freed_memory
 from vivavoce_engine.text.prompt import NO_ID, Prompt, TextFrontend, Tokenizer
 
 log = logging.getLogger(__name__)
 
 NATIVE = Capacity(steps_ahead=0, shares_pages=False, prefill_tokens=512, piece_frames=4, few_rows=1 << 16)
-"""A CPU with its own kernels."""
+"""A CPU with its own kernels. Rows are decoded one after the other, whose samples depend on no piece's length, so that
+many rows are no reason for shorter pieces. Eight frames at once take 1 % less time than four, and delay others longer."""
 
 
 class NativeRunner(HostRunner):
@@ -62,6 +64,8 @@ class NativeRunner(HostRunner):
         use_cpu_threads(config.threads, hidden_size)
         modules = load_models(checkpoint, self.device, torch.float32)
         self._networks = pack(checkpoint, modules, config.max_context, self.dtype)
+        del modules
+        return_freed_memory()
         self._rows = RowArrays(checkpoint, config)
         self._decoding = Decoding(self._library, self._networks.codec, config.rows)
         self._scratch = Scratch(self._library)
