@@ -113,12 +113,10 @@ INLINE vf vexp(vf x) {
 }
 // sin(x)^2, whose period is pi, so that the sign never matters. |x| up to some 1e4; larger ones lose digits.
 INLINE vf vsin2(vf x) {
-    vf limit = all(1e8f);
+    vf limit = all(1e6f), magic = all(12582912.f);  // 1.5 * 2^23: a float this large has no fraction
     x = x > -limit ? x : -limit;
     x = x < limit ? x : limit;
-    vf t = x * all(0.318309886f);
-    vi n = __builtin_convertvector(t + (t < all(0.f) ? all(-.5f) : all(.5f)), vi);
-    vf whole = __builtin_convertvector(n, vf);
+    vf whole = x * all(0.318309886f) + magic - magic;
     x = x - whole * all(3.140625f);
     x = x - whole * all(9.67502593994140625e-4f);
     x = x - whole * all(1.509957990978376432e-7f);
