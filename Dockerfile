@@ -23,7 +23,7 @@ RUN python -c "import tomllib; \
 FROM build AS third-party-cpu
 # A page or a folder that lists wheels of torch for a CPU.
 ARG TORCH_CPU_WHEELS=https://download.pytorch.org/whl/cpu/torch/
-# torch comes from there or not at all: PyPI's would bring gigabytes of CUDA. Only a GPU uses Triton. 190 MB of torch serve
+# torch comes from there or not at all: PyPI's would bring gigabytes of CUDA. Only a GPU uses Triton. 180 MB of torch serve
 # those who compile against it or test it; torch_shm_manager is the one program of torch/bin that torch itself starts.
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip --python /opt/vivavoce/bin/python install --no-deps --no-index --find-links "$TORCH_CPU_WHEELS" \

@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
-SOURCES := engine server text clients conformance eval voice tests deploy bench examples
+SOURCES := engine server text clients conformance eval voice tests deploy bench examples hatch_build.py
 
 .PHONY: run install lint types quick test test-clients test-compiled test-kernels test-native wheels test-long test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack conformance fuzz audit bench voice docs clean
 .PHONY: test-pins refresh-pins refresh-advisories

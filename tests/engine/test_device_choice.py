@@ -29,19 +29,24 @@ def tried(**settings: Any) -> list[tuple[str, str]]:
     return [(one.config.device, one.config.runner) for one in choices(EngineConfig(**settings))]
 
 
-CARD, PLAIN, CPU = ("cuda", "triton"), ("cuda", "torch"), ("cpu", "torch")
+CARD, PLAIN, CPU, PLAIN_CPU = ("cuda", "triton"), ("cuda", "torch"), ("cpu", "native"), ("cpu", "torch")
+LACKS = "The CPU's kernels are not built."
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, [CARD, PLAIN, CPU]),
-        ({"device": "cpu"}, [CPU]),
+        ({}, [CARD, PLAIN, CPU, PLAIN_CPU]),
+        ({"device": "cpu"}, [CPU, PLAIN_CPU]),
+        ({"device": "cpu", "runner": "torch"}, [PLAIN_CPU]),
+        ({"device": "cpu", "dtype": "float16"}, [PLAIN_CPU]),
+        ({"runner": "native"}, [CPU]),
+        ({"dtype": "int8"}, [CPU]),
         ({"device": "cuda"}, [CARD, PLAIN]),
         ({"device": "cuda", "runner": "triton"}, [CARD]),
         ({"device": "cuda", "runner": "torch"}, [PLAIN]),
         ({"device": "cuda:0"}, [("cuda:0", "triton"), ("cuda:0", "torch")]),
-        ({"runner": "torch"}, [PLAIN, CPU]),
+        ({"runner": "torch"}, [PLAIN, PLAIN_CPU]),
     ],
 )
 def test_a_good_card_is_tried_first(
@@ -49,7 +54,8 @@ def test_a_good_card_is_tried_first(
 ) -> None:
     machine()
     assert tried(**settings) == expected
-    assert choices(EngineConfig(**settings))[0].loses == ""  # type: ignore[arg-type]
+    loses = choices(EngineConfig(**settings))[0].loses  # type: ignore[arg-type]
+    assert ("kernels for CPUs have no float16" in loses) == bool(loses) == (settings.get("dtype") == "float16")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,7 @@ def test_a_good_card_is_tried_first(
 )
 def test_what_triton_cannot_run_on_gets_the_plain_runner(machine: Machine, lack: dict[str, Any], reason: str) -> None:
     machine(**lack)
-    assert tried() == [PLAIN, CPU]
+    assert tried() == [PLAIN, CPU, PLAIN_CPU]
     first = choices(EngineConfig())[0]
     assert first.loses.count("CUDA graphs") == 1
     with pytest.raises(EngineError, match=rf"runner triton cannot be used: .*{reason}"):
@@ -84,7 +90,7 @@ def test_auto_speaks_on_the_cpu_beside_a_card_that_cannot_be_used(
     machine: Machine, lack: dict[str, Any], reason: str
 ) -> None:
     machine(**lack)
-    (only,) = choices(EngineConfig())
+    only, _ = choices(EngineConfig())
     assert (only.config.device, only.config.runner) == CPU
     with pytest.raises(EngineError, match=rf"device cuda cannot be used: .*{reason}"):
         choices(EngineConfig(device="cuda"))
@@ -94,14 +100,14 @@ def test_auto_speaks_on_the_cpu_beside_a_card_that_cannot_be_used(
 def test_a_card_that_others_fill_can_be_used(machine: Machine) -> None:
     """To load the model there tells the lack, as one of room, which passes."""
     machine(full=True)
-    assert tried() == [CARD, PLAIN, CPU]
+    assert tried() == [CARD, PLAIN, CPU, PLAIN_CPU]
     assert tried(device="cuda") == [CARD, PLAIN]
 
 
 def test_a_small_model_speaks_on_the_cpu_where_triton_cannot_run(machine: Machine) -> None:
     """Beside a card too: to launch one operation after the other takes longer than to compute them."""
     machine((7, 5))
-    (only,) = choices(EngineConfig(), hidden_size=512)
+    only, _ = choices(EngineConfig(), hidden_size=512)
     assert (only.config.device, only.config.runner) == CPU
     assert "older than sm_80" in only.loses
     assert "faster for a small model" in only.loses
@@ -109,12 +115,12 @@ def test_a_small_model_speaks_on_the_cpu_where_triton_cannot_run(machine: Machin
     assert [(one.config.device, one.config.runner) for one in named] == [PLAIN]
     machine()
     good = choices(EngineConfig(), hidden_size=512)
-    assert [(one.config.device, one.config.runner) for one in good] == [CARD, CPU]
+    assert [(one.config.device, one.config.runner) for one in good] == [CARD, CPU, PLAIN_CPU]
 
 
 def test_a_machine_without_a_card_speaks_without_a_warning(machine: Machine) -> None:
     machine(driver=None, usable=False, cuda=None)
-    (only,) = choices(EngineConfig())
+    only, _ = choices(EngineConfig())
     assert only.loses == ""
     with pytest.raises(EngineError, match=r"device cuda cannot be used: No NVIDIA driver is loaded\."):
         choices(EngineConfig(device="cuda"))
@@ -137,9 +143,9 @@ def test_a_card_that_is_not_there_is_named(machine: Machine) -> None:
         ("device", "gpu", r"not 'gpu': an NVIDIA card is named cuda"),
         ("device", "cuda:x", r"not 'cuda:x'$"),
         ("device", "CUDA", r"not 'CUDA'$"),
-        ("runner", "vulkan", r"runner must be auto, triton or torch, not 'vulkan'"),
+        ("runner", "vulkan", r"runner must be auto, triton, native or torch, not 'vulkan'"),
         ("gpu_memory", 90.0, r"gpu_memory must be a share of at most 1, such as 0.9, not 90"),
-        ("dtype", "int8", r"dtype must be one of auto, float32, bfloat16, float16, not 'int8'"),
+        ("dtype", "int4", r"dtype must be one of auto, float32, bfloat16, float16, int8, not 'int4'"),
     ],
 )
 def test_wrong_names_are_refused_before_anything_loads(field: str, value: Any, message: str) -> None:
@@ -157,6 +163,33 @@ def test_a_mac_is_told_that_no_package_brings_it_a_card(machine: Machine, monkey
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(EngineError, match=r"has no CUDA, as on every Mac; a Mac speaks on its CPU\.$"):
         choices(EngineConfig(device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"runner": "native", "device": "cuda:1"}, "runner native is for a CPU, and device is cuda:1"),
+        ({"runner": "native", "dtype": "float16"}, "runner native has no float16; bfloat16 takes as little"),
+        ({"dtype": "int8", "device": "cuda"}, "dtype int8 is for the runner native on a CPU"),
+        ({"dtype": "int8", "runner": "torch"}, "dtype int8 is for the runner native on a CPU"),
+    ],
+)
+def test_what_the_cpu_kernels_cannot_do_is_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EngineConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_pytorch_speaks_where_the_cpu_kernels_cannot(machine: Machine) -> None:
+    machine(driver=None, usable=False, cuda=None)
+    (only,) = choices(EngineConfig(), cpu_lacks=LACKS)
+    assert (only.config.device, only.config.runner) == PLAIN_CPU
+    assert only.loses.startswith(LACKS)
+    assert "four times as fast" in only.loses
+    for settings, named in (({"runner": "native"}, "runner native"), ({"dtype": "int8"}, "dtype int8")):
+        with pytest.raises(EngineError, match=f"{named} cannot be used: {LACKS}"):
+            choices(EngineConfig(**settings), cpu_lacks=LACKS)  # type: ignore[arg-type]
+    (plain,) = choices(EngineConfig(runner="torch"), cpu_lacks=LACKS)
+    assert plain.loses == "", "it was asked for"
 
 
 class Maker:
@@ -179,13 +212,13 @@ def test_the_next_choice_speaks_if_the_first_cannot_be_made(machine: Machine, ca
     fault = RuntimeError("out of resource: shared memory, Required: 184320\nmuch more")
     make = Maker({CARD: fault, PLAIN: RuntimeError("CUDA error: unspecified launch failure")})
     with caplog.at_level(logging.WARNING):
-        assert first_that_works(EngineConfig(), 1024, make) == CPU
+        assert first_that_works(choices(EngineConfig()), make) == CPU
     assert make.made == [CARD, PLAIN, CPU]
     warnings = [record.getMessage() for record in caplog.records]
     assert (
         "the triton runner on cuda cannot be used (out of resource: shared memory, Required: 184320); " in warnings[0]
     )
-    assert any("the CPU speaks, and not the card" in warning for warning in warnings)
+    assert any("The CPU speaks, and not the card" in warning for warning in warnings)
 
 
 def test_the_cpu_speaks_if_an_error_destroys_the_context(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,23 +229,23 @@ def test_the_cpu_speaks_if_an_error_destroys_the_context(machine: Machine, monke
         raise fault
 
     monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
-    assert first_that_works(EngineConfig(), 1024, Maker({CARD: fault, PLAIN: fault})) == CPU
+    assert first_that_works(choices(EngineConfig()), Maker({CARD: fault, PLAIN: fault})) == CPU
 
 
 def test_a_model_without_room_on_the_card_goes_to_the_cpu_at_once(machine: Machine) -> None:
     machine()
     make = Maker({CARD: NoRoom("8 rows take 9.0 GB; --max-streams 2 would fit")})
-    assert first_that_works(EngineConfig(), 1024, make) == CPU
+    assert first_that_works(choices(EngineConfig()), make) == CPU
     assert make.made == [CARD, CPU]
     with pytest.raises(NoRoom, match="--max-streams 2 would fit"):
-        first_that_works(EngineConfig(device="cuda"), 1024, Maker(make.faults))
+        first_that_works(choices(EngineConfig(device="cuda")), Maker(make.faults))
 
 
 def test_a_broken_checkpoint_is_reported_and_not_tried_elsewhere(machine: Machine) -> None:
     machine()
     make = Maker({CARD: CheckpointError("lacks tensors")})
     with pytest.raises(CheckpointError, match="lacks tensors"):
-        first_that_works(EngineConfig(), 1024, make)
+        first_that_works(choices(EngineConfig()), make)
     assert make.made == [CARD]
 
 
@@ -244,7 +277,7 @@ def test_the_pair_that_pytorch_pins_is_compared(monkeypatch: pytest.MonkeyPatch)
 def test_the_cpu_is_chosen_here_without_a_card() -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has a card")
-    assert tried() == [CPU]
+    assert tried() == [CPU, PLAIN_CPU]
     assert choice.choices(EngineConfig())[0].loses == ""
 
 
@@ -255,7 +288,8 @@ def test_rows_that_the_host_cannot_hold_are_told_with_their_setting(
     def torch_runner(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("vivavoce_engine.cpu.runner.TorchRunner", torch_runner)
+    for name in ("native_runner.NativeRunner", "runner.TorchRunner"):
+        monkeypatch.setattr(f"vivavoce_engine.cpu.{name}", torch_runner)
     checkpoint = read_checkpoint(write_checkpoint(tmp_path, "tiny", "custom_voice"))
     with pytest.raises(NoRoom, match=r"with 900 rows of 4096 positions; a lower --max-streams or --max-context"):
         make_runner("made", checkpoint, EngineConfig(device="cpu", max_streams=900))

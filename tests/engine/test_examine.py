@@ -121,7 +121,7 @@ def test_the_runner_is_the_one_that_each_model_takes(machine: Machine, checkpoin
     """A small model speaks on the CPU where Triton's kernels cannot run, and a large one on the card."""
     machine((7, 5))
     small = only(check_runner(EngineConfig(), {"small": str(checkpoint)}))
-    assert small.text.startswith("Serving takes the torch runner on cpu: ")
+    assert small.text.startswith("Serving takes the native runner on cpu: ")
     found = check_runner(EngineConfig(), {"small": str(checkpoint), "gone": str(tmp_path / "gone")})
     assert found[0].text == f"small: {small.text}"
     assert found[1].text.startswith("gone: Serving takes the torch runner on cuda: ")
@@ -143,7 +143,7 @@ def test_settings_that_choose_the_cpu_ask_nothing_of_a_card(machine: Machine) ->
     config = EngineConfig(device="cpu")
     assert states(check_needs(config)) == {"torch": "ok"}
     assert check_cards(config) == []
-    assert only(check_runner(config, {})).text == "Serving takes the torch runner on cpu."
+    assert only(check_runner(config, {})).text == "Serving takes the native runner on cpu."
 
 
 def test_a_card_beyond_the_last_is_named(machine: Machine) -> None:

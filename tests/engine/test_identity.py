@@ -10,12 +10,14 @@ import torch
 from vivavoce_engine import EngineConfig, EngineProcess
 from vivavoce_engine.checkpoint import identity
 from vivavoce_engine.checkpoint.identity import digest_of_folder, versions_of
+from vivavoce_engine.cpu.library import Library
 from vivavoce_engine.device import arithmetic_of
 from vivavoce_engine.fake_runner import fake_model
 from vivavoce_engine.load import read_model, why_not_reproducible
 from vivavoce_engine.model import Model, Parts
 from vivavoce_engine.process.pool import EnginePool
 
+from tests.support.cpu_runners import skip_without_kernels
 from tests.support.tiny_checkpoints import write_checkpoint
 
 CONFIG = EngineConfig(max_streams=2, max_context=512, device="cpu", dtype="float32")
@@ -117,6 +119,19 @@ def test_the_arithmetic_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert arithmetic_of(device) != before
 
 
+def test_the_kernels_of_a_cpu_count_and_threads_do_not(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_without_kernels()
+    native = replace(CONFIG, runner="native")
+    first = loaded(checkpoint, native).identity
+    assert first
+    assert loaded(checkpoint, replace(native, threads=2)).identity == first
+    assert loaded(checkpoint, replace(native, runner="torch")).identity != first
+    assert loaded(checkpoint, replace(native, dtype="bfloat16")).identity not in ("", first)
+    monkeypatch.setattr(Library, "digest", lambda _: "of another build")
+    assert loaded(checkpoint, native).identity != first
+
+
+NATIVE = EngineConfig(device="cpu", runner="native")
 CARD = EngineConfig(device="cuda", runner="triton", deterministic=True)
 
 
@@ -125,6 +140,9 @@ CARD = EngineConfig(device="cuda", runner="triton", deterministic=True)
     [
         (CONFIG, "cpu", "float32", ""),
         (CONFIG, "cpu", "bfloat16", "float32 alone"),
+        (NATIVE, "cpu", "float32", ""),
+        (NATIVE, "cpu", "bfloat16", ""),
+        (NATIVE, "cpu", "int8", ""),
         (CARD, "cuda", "bfloat16", ""),
         (CARD, "cuda", "float16", "bfloat16 alone"),
         (replace(CARD, deterministic=False), "cuda", "bfloat16", "setting `deterministic` alone"),

@@ -3,10 +3,9 @@
 // Build with -I engine/vivavoce_engine/cpu/native -DVIVAVOCE_ASSERTS. Ends with 1 if anything is wrong.
 #include <stdio.h>
 
-#include <initializer_list>
-
 #include "speech.cpp"
 
+static const Kind KINDS[] = {FLOAT32, BFLOAT16, INT8};
 static int failures = 0;
 #define CHECK(condition, ...)                                    \
     do {                                                         \
@@ -118,7 +117,7 @@ static void test_products(Pool* pool) {
                              {13, 100, 33, 1}, {3, 48, 5, 1},    {2, 7, 1, 1},     {1, 1, 100, 1},  {4, 66, 47, 3},
                              {150, 96, 33, 3}};
     for (auto& s : shapes)
-        for (Kind kind : {FLOAT32, BFLOAT16, INT8}) test_product(s[0], s[1], s[2], s[3], kind, pool);
+        for (Kind kind : KINDS) test_product(s[0], s[1], s[2], s[3], kind, pool);
     for (int rows = 1; rows <= 14; rows++) test_product(rows, 70, 160, 1, INT8, pool);
 }
 
@@ -185,7 +184,8 @@ static int plain_draw(const float* logits, int n, const Sampling& s, float noise
 static void test_draws() {
     const Sampling kinds[] = {
         {1, 1, 1, 0}, {0.7f, 1, 1, 50}, {0.9f, 0.8f, 1, 0}, {1.3f, 0.6f, 1, 20}, {0.5f, 0.01f, 1, 5}};
-    for (int n : {1, 5, 100, 333})
+    static const int lengths[] = {1, 5, 100, 333};
+    for (int n : lengths)
         for (auto& kind : kinds)
             for (int i = 0; i < 20; i++) {
                 float *logits = floats(n, 5), *copy = make<float>(n), at = (float)(i * 0.04999);
@@ -200,7 +200,8 @@ static void test_draws() {
     CHECK(vivavoce_draw(equal, 5, &greedy, 0.9f) == 1, "the first of the highest");
     CHECK(vivavoce_draw(two, 5, &first, 0.99f) == 3, "codes equal to the k-th stay");
     CHECK(vivavoce_draw(last, 4, &plain, 0.99999994f) == 2, "a code of probability 0");
-    for (auto& kind : {greedy, plain, both}) {
+    const Sampling on_nan[] = {greedy, plain, both};
+    for (auto& kind : on_nan) {
         int code = vivavoce_draw(odd, 3, &kind, 0.5f);
         CHECK(code >= 0 && code < 3, "code %d of NaN", code);
     }
@@ -315,7 +316,8 @@ static void test_stack(const Sizes& z, Kind kind, bool scales, int tokens, int w
     Place* places = make<Place>(tokens);
     for (int t = 0; t < tokens; t++) places[t] = {keys, values, t, larger(0, t - window + 1), t};
     float *at_once = make<float>(count), *shared = make<float>(count), *by_token = make<float>(count);
-    for (float* copy : {at_once, shared, by_token}) memcpy(copy, x, count * sizeof(float));
+    float* const copies[] = {at_once, shared, by_token};
+    for (float* copy : copies) memcpy(copy, x, count * sizeof(float));
     float* scratch = make<float>(stack_scratch(p.stack, tokens));
     stack(p.stack, nullptr, tokens, at_once, places, nullptr, scratch);
     stack(p.stack, pool, tokens, shared, places, nullptr, scratch);
@@ -333,10 +335,13 @@ static void test_stack(const Sizes& z, Kind kind, bool scales, int tokens, int w
 }
 static void test_stacks(Pool* pool) {
     const Sizes tiny = {48, 40, 3, 1, 16, 2, 90}, odd = {33, 21, 2, 2, 6, 2, 12}, wide = {96, 128, 4, 2, 72, 1, 20};
-    for (Kind kind : {FLOAT32, BFLOAT16, INT8}) {
+    const Sizes five = {20, 12, 5, 1, 8, 1, 9}, eight = {24, 16, 8, 2, 4, 2, 9};  // heads that share: 3 + 2, and 2 + 2
+    for (Kind kind : KINDS) {
         test_stack(tiny, kind, false, 5, 1000, pool);
         test_stack(odd, kind, true, 11, 4, pool);
         test_stack(wide, kind, false, 20, 1000, pool);
+        test_stack(five, kind, false, 9, 1000, pool);
+        test_stack(eight, kind, false, 9, 3, pool);
     }
     test_stack(tiny, FLOAT32, false, 80, 7, pool);  // more rows than attend at once
 }
@@ -497,8 +502,8 @@ int main() {
     test_draws();
     test_products(pool);
     test_stacks(pool);
-    for (Kind kind : {FLOAT32, BFLOAT16, INT8})
-        for (bool projection : {false, true}) test_frames(kind, projection, pool);
+    for (Kind kind : KINDS)
+        for (int projection = 0; projection < 2; projection++) test_frames(kind, projection, pool);
     test_refusals();
     test_end();
     test_pool();

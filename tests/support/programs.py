@@ -20,6 +20,7 @@ BROUGHT_BY = {
     "chromium": "apt-get install chromium",
     "curl": "apt-get install curl",
     "debootstrap": "apt-get install debootstrap",
+    "g++": "apt-get install g++",
     "haproxy": "apt-get install haproxy",
     "nginx": "apt-get install nginx",
     "node": "apt-get install nodejs npm",
@@ -29,9 +30,12 @@ BROUGHT_BY = {
     "prometheus": "apt-get install prometheus",
     "promtool": "apt-get install prometheus",
     "ps": "apt-get install procps",
+    "qemu-aarch64-static": "apt-get install qemu-user-static",
     "runc": "apt-get install runc",
+    "/usr/aarch64-linux-gnu/lib": "apt-get install libc6-arm64-cross",
     # Folders of this project, which `make test` makes: those of npm only where there is npm.
     ".venv-deploy": "make .venv-deploy/.done",
+    ".venv-native": "make .venv-native/.done",
     "tests/clients/real/openai_npm/node_modules": "npm ci --prefix tests/clients/real/openai_npm",
     "tests/web/node_modules": "npm ci --prefix tests/web",
 }

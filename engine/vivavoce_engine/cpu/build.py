@@ -24,7 +24,7 @@ UNITS = ("speech.cpp", "code2wav.cpp")
 ZIGLANG = "ziglang==0.17.1"
 """The requirement that brings a compiler."""
 FLAGS = (
-    *("-std=c++17", "-fPIC", "-shared", "-pthread", "-fno-exceptions", "-fno-rtti"),
+    *("-std=c++17", "-fPIC", "-pthread", "-fno-exceptions", "-fno-rtti"),
     # A product and a sum become one FMA, the same everywhere; otherwise the order of operations is the source's.
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 )
@@ -37,7 +37,7 @@ COMPILE_TIMEOUT_S = 900.0
 
 @dataclass(frozen=True)
 class Level:
-    """What the kernels ask of a processor, in the words of GCC and Clang, and of Zig."""
+    """A set of instructions that kernels are compiled for, in the words of GCC and Clang, and of Zig."""
 
     name: str
     flags: tuple[str, ...]
@@ -87,7 +87,7 @@ class Compiler:
     is_zig: bool = False
 
     def line(self, platform: Platform, level: Level, checked: bool) -> list[str]:
-        """The command for a level, without sources and output. A `checked` library ends a process at a fault."""
+        """The command for a level, without sources and output. What is `checked` ends its process at a fault."""
         if self.is_zig:
             words = ["-target", platform.zig_target, *level.zig_flags]
         else:
@@ -115,7 +115,7 @@ def find_compiler() -> Compiler | None:
 
 
 def machines_compiler() -> Compiler | None:
-    """The first of CXX, c++, g++ and clang++ that can make a library; None if none can.
+    """The first of CXX, c++, g++ and clang++ that can make a library of this machine's best level; None if none can.
 
     None on Windows: GCC misaligns wide vectors there, and MSVC has none.
     """
@@ -142,13 +142,18 @@ def zig() -> Compiler | None:
 
 
 def compiles(compiler: Compiler) -> bool:
-    """True if the command exists and can make a library: a `c++` may lack headers, or be a stub that asks for Xcode."""
+    """True if the command exists and can make a library of the highest level.
+
+    A `c++` may lack headers, be a stub that asks for Xcode, or be too old to know the levels of x86-64.
+    """
     if shutil.which(compiler.command[0]) is None:
         return False
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "try.cpp"
         source.write_text('#include <math.h>\n#include <pthread.h>\nextern "C" double f(double x) { return exp(x); }\n')
-        line = [*compiler.command, "-std=c++17", "-shared", "-fPIC", str(source), "-o", f"{folder}/try", "-lm"]
+        platform = this_platform()
+        flags = platform.levels[0].flags if platform else ()
+        line = [*compiler.command, *flags, "-std=c++17", "-shared", "-fPIC", str(source), "-o", f"{folder}/try", "-lm"]
         return subprocess.run(line, capture_output=True, check=False, timeout=COMPILE_TIMEOUT_S).returncode == 0
 
 
@@ -185,7 +190,8 @@ def _compiled(
     library = folder / library_name(level.name, platform)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
         made = Path(scratch) / library.name
-        line = [*compiler.line(platform, level, checked), *(str(NATIVE / unit) for unit in UNITS), "-o", str(made)]
+        units = [str(NATIVE / unit) for unit in UNITS]
+        line = [*compiler.line(platform, level, checked), "-shared", *units, "-o", str(made)]
         if platform.suffix != ".dll":
             line.append("-lm")
         done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=COMPILE_TIMEOUT_S)
@@ -201,6 +207,10 @@ def build_here(folder: Path = NATIVE, checked: bool = False) -> list[Path]:
     platform = this_platform()
     if platform is None:
         raise CannotBuild(f"the CPU's kernels have no form for {machine.system()} on {machine.machine()}")
+    if not (NATIVE / UNITS[0]).exists():
+        raise CannotBuild(
+            "this installation lacks the sources of the CPU's kernels: install Vivavoce from its repository"
+        )
     compiler = find_compiler()
     if compiler is None:
         raise CannotBuild(f"no C++ compiler was found for the CPU's kernels; one comes with: pip install {ZIGLANG}")

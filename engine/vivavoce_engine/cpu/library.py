@@ -23,6 +23,8 @@ BLOCK = 32
 FLOAT32, BFLOAT16, INT8 = range(3)
 """Kinds of weights."""
 FOLDER = Path(__file__).parent / "native"
+BUILD = "python -m vivavoce_engine.cpu.build"
+"""The command that compiles the libraries, or says what it lacks."""
 LEVEL_VARIABLE = "VIVAVOCE_CPU_LEVEL"
 """Environment variable that names the level to use, such as avx2, for tests and comparisons."""
 SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
@@ -30,7 +32,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 AVX2_FLAGS = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
 """Flags of /proc/cpuinfo that code for x86-64-v3 may use."""
 AVX512_FLAGS = AVX2_FLAGS | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-"""Those of x86-64-v4."""
+"""Flags that code for x86-64-v4 may use."""
 WINDOWS_AVX2, WINDOWS_AVX512 = 40, 41
 """Numbers of processor features that Windows tells."""
 
@@ -330,7 +332,7 @@ def _load(named: str) -> Library:
             continue
         except (OSError, AttributeError, NoLibrary) as error:
             reasons.append(f"{path.name}: {error}")
-    raise NoLibrary(" ".join(reasons) or f"the CPU's kernels are not built in {FOLDER}.")
+    raise NoLibrary(" ".join(reasons) or f"the CPU's kernels are not built. Mend it with: `{BUILD}`.")
 
 
 def _open(level: str, path: Path) -> Library:
