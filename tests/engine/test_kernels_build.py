@@ -13,11 +13,12 @@ from vivavoce_engine.cpu import build, library
 ROOT = Path(__file__).parents[2]
 LINUX = build.PLATFORMS["linux-x86_64"]
 STAND_IN = """#!/bin/sh
-case "$*" in *x86-64-v4*) echo "error: bad value 'x86-64-v4' for '-march='" >&2; exit 1;; esac
+case "$*" in *REFUSED*) echo "error: bad value 'x86-64-v4' for '-march='" >&2; exit 1;; esac
 while [ "$1" != -o ]; do shift; done
 echo library > "$2"
 """
-"""A compiler that does not know AVX-512."""
+"""A compiler that knows all processors but one."""
+AVX512 = "x86-64-v4"
 
 
 @pytest.fixture
@@ -30,10 +31,14 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def stand_in(no_compiler: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> build.Compiler:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return stand_in_without("-mips", tmp_path)
+
+
+def stand_in_without(processor: str, tmp_path: Path) -> build.Compiler:
     path = tmp_path / "bin/c++"
-    path.write_text(STAND_IN)
+    path.write_text(STAND_IN.replace("REFUSED", processor))
     path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
     return build.Compiler(("c++",))
 
 
@@ -46,10 +51,17 @@ def hook_of(wanted: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_level_that_the_compiler_does_not_know_is_left_out(
     stand_in: build.Compiler, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = build.build(LINUX, stand_in, tmp_path / "out")
+    made = build.build(LINUX, stand_in_without(AVX512, tmp_path), tmp_path / "out")
     assert [path.name for path in made] == ["libvivavoce-avx2.so", "libvivavoce-portable.so"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in made)
     assert "left out: libvivavoce-avx512.so: error: bad value 'x86-64-v4'" in capsys.readouterr().err
+
+
+def test_a_compiler_that_is_too_old_for_the_best_level_is_passed_over(stand_in: build.Compiler, tmp_path: Path) -> None:
+    here = build.this_platform()
+    assert here is not None
+    assert build.compiles(stand_in)
+    assert build.compiles(stand_in_without(AVX512, tmp_path)) == (f"-march={AVX512}" not in here.levels[0].flags)
 
 
 def test_libraries_are_current_until_a_source_is_newer(

@@ -115,7 +115,7 @@ def find_compiler() -> Compiler | None:
 
 
 def machines_compiler() -> Compiler | None:
-    """The first of CXX, c++, g++ and clang++ that can make a library; None if none can.
+    """The first of CXX, c++, g++ and clang++ that can make a library of this machine's best level; None if none can.
 
     None on Windows: GCC misaligns wide vectors there, and MSVC has none.
     """
@@ -142,13 +142,18 @@ def zig() -> Compiler | None:
 
 
 def compiles(compiler: Compiler) -> bool:
-    """True if the command exists and can make a library: a `c++` may lack headers, or be a stub that asks for Xcode."""
+    """True if the command exists and can make a library of the highest level.
+
+    A `c++` may lack headers, be a stub that asks for Xcode, or be too old to know the levels of x86-64.
+    """
     if shutil.which(compiler.command[0]) is None:
         return False
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "try.cpp"
         source.write_text('#include <math.h>\n#include <pthread.h>\nextern "C" double f(double x) { return exp(x); }\n')
-        line = [*compiler.command, "-std=c++17", "-shared", "-fPIC", str(source), "-o", f"{folder}/try", "-lm"]
+        platform = this_platform()
+        flags = platform.levels[0].flags if platform else ()
+        line = [*compiler.command, *flags, "-std=c++17", "-shared", "-fPIC", str(source), "-o", f"{folder}/try", "-lm"]
         return subprocess.run(line, capture_output=True, check=False, timeout=COMPILE_TIMEOUT_S).returncode == 0
 
 

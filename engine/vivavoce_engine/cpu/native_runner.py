@@ -36,7 +36,8 @@ from vivavoce_engine.text.prompt import NO_ID, Prompt, TextFrontend, Tokenizer
 log = logging.getLogger(__name__)
 
 NATIVE = Capacity(steps_ahead=0, shares_pages=False, prefill_tokens=512, piece_frames=4, few_rows=1 << 16)
-"""A CPU with its own kernels."""
+"""A CPU with its own kernels. Rows are decoded one after the other, whose samples depend on no piece's length, so that
+many rows are no reason for shorter pieces. Eight frames at once take 1 % less time than four, and delay others longer."""
 
 
 class NativeRunner(HostRunner):
