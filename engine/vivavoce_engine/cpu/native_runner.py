@@ -24,7 +24,7 @@ from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
-from vivavoce_engine.cpu.packing import Embeddings, Networks, WeightsDtype, address, aligned, pack
+from vivavoce_engine.cpu.packing import Embeddings, Networks, WeightsDtype, address, aligned, pack, sparse
 from vivavoce_engine.cpu.runner import use_cpu_threads
 from vivavoce_engine.cpu.threads import threads_for
 from vivavoce_engine.model import model_info
@@ -36,8 +36,8 @@ from vivavoce_engine.text.prompt import NO_ID, Prompt, TextFrontend, Tokenizer
 log = logging.getLogger(__name__)
 
 NATIVE = Capacity(steps_ahead=0, shares_pages=False, prefill_tokens=512, piece_frames=4, few_rows=1 << 16)
-"""A CPU with its own kernels. Rows are decoded one after the other, whose samples depend on no piece's length, so that
-many rows are no reason for shorter pieces. Eight frames at once take 1 % less time than four, and delay others longer."""
+"""A CPU with its own kernels. Rows are decoded one after the other, and many of them are no reason for short pieces.
+Eight frames at once take 1 % less time a frame than four, and delay the other rows longer."""
 
 
 class NativeRunner(HostRunner):
@@ -248,7 +248,7 @@ class RowArrays:
         )
         large, small = talker.transformer, talker.predictor
         caches = [
-            aligned((rows, shape.num_hidden_layers, positions, shape.num_key_value_heads * shape.head_dim))
+            sparse((rows, shape.num_hidden_layers, positions, shape.num_key_value_heads * shape.head_dim))
             for shape, positions in ((large, config.max_context), (small, talker.num_code_groups))
             for _ in ("keys", "values")
         ]

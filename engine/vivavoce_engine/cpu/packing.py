@@ -7,7 +7,9 @@ dropped once they are packed, so that a model is not held twice.
 
 import ctypes
 import hashlib
+import mmap
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
@@ -49,6 +51,19 @@ def aligned(shape: Sequence[int], dtype: type[np.generic] = np.float32) -> NDArr
     raw = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT_BYTES
     return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def sparse(shape: Sequence[int]) -> NDArray[np.float32]:
+    """Zeros float32 at the beginning of a page. Only pages that are written take memory.
+
+    For its own arrays numpy asks for pages of 2 MB. In a cache with a block for each row and layer, the first
+    position of a row would take them all: 112 MB in a released model.
+    """
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(np.float32).itemsize
+    memory = mmap.mmap(-1, size, access=mmap.ACCESS_COPY)
+    with suppress(AttributeError, OSError):  # other systems, and kernels without large pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.float32).reshape(shape)
 
 
 def address(array: NDArray[Any] | ctypes.Array[Any] | ctypes.Structure) -> int:
