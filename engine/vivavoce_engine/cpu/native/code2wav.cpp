@@ -1,5 +1,5 @@
-// Code2Wav: codec frames → 24 kHz audio. Every layer is causal, so a row's state is the last inputs of each of them, and
-// pieces of any length join to the bits of the whole. The module it computes: models/codec_decoder.py.
+// Code2Wav: codec frames → 24 kHz audio. Every layer is causal, so a row's state is the last inputs of each of them,
+// and pieces of any length join to the bits of the whole. The module it computes: models/codec_decoder.py.
 #include "kernels.h"
 
 namespace {
@@ -266,7 +266,7 @@ void mix_down(const Codec& codec, const Work& work, Cursor state, const float* x
 }
 
 // Upsamples x [rows][inputs] by the blocks from number `index` on. Depth first: a run of a block's outputs goes through
-// the blocks behind it while the cache holds it. The layers of those find their state, and scratch, behind this block's.
+// the blocks behind it while the cache holds it. Their layers find their state, and scratch, behind this block's.
 void upsample(const Codec& codec, const Work& work, int index, Cursor state, Cursor scratch, const float* x, int rows,
               Cursor& audio) {
     if (index == codec.block_count) return mix_down(codec, work, state, x, rows, audio);
@@ -297,21 +297,33 @@ bool fits(const Matrix& matrix, int inputs, int outputs) {
     return inputs > 0 && outputs > 0 && matrix.inputs == inputs && matrix.outputs == outputs;
 }
 
+bool consistent(const Stack& stack) {
+    if (stack.count < 1 || stack.heads < 1 || stack.kv_heads < 1 || stack.heads % stack.kv_heads) return false;
+    if (stack.head_dim < 2 || stack.head_dim % 2) return false;
+    const int attended = stack.heads * stack.head_dim, cached = stack.kv_heads * stack.head_dim;
+    for (int i = 0; i < stack.count; i++) {
+        const Layer& layer = stack.layers[i];
+        if (!fits(layer.qkv, stack.hidden, attended + 2 * cached)) return false;
+        if (!fits(layer.out, attended, stack.hidden)) return false;
+        if (!fits(layer.gate_up, stack.hidden, 2 * stack.inner)) return false;
+        if (!fits(layer.down, stack.inner, stack.hidden)) return false;
+    }
+    return true;
+}
+
 // Whether each layer's outputs are the next one's inputs.
 bool consistent(const Codec& codec) {
     const int split = codec.semantic_count, books = codec.codebook_count, hidden = codec.stack.hidden;
-    if (split < 1 || books <= split || codec.window < 1 || codec.latent_count < 0 || codec.block_count < 0) return false;
-    const Stack& stack = codec.stack;
-    if (stack.count < 0 || stack.kv_heads < 1 || stack.heads % stack.kv_heads || stack.head_dim < 2 || stack.head_dim % 2)
-        return false;
+    if (split < 1 || books <= split || codec.latent_count < 0 || codec.block_count < 0) return false;
+    if (codec.window < 1 || !consistent(codec.stack)) return false;
     const int width = codec.semantic.inputs;
     for (int i = 0; i < books; i++)
         if (codec.codebooks[i].width != width || codec.codebooks[i].rows < 1) return false;
     if (!fits(codec.semantic, width, codec.pre.inputs) || !fits(codec.acoustic, width, codec.pre.inputs)) return false;
     int channels = codec.pre.outputs, samples = 1;
     if (!fits(codec.pre, codec.pre.inputs) || !fits(codec.input, channels, hidden)) return false;
-    if (!fits(codec.output, hidden, codec.latent_count ? codec.latents[0].conv.inputs : codec.head.inputs)) return false;
     channels = codec.output.outputs;
+    if (!fits(codec.output, hidden, channels)) return false;
     for (int i = 0; i < codec.latent_count; i++) {
         const Latent& latent = codec.latents[i];
         if (latent.ratio < 1 || !fits(latent.conv, channels)) return false;
