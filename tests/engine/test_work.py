@@ -1,6 +1,7 @@
 """The count of a frame's work: what the modules do, and the released shapes."""
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def test_the_work_is_what_the_modules_do() -> None:
     done = {"products": 0, "sines": 0}
 
     def products(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
-        weight = module.weight
+        weight = cast("torch.Tensor", module.weight)
         width = weight.shape[0] if isinstance(module, nn.Linear) else weight.shape[-1]
         steps = output.numel() if isinstance(module, MonoConv) else output.numel() // width
         done["products"] += steps * weight.numel()

@@ -1,6 +1,7 @@
 """The patches of the numerics study have the effect that their names state, and no other."""
 
 from functools import partial
+from typing import cast
 
 import numpy as np
 import pytest
@@ -113,4 +114,5 @@ def test_int8_rounds_every_product_and_no_norm() -> None:
     patch_int8(network)
     changed = [name for name, value in network.state_dict().items() if not torch.equal(value, before[name])]
     assert changed == ["head.weight", "codes.weight"]
-    assert torch.equal(network["codes"].weight, before["codes.weight"].bfloat16().float())
+    codes = cast("nn.Embedding", network["codes"])
+    assert torch.equal(codes.weight, before["codes.weight"].bfloat16().float())
