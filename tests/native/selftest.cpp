@@ -459,6 +459,14 @@ static void test_refusals() {
     CHECK(vivavoce_start(&m.talker, &m.rows, nullptr, 0, 0, x, scratch) == REFUSED_COUNT);
     m.talker.head.inputs = 47;
     CHECK(frame(1, rows, zero, zero) == REFUSED_SHAPE);
+    m.talker.head.inputs = 48;
+    ((Layer*)m.talker.stack.layers)[1].down.outputs = 49;
+    CHECK(vivavoce_start(&m.talker, &m.rows, nullptr, 0, 1, x, scratch) == REFUSED_SHAPE);
+    ((Layer*)m.talker.stack.layers)[1].down.outputs = 48;
+    ((Table*)m.predictor.inputs)[1].width = 47;
+    CHECK(frame(1, rows, zero, zero) == REFUSED_SHAPE);
+    ((Table*)m.predictor.inputs)[1].width = m.predictor.stack.hidden;
+    CHECK(frame(1, rows, zero, zero) == 0);
     free_all();
 }
 static void test_end() {  // only the end is left to draw, once it is allowed

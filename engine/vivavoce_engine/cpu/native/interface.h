@@ -1,6 +1,7 @@
-// The C interface of the CPU's kernels: what Python hands over through ctypes, and what comes back. Python's twin of each
-// struct is in cpu/library.py. Every pointer is to contiguous memory that outlives the call. Python has checked each shape;
-// the functions check the cheap part again, and return a negative number if they refuse (vivavoce_refusal names it).
+// The C interface of the CPU's kernels: what Python hands over through ctypes, and what comes back. Python's twin of
+// each struct is in cpu/library.py. Every pointer is to contiguous memory that outlives the call. Python has checked
+// each shape; the functions check the cheap part again, and return a negative number if they refuse (vivavoce_refusal
+// names it).
 #pragma once
 #include <stdint.h>
 
@@ -13,19 +14,42 @@ extern "C" {
 // BFLOAT16: 16 words of 32 bits, whose low half is output j and whose high half is output j + 16. INT8: bytes, with
 // scales [ceil(inputs / block)][ceil(outputs / 32) * 32]. bias: [ceil(outputs / 32) * 32] or null.
 // A convolution is a matrix of taps * channels inputs, the oldest tap first.
-struct Matrix { const void* weights; const float* scales; const float* bias; int32_t inputs, outputs; Kind kind; int32_t block; };
+struct Matrix {
+    const void* weights;
+    const float *scales, *bias;
+    int32_t inputs, outputs;
+    Kind kind;
+    int32_t block;
+};
 // [rows, width], row by row: FLOAT32 or BFLOAT16 (plain order). An embedding or a codebook.
 struct Table { const void* weights; int32_t rows, width; Kind kind; };
 // qk_norm [heads + kv_heads][head_dim] or null; scale_1 and scale_2 [hidden] or null (Code2Wav's residual scales).
 struct Layer { Matrix qkv, out, gate_up, down; const float *norm_1, *norm_2, *qk_norm, *scale_1, *scale_2; };
 // frequencies [head_dim / 2]; positions: length of a row's cache [count][positions][kv_heads * head_dim].
-struct Stack { const Layer* layers; const float *norm, *frequencies; int32_t count, hidden, inner, heads, kv_heads, head_dim, positions; float epsilon; };
+struct Stack {
+    const Layer* layers;
+    const float *norm, *frequencies;
+    int32_t count, hidden, inner, heads, kv_heads, head_dim, positions;
+    float epsilon;
+};
 
-// later [groups - 1]: embeddings of the later codes in the talker's width. Codes from first_control on are forbidden but
-// for end_code. alignment_layer -1: no head follows the text.
-struct Talker { Stack stack; Matrix head; Table text, codec; const Table* later; int32_t groups, end_code, first_control, pad_id, alignment_layer, alignment_head; };
+// later [groups - 1]: embeddings of the later codes in the talker's width. Codes from first_control on are forbidden
+// but for end_code. alignment_layer -1: no head follows the text.
+struct Talker {
+    Stack stack;
+    Matrix head;
+    Table text, codec;
+    const Table* later;
+    int32_t groups, end_code, first_control, pad_id, alignment_layer, alignment_head;
+};
 // inputs [groups - 1], heads [groups - 1]; projection counts if has_projection.
-struct Predictor { Stack stack; Matrix projection; const Matrix* heads; const Table* inputs; int32_t groups, has_projection; };
+struct Predictor {
+    Stack stack;
+    Matrix projection;
+    const Matrix* heads;
+    const Table* inputs;
+    int32_t groups, has_projection;
+};
 struct Sampling { float temperature, top_p, penalty; int32_t top_k; };
 
 // The state of all rows; arrays by row. Caches: [rows][layers][positions][kv_heads * head_dim]. hidden [rows][hidden];
@@ -44,11 +68,26 @@ struct Snake { const float *frequency, *magnitude; };
 struct Conv { Matrix matrix; int32_t taps, dilation, inputs, outputs; };
 struct Unit { Snake snake_1, snake_2; Conv conv_1, conv_2; };
 struct Upsampling { Snake snake; Conv conv; int32_t rate, channels; Unit units[3]; };
-struct Latent { Conv conv; int32_t ratio, channels; const float *depthwise, *depthwise_bias, *norm, *norm_bias, *gamma; Matrix wide, narrow; };
+struct Latent {
+    Conv conv;
+    int32_t ratio, channels;
+    const float *depthwise, *depthwise_bias, *norm, *norm_bias, *gamma;
+    Matrix wide, narrow;
+};
 struct Codec {
-    const Table* codebooks; Matrix semantic, acoustic; Conv pre; Matrix input, output; Stack stack;
-    const Latent* latents; Conv head; const Upsampling* blocks; Snake snake; const float* mono;  // mono [7][channels]
-    float mono_bias; int32_t codebook_count, semantic_count, window, latent_count, block_count, channels, samples_per_frame, memory_frames;
+    const Table* codebooks;
+    Matrix semantic, acoustic;
+    Conv pre;
+    Matrix input, output;
+    Stack stack;
+    const Latent* latents;
+    Conv head;
+    const Upsampling* blocks;
+    Snake snake;
+    const float* mono;  // [7][channels]
+    float mono_bias;
+    int32_t codebook_count, semantic_count, window, latent_count, block_count, channels;
+    int32_t samples_per_frame, memory_frames;
 };
 
 // cpu/library.py has the same sizes.
@@ -79,10 +118,12 @@ void vivavoce_pool_end(Pool* pool);
 // Runs a prompt x [tokens][hidden], which it overwrites, at positions 0 to tokens - 1 of a row; stores its last hidden
 // state, and draws code 0 of frame 0.
 int64_t vivavoce_start_scratch(const Talker* talker, int32_t tokens);  // floats
-int32_t vivavoce_start(const Talker* talker, const Rows* state, Pool* pool, int32_t row, int32_t tokens, float* x, float* scratch);
-// Completes frame frames[i] of rows[i] for each i < count: code predictor, the sum of the code embeddings and the next text
-// embedding, talker at positions[i], code 0 of the next frame. ended[i]: that code is the end. windows[i] >= 0: scores[i][32]
-// gets q.k / sqrt(head_dim) of the alignment's head for the positions windows[i] to windows[i] + 31, -inf behind the query.
+int32_t vivavoce_start(const Talker* talker, const Rows* state, Pool* pool, int32_t row, int32_t tokens, float* x,
+                       float* scratch);
+// Completes frame frames[i] of rows[i] for each i < count: code predictor, the sum of the code embeddings and the next
+// text embedding, talker at positions[i], code 0 of the next frame. ended[i]: that code is the end. windows[i] >= 0:
+// scores[i][32] gets q.k / sqrt(head_dim) of the alignment's head for the positions windows[i] to windows[i] + 31, -inf
+// behind the query.
 int64_t vivavoce_frame_scratch(const Talker* talker, const Predictor* predictor, int32_t count);
 int32_t vivavoce_frame(const Talker* talker, const Predictor* predictor, const Rows* state, Pool* pool, int32_t count,
                        const int32_t* rows, const int32_t* frames, const int32_t* positions, const int32_t* windows,
@@ -90,18 +131,18 @@ int32_t vivavoce_frame(const Talker* talker, const Predictor* predictor, const R
 
 // ---- Code2Wav
 // Moves a row's state [vivavoce_code2wav_state floats, zeros at first] on by codes [frames][groups] at position (frames
-// decoded before). audio [frames * samples_per_frame], or null: the latents alone are moved on, for frames of a reference
-// that are further back than the convolutions behind them remember (memory_frames).
+// decoded before). audio [frames * samples_per_frame], or null: the latents alone are moved on, for frames of a
+// reference that are further back than the convolutions behind them remember (memory_frames).
 int64_t vivavoce_code2wav_state(const Codec* codec);
 int64_t vivavoce_code2wav_scratch(const Codec* codec, int32_t frames);
-int32_t vivavoce_code2wav(const Codec* codec, Pool* pool, float* state, int64_t position, int32_t frames, int32_t groups, const int32_t* codes,
-                          float* audio, float* scratch);
+int32_t vivavoce_code2wav(const Codec* codec, Pool* pool, float* state, int64_t position, int32_t frames,
+                          int32_t groups, const int32_t* codes, float* audio, float* scratch);
 
 // ---- for tests: single steps of the above
-// out [rows][outputs] (row stride out_stride) = x of taps (rows of stride x_stride, taps tap_step floats apart) * matrix
-// + bias + onto, which may be null or out.
-int32_t vivavoce_product(const Matrix* matrix, Pool* pool, const float* x, int64_t x_stride, int32_t rows, int32_t taps, int64_t tap_step,
-                         const float* onto, float* out, int64_t out_stride);
+// out [rows][outputs] (row stride out_stride) = x of taps (rows of stride x_stride, taps tap_step floats apart) *
+// matrix + bias + onto, which may be null or out.
+int32_t vivavoce_product(const Matrix* matrix, Pool* pool, const float* x, int64_t x_stride, int32_t rows, int32_t taps,
+                         int64_t tap_step, const float* onto, float* out, int64_t out_stride);
 // Draws from logits [count], which it overwrites, with noise in [0, 1).
 int32_t vivavoce_draw(float* logits, int32_t count, const Sampling* sampling, float noise);
 float vivavoce_uniform(int64_t seed, int64_t frame, int32_t codebook);

@@ -251,19 +251,41 @@ static void embed_frame(const Talker& talker, const Rows& state, int row, int fr
 }
 
 // ---- what is refused
+static bool fits(const Matrix& m, int inputs, int outputs) {
+    return m.weights && m.inputs == inputs && m.outputs == outputs && m.kind >= FLOAT32 && m.kind <= INT8 &&
+           (m.kind != INT8 || (m.scales && m.block >= 1));
+}
+static bool fits(const Table& t, int width) {
+    return t.weights && t.rows >= 1 && t.width == width && (t.kind == FLOAT32 || t.kind == BFLOAT16);
+}
 static bool fits(const Stack& s) {
-    return s.layers && s.count >= 1 && s.hidden >= 1 && s.inner >= 1 && s.heads >= 1 && s.kv_heads >= 1 &&
-           s.heads % s.kv_heads == 0 && s.head_dim >= 2 && s.head_dim % 2 == 0 && s.positions >= 1;
+    bool all_fit = s.layers && s.count >= 1 && s.hidden >= 1 && s.inner >= 1 && s.heads >= 1 && s.kv_heads >= 1 &&
+                   s.heads % s.kv_heads == 0 && s.head_dim >= 2 && s.head_dim % 2 == 0 && s.positions >= 1;
+    for (int i = 0; all_fit && i < s.count; i++) {
+        const Layer& l = s.layers[i];
+        all_fit = fits(l.qkv, s.hidden, (s.heads + 2 * s.kv_heads) * s.head_dim) && l.norm_1 && l.norm_2 &&
+                  fits(l.out, s.heads * s.head_dim, s.hidden) && fits(l.gate_up, s.hidden, 2 * s.inner) &&
+                  fits(l.down, s.inner, s.hidden);
+    }
+    return all_fit;
 }
 static bool fits(const Talker& t) {
-    return fits(t.stack) && t.groups >= 2 && t.groups <= CODEBOOKS_MAX && t.head.inputs == t.stack.hidden &&
-           t.first_control >= 0 && t.end_code >= 0 && t.end_code < t.head.outputs && t.text.width == t.stack.hidden &&
-           t.codec.width == t.stack.hidden && t.text.rows >= 1 && t.codec.rows >= 1;
+    const int hidden = t.stack.hidden;
+    bool all_fit = fits(t.stack) && t.groups >= 2 && t.groups <= CODEBOOKS_MAX && t.head.outputs >= 1 &&
+                   fits(t.head, hidden, t.head.outputs) && t.first_control >= 0 && t.end_code >= 0 &&
+                   t.end_code < t.head.outputs && fits(t.text, hidden) && fits(t.codec, hidden) && t.later &&
+                   t.alignment_layer < t.stack.count &&
+                   (t.alignment_layer < 0 || (t.alignment_head >= 0 && t.alignment_head < t.stack.heads));
+    for (int g = 0; all_fit && g < t.groups - 1; g++) all_fit = fits(t.later[g], hidden);
+    return all_fit;
 }
 static bool fits(const Predictor& p, const Talker& t) {
-    return fits(p.stack) && p.groups == t.groups && p.stack.positions >= p.groups && p.heads && p.inputs &&
-           (p.has_projection ? p.projection.inputs == t.stack.hidden && p.projection.outputs == p.stack.hidden
-                             : p.stack.hidden == t.stack.hidden);
+    const int hidden = p.stack.hidden;
+    bool all_fit = fits(p.stack) && p.groups == t.groups && p.stack.positions >= p.groups && p.heads && p.inputs &&
+                   (p.has_projection ? fits(p.projection, t.stack.hidden, hidden) : hidden == t.stack.hidden);
+    for (int g = 0; all_fit && g < p.groups - 1; g++)
+        all_fit = p.heads[g].outputs >= 1 && fits(p.heads[g], hidden, p.heads[g].outputs) && fits(p.inputs[g], hidden);
+    return all_fit;
 }
 static int32_t why_not(const Talker& talker, const Rows& state, const Batch& batch, const int32_t* positions) {
     if (batch.count < 1) return REFUSED_COUNT;
