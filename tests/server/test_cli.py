@@ -141,7 +141,7 @@ def test_a_bare_install_tells_in_one_line_what_the_module_needs() -> None:
     [
         (["--port", "many"], {}, "--port must be a whole number from 0 to 65535"),
         (["--max-streams", "1.5"], {}, "--max-streams must be a whole number above 0 and at most 4096, or auto"),
-        ([], {"VIVAVOCE_RUNNER": "vulkan"}, "VIVAVOCE_RUNNER must be one of auto, triton, torch"),
+        ([], {"VIVAVOCE_RUNNER": "vulkan"}, "VIVAVOCE_RUNNER must be one of auto, triton, native, torch"),
         ([], {"VIVAVOCE_PROT": "1"}, "VIVAVOCE_PROT"),
         (["--api-keys-file", "/nowhere/keys.toml"], {}, "/nowhere/keys.toml"),
         (["--api-keys", "same,same"], {}, "given twice"),

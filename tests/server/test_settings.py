@@ -69,7 +69,7 @@ def test_a_file_takes_toml_s_own_types(tmp_path: Path) -> None:
         ("model = [1]", "model in FILE must be a list of words, or words between commas"),
         ("stall-s = nan", "stall-s in FILE must be a number above 0"),
         ('eager = "maybe"', "eager in FILE must be true or false"),
-        ('runner = "tritn"', "runner in FILE must be one of auto, triton, torch; did you mean triton?"),
+        ('runner = "tritn"', "runner in FILE must be one of auto, triton, native, torch; did you mean triton?"),
         ('voices-dir = "a\\u0000b"', "voices-dir in FILE has a character that cannot be used"),
         ("api-keys = 5", "api-keys in FILE must be a list of words, or words between commas"),
         ('api-keys = ["sk-1", 7]', "api-keys in FILE must be a list of words, or words between commas"),
@@ -124,7 +124,7 @@ def test_wrong_settings_are_named_together_in_one_line(monkeypatch: pytest.Monke
         load_settings({"port": "abc"})
     assert str(refused.value) == (
         "--port must be a whole number from 0 to 65535; "
-        "VIVAVOCE_RUNNER must be one of auto, triton, torch; did you mean triton?"
+        "VIVAVOCE_RUNNER must be one of auto, triton, native, torch; did you mean triton?"
     )
 
 
