@@ -78,7 +78,7 @@ def test_a_trial_stays_inside_its_memory(kind: int, size: int) -> None:
         return 0
 
     with Trial(library_of(product), kind, 1, 20_000_000) as trial:
-        assert trial.weights == {INT8: 20_971_520, BFLOAT16: 8_388_608}[kind]
+        assert trial.weights == {INT8: 16_777_216, BFLOAT16: 8_388_608}[kind]
         trial.weight_s(64, trial.weights)
         assert len(seen) == trial.weights // (1024 * 4096)
         trial.weight_s(1, 3_000_000)

@@ -335,10 +335,13 @@ static void test_stack(const Sizes& z, Kind kind, bool scales, int tokens, int w
 }
 static void test_stacks(Pool* pool) {
     const Sizes tiny = {48, 40, 3, 1, 16, 2, 90}, odd = {33, 21, 2, 2, 6, 2, 12}, wide = {96, 128, 4, 2, 72, 1, 20};
+    const Sizes five = {20, 12, 5, 1, 8, 1, 9}, eight = {24, 16, 8, 2, 4, 2, 9};  // heads that share: 3 + 2, and 2 + 2
     for (Kind kind : KINDS) {
         test_stack(tiny, kind, false, 5, 1000, pool);
         test_stack(odd, kind, true, 11, 4, pool);
         test_stack(wide, kind, false, 20, 1000, pool);
+        test_stack(five, kind, false, 9, 1000, pool);
+        test_stack(eight, kind, false, 9, 3, pool);
     }
     test_stack(tiny, FLOAT32, false, 80, 7, pool);  // more rows than attend at once
 }

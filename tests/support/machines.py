@@ -18,7 +18,10 @@ OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Rele
 
 
 def machine_with_card(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Machine:
-    """Returns a function that gives this machine a card, with the lacks that its arguments name. Its CPU has kernels."""
+    """Returns a function that gives this machine a card, with the lacks that its arguments name.
+
+    The CPU has kernels.
+    """
     for module in ("examine", "load"):
         monkeypatch.setattr(f"vivavoce_engine.{module}.why_no_library", lambda: "")
 

@@ -155,7 +155,7 @@ class StageClock:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What a run speaks: `utterances`, one after the other, to each of `streams` listeners."""
+    """Speech of a run: `utterances`, one after the other, to each of `streams` listeners."""
 
     streams: int
     utterances: int

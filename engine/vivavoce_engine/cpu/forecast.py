@@ -65,7 +65,8 @@ class Forecast:
         return most
 
     def __str__(self) -> str:
-        speed = f"about {self.frame_ms[1]:.{self.frame_ms[1] < 9.95}f} ms for a frame of {FRAME_MS:.0f} ms"
+        took_ms = self.frame_ms[1]
+        speed = f"about {took_ms:.{1 if took_ms < 10 else 0}f} ms for a frame of {FRAME_MS:.0f} ms"
         if self.streams:
             return f"{speed}, enough for {self.streams} stream{'s' * (self.streams > 1)} at once"
         return f"{speed}, too slow for real time"

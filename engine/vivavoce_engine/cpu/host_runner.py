@@ -1,4 +1,4 @@
-"""What both runners of a CPU share: the stages of a plan, one after the other, and what an utterance gives its row."""
+"""The shared part of both runners of a CPU: the stages of a plan, and the settings that an utterance gives its row."""
 
 import time
 from abc import abstractmethod
@@ -62,7 +62,7 @@ class SamplingRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowSettings:
-    """What an utterance gives its row, in the tables of a runner. `as_ids` turns a list into what its tables take."""
+    """Settings that an utterance gives its row, in a runner's tables. `as_ids` turns a list into what they take."""
 
     seed: Values
     trailing: Values

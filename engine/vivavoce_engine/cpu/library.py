@@ -32,7 +32,7 @@ CPU_INFO = Path("/proc/cpuinfo")
 AVX2_FLAGS = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
 """Flags of /proc/cpuinfo that code for x86-64-v3 may use."""
 AVX512_FLAGS = AVX2_FLAGS | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-"""Those of x86-64-v4."""
+"""Flags that code for x86-64-v4 may use."""
 WINDOWS_AVX2, WINDOWS_AVX512 = 40, 41
 """Numbers of processor features that Windows tells."""
 

@@ -7,7 +7,9 @@ dropped once they are packed, so that a model is not held twice.
 
 import ctypes
 import hashlib
+import mmap
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
@@ -16,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint.files import Checkpoint, TransformerConfig
+from vivavoce_engine.checkpoint.files import Checkpoint, CodecDecoderConfig, TransformerConfig
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import (
@@ -49,6 +51,19 @@ def aligned(shape: Sequence[int], dtype: type[np.generic] = np.float32) -> NDArr
     raw = np.zeros(size + ALIGNMENT_BYTES, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT_BYTES
     return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def sparse(shape: Sequence[int]) -> NDArray[np.float32]:
+    """Zeros float32 at the beginning of a page. Only pages that are written take memory.
+
+    For its own arrays numpy asks for pages of 2 MB. In a cache with a block for each row and layer, the first
+    position of a row would take them all: 112 MB in a released model.
+    """
+    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(np.float32).itemsize
+    memory = mmap.mmap(-1, size, access=mmap.ACCESS_COPY)
+    with suppress(AttributeError, OSError):  # other systems, and kernels without large pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.float32).reshape(shape)
 
 
 def address(array: NDArray[Any] | ctypes.Array[Any] | ctypes.Structure) -> int:
@@ -96,11 +111,11 @@ class Networks:
     codec: c.Codec
     text: Embeddings
     codes: Embeddings
-    """Of code 0 and of the control codes."""
+    """Embeddings of code 0 and of the control codes."""
     later: tuple[Embeddings, ...]
-    """Of the later codes, in the talker's width."""
+    """Embeddings of the later codes, in the talker's width."""
     inputs: tuple[Embeddings, ...]
-    """Of all codes but the last, in the code predictor's width."""
+    """Embeddings of all codes but the last, in the code predictor's width."""
     memory: tuple[object, ...]
 
 
@@ -120,7 +135,7 @@ def pack(
         return Networks(
             _talker(packer, checkpoint, talker, positions, (text, codes, later)),
             _predictor(packer, checkpoint, predictor, inputs),
-            _codec(packer, checkpoint, decoder),
+            pack_codec(packer, checkpoint.codec, decoder),
             text,
             codes,
             later,
@@ -313,8 +328,9 @@ def _predictor(
     )
 
 
-def _codec(packer: Packer, checkpoint: Checkpoint, decoder: CodecDecoder) -> c.Codec:
-    config, final = checkpoint.codec, decoder.final_conv
+def pack_codec(packer: Packer, config: CodecDecoderConfig, decoder: CodecDecoder) -> c.Codec:
+    """Code2Wav alone, whose weights are dropped."""
+    final = decoder.final_conv
     quantizer, transformer = decoder.quantizer, decoder.pre_transformer
     latents = [_latent(packer, cast("LatentUpsampling", stage)) for stage in decoder.upsample]
     blocks = [_upsampling(packer, cast("UpsamplingBlock", block)) for block in decoder.blocks]

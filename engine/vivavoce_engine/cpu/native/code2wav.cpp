@@ -5,11 +5,10 @@
 namespace {
 
 enum {
-    KERNEL = 7,           // taps of the depthwise and the mono convolution
-    UNITS = 3,            // residual units of an upsampling block
-    FRAMES_AT_ONCE = 8,   // frames of one pass: scratch is for this many
-    SPARE_POSITIONS = 16, // the attention's window moves down in its cache once in this many frames
-    FLOATS_AT_ONCE = 1 << 16,  // outputs of an upsampling block that a core's cache keeps until the layers behind read them
+    KERNEL = 7,                // taps of the depthwise and the mono convolution
+    FRAMES_AT_ONCE = 8,        // frames of one pass: scratch is for this many
+    SPARE_POSITIONS = 16,      // the attention's window moves down in its cache once in this many frames
+    FLOATS_AT_ONCE = 1 << 16,  // outputs of a block that a core's cache keeps until the blocks behind it read them
 };
 constexpr float NORM_EPSILON = 1e-6f;  // of the ConvNeXt blocks
 static_assert(FRAMES_AT_ONCE <= SPARE_POSITIONS, "a pass has its places in the cache");
@@ -28,9 +27,14 @@ struct Work { Pool* pool; float *joined, *spare; };
 inline int history(const Conv& conv) { return (conv.taps - 1) * conv.dilation; }
 inline int64_t state_of(const Conv& conv) { return (int64_t)history(conv) * conv.inputs; }
 inline int64_t state_of_channels(int channels) { return (int64_t)(KERNEL - 1) * channels; }
-inline int positions(const Codec& codec) { return codec.window - 1 + SPARE_POSITIONS; }
-inline int64_t cache_size(const Codec& codec) {
-    return (int64_t)codec.stack.count * positions(codec) * codec.stack.kv_heads * codec.stack.head_dim;
+// The transformer on a cache of the window and some spare places.
+inline Stack stack_of(const Codec& codec) {
+    Stack stack = codec.stack;
+    stack.positions = codec.window - 1 + SPARE_POSITIONS;
+    return stack;
+}
+inline int64_t cache_size(const Stack& stack) {
+    return (int64_t)stack.count * stack.positions * stack.kv_heads * stack.head_dim;
 }
 
 // Floats of each part of the scratch, for passes of as many frames.
@@ -45,7 +49,7 @@ ScratchSizes scratch_sizes(const Codec& codec, int frames) {
     auto holds = [&](int channels) { size.latents = most(size.latents, rows * channels); };
     joins(history(codec.pre), codec.pre.inputs);
     spares(rows * codec.semantic.inputs);
-    spares(stack_scratch(codec.stack, frames));
+    spares(stack_scratch(stack_of(codec), frames));
     holds(codec.semantic.outputs), holds(codec.pre.outputs), holds(codec.input.outputs), holds(codec.output.outputs);
     for (int i = 0; i < codec.latent_count; i++) {
         const Latent& latent = codec.latents[i];
@@ -61,7 +65,8 @@ ScratchSizes scratch_sizes(const Codec& codec, int frames) {
         const Upsampling& block = codec.blocks[i];
         joins(history(block.conv), block.conv.inputs);
         rows *= block.rate;
-        for (const Unit& unit : block.units) joins(history(unit.conv_1), block.channels);
+        for (const Unit& unit : block.units)
+            joins(history(unit.conv_1), block.channels), joins(history(unit.conv_2), block.channels);
         spares(rows * block.channels);
         size.blocks += rows * block.channels;
     }
@@ -87,9 +92,10 @@ void snake_rows(const Snake& snake, const float* x, int rows, int channels, floa
         });
 }
 
-// Puts the last `kept` inputs, which `state` holds, in front of x [rows][channels], or of snake(x), and keeps the new end.
-// Returns [kept + rows][channels].
-const float* join(const Work& work, Cursor& state, int kept, const Snake* snake, const float* x, int rows, int channels) {
+// Puts the last `kept` inputs, which `state` holds, in front of x [rows][channels], or of snake(x), and keeps the new
+// end. Returns [kept + rows][channels].
+const float* join(const Work& work, Cursor& state, int kept, const Snake* snake, const float* x, int rows,
+                  int channels) {
     const int64_t old = (int64_t)kept * channels, added = (int64_t)rows * channels;
     float *past = state.take(old), *joined = work.joined, *end = joined + old;
     memcpy(joined, past, old * sizeof(float));
@@ -168,7 +174,8 @@ void dequantize(const Codec& codec, const Work& work, int frames, int groups, co
         memset(work.spare, 0, sizeof(float) * frames * width);
         for (int frame = 0; frame < frames; frame++)
             for (int group = first; group < last; group++)
-                add_vector(codec.codebooks[group], codes[(int64_t)frame * groups + group], work.spare + (int64_t)frame * width);
+                add_vector(codec.codebooks[group], codes[(int64_t)frame * groups + group],
+                           work.spare + (int64_t)frame * width);
     };
     sums(0, split);
     project(work, codec.semantic, work.spare, frames, nullptr, out);
@@ -179,23 +186,22 @@ void dequantize(const Codec& codec, const Work& work, int frames, int groups, co
 // The window's keys and values lie in the state, frame p at window - 1 + p % SPARE_POSITIONS. A frame that has no place
 // behind the last one begins again, after the window before it has moved to the front.
 void attend_window(const Codec& codec, const Work& work, Cursor& state, int64_t position, int frames, float* x) {
-    const int kept = codec.window - 1, width = codec.stack.kv_heads * codec.stack.head_dim;
+    const Stack transformer = stack_of(codec);
+    const int kept = codec.window - 1, width = transformer.kv_heads * transformer.head_dim;
     const int start = (int)(position % SPARE_POSITIONS);
-    float *keys = state.take(cache_size(codec)), *values = state.take(cache_size(codec));
+    float *keys = state.take(cache_size(transformer)), *values = state.take(cache_size(transformer));
     if (start == 0 && position > 0)
-        for (int layer = 0; layer < 2 * codec.stack.count; layer++) {  // the values' layers are behind the keys'
-            float* front = keys + (int64_t)layer * positions(codec) * width;
+        for (int layer = 0; layer < 2 * transformer.count; layer++) {  // the values' layers are behind the keys'
+            float* front = keys + (int64_t)layer * transformer.positions * width;
             memmove(front, front + (int64_t)SPARE_POSITIONS * width, sizeof(float) * kept * width);
         }
-    Stack stack_here = codec.stack;
-    stack_here.positions = positions(codec);
     Place places[FRAMES_AT_ONCE];
     for (int i = 0; i < frames; i++) {
         const int64_t frame = position + i;
         const int place = kept + start + i;
         places[i] = Place{keys, values, place, frame < kept ? place - (int)frame : place - kept, (int32_t)frame};
     }
-    stack(stack_here, work.pool, frames, x, places, nullptr, work.spare);
+    stack(transformer, work.pool, frames, x, places, nullptr, work.spare);
 }
 
 // codes [frames][groups] → `from` [frames][latent_dim].
@@ -240,7 +246,10 @@ void upsample_latents(const Latent& latent, const Work& work, Cursor& state, flo
     });
     project(work, latent.narrow, work.spare, rows, nullptr, x);
     for (int row = 0; row < rows; row++)
-        for (int c = 0; c < channels; c++) out[(int64_t)row * channels + c] += latent.gamma[c] * x[(int64_t)row * channels + c];
+        for (int c = 0; c < channels; c++) {
+            const int64_t at = (int64_t)row * channels + c;
+            out[at] += latent.gamma[c] * x[at];
+        }
 }
 
 // x [rows][channels] → rows samples behind `audio`.
@@ -263,8 +272,8 @@ void upsample(const Codec& codec, const Work& work, int index, Cursor state, Cur
     if (index == codec.block_count) return mix_down(codec, work, state, x, rows, audio);
     const Upsampling& block = codec.blocks[index];
     const int64_t a_row = (int64_t)block.rate * block.channels;
-    const int most = larger(1, (int)(pool_threads(work.pool) * FLOATS_AT_ONCE / a_row)), runs = (rows + most - 1) / most;
-    const int at_once = (rows + runs - 1) / runs;
+    const int most = larger(1, (int)((int64_t)pool_threads(work.pool) * FLOATS_AT_ONCE / a_row));
+    const int runs = (rows + most - 1) / most, at_once = (rows + runs - 1) / runs;
     float* out = scratch.take(at_once * a_row);
     for (int first = 0; first < rows; first += at_once) {
         const int count = smaller(at_once, rows - first), steps = count * block.rate;
@@ -307,7 +316,8 @@ bool consistent(const Codec& codec) {
         const Latent& latent = codec.latents[i];
         if (latent.ratio < 1 || !fits(latent.conv, channels)) return false;
         channels = latent.channels, samples *= latent.ratio;
-        if (latent.conv.outputs != latent.ratio * channels || !fits(latent.wide, channels, latent.wide.outputs)) return false;
+        if (latent.conv.outputs != latent.ratio * channels) return false;
+        if (!fits(latent.wide, channels, latent.wide.outputs)) return false;
         if (!fits(latent.narrow, latent.wide.outputs, channels)) return false;
     }
     if (!fits(codec.head, channels)) return false;
@@ -329,7 +339,8 @@ bool consistent(const Codec& codec) {
 
 int64_t vivavoce_code2wav_state(const Codec* codec) {
     if (!consistent(*codec)) return REFUSED_SHAPE;
-    int64_t size = state_of(codec->pre) + 2 * cache_size(*codec) + state_of(codec->head) + state_of_channels(codec->channels);
+    int64_t size = state_of(codec->pre) + 2 * cache_size(stack_of(*codec)) + state_of(codec->head);
+    size += state_of_channels(codec->channels);
     for (int i = 0; i < codec->latent_count; i++)
         size += state_of(codec->latents[i].conv) + state_of_channels(codec->latents[i].channels);
     for (int i = 0; i < codec->block_count; i++) {
@@ -347,8 +358,8 @@ int64_t vivavoce_code2wav_scratch(const Codec* codec, int32_t frames) {
     return size.joined + size.spare + 2 * size.latents + size.blocks;
 }
 
-int32_t vivavoce_code2wav(const Codec* codec, Pool* pool, float* state, int64_t position, int32_t frames, int32_t groups,
-                          const int32_t* codes, float* audio, float* scratch) {
+int32_t vivavoce_code2wav(const Codec* codec, Pool* pool, float* state, int64_t position, int32_t frames,
+                          int32_t groups, const int32_t* codes, float* audio, float* scratch) {
     if (!consistent(*codec) || groups <= codec->semantic_count || groups > codec->codebook_count) return REFUSED_SHAPE;
     if (frames < 1) return REFUSED_COUNT;
     if (position < 0 || position > INT32_MAX - frames) return REFUSED_POSITION;
@@ -359,7 +370,8 @@ int32_t vivavoce_code2wav(const Codec* codec, Pool* pool, float* state, int64_t 
     for (int done = 0; done < frames;) {
         // A pass ends where the window moves, so that its frames have their places in a row.
         const int64_t start = position + done;
-        const int count = smaller(smaller(frames - done, FRAMES_AT_ONCE), SPARE_POSITIONS - (int)(start % SPARE_POSITIONS));
+        const int places = SPARE_POSITIONS - (int)(start % SPARE_POSITIONS);
+        const int count = smaller(smaller(frames - done, FRAMES_AT_ONCE), places);
         Cursor here = {state};
         latents(*codec, work, here, start, count, groups, codes + (int64_t)done * groups, now, next);
         done += count;

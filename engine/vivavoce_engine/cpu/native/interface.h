@@ -11,7 +11,7 @@ enum { BLOCK = 32 };  // outputs of a block of packed weights
 extern "C" {
 // [inputs, outputs] packed as [ceil(outputs / 32)][inputs][32], the last block filled up with zeros. FLOAT32: floats.
 // BFLOAT16: 16 words of 32 bits, whose low half is output j and whose high half is output j + 16. INT8: bytes, with
-// scales [inputs / block][ceil(outputs / 32) * 32]. bias: [ceil(outputs / 32) * 32] or null.
+// scales [ceil(inputs / block)][ceil(outputs / 32) * 32]. bias: [ceil(outputs / 32) * 32] or null.
 // A convolution is a matrix of taps * channels inputs, the oldest tap first.
 struct Matrix { const void* weights; const float* scales; const float* bias; int32_t inputs, outputs; Kind kind; int32_t block; };
 // [rows, width], row by row: FLOAT32 or BFLOAT16 (plain order). An embedding or a codebook.

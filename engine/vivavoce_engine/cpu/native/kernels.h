@@ -113,12 +113,10 @@ INLINE vf vexp(vf x) {
 }
 // sin(x)^2, whose period is pi, so that the sign never matters. |x| up to some 1e4; larger ones lose digits.
 INLINE vf vsin2(vf x) {
-    vf limit = all(1e8f);
+    vf limit = all(1e6f), magic = all(12582912.f);  // 1.5 * 2^23: a float this large has no fraction
     x = x > -limit ? x : -limit;
     x = x < limit ? x : limit;
-    vf t = x * all(0.318309886f);
-    vi n = __builtin_convertvector(t + (t < all(0.f) ? all(-.5f) : all(.5f)), vi);
-    vf whole = __builtin_convertvector(n, vf);
+    vf whole = x * all(0.318309886f) + magic - magic;
     x = x - whole * all(3.140625f);
     x = x - whole * all(9.67502593994140625e-4f);
     x = x - whole * all(1.509957990978376432e-7f);
@@ -356,10 +354,11 @@ template <class Each> INLINE void by_row(Pool* pool, int rows, int64_t work, con
 INLINE int larger(int a, int b) { return a > b ? a : b; }
 INLINE int smaller(int a, int b) { return a < b ? a : b; }
 
-struct StackSizes { int qkv, attended, wide, cached, scores; };
+enum { HEADS_AT_ONCE = 3 };  // heads that share keys and values, and attend together, so that these are read once
+struct StackSizes { int qkv, attended, wide, scores; };
 INLINE StackSizes sizes_of(const Stack& s) {
     int qkv = (s.heads + 2 * s.kv_heads) * s.head_dim;
-    return {qkv, s.heads * s.head_dim, larger(qkv, 2 * s.inner), s.kv_heads * s.head_dim, s.positions + VW};
+    return {qkv, s.heads * s.head_dim, larger(qkv, 2 * s.inner), HEADS_AT_ONCE * s.positions};
 }
 // Floats of scratch of a call of `rows` rows.
 static inline int64_t stack_scratch(const Stack& s, int rows) {
@@ -367,40 +366,59 @@ static inline int64_t stack_scratch(const Stack& s, int rows) {
     int64_t of_row = s.hidden + n.wide + n.attended + s.head_dim;
     return rows * of_row + (int64_t)smaller(rows, ATTENTION_ROWS) * n.scores;
 }
-// The weighted sum of values, times scale: N vectors of a head.
-template <int N>
-INLINE void weigh(const float* weights, int count, const float* values, int stride, float scale, float* out) {
-    vf sums[N] = {};
-    for (int p = 0; p < count; p++, values += stride) {
-        vf weight = all(weights[p]);
-        UNROLL for (int v = 0; v < N; v++) sums[v] += weight * ld(values + v * VW);
+struct Attention {
+    int dim, count, stride;  // count: positions that are seen; stride: floats from one to the next
+    const float *query, *keys, *values;
+    float *weights, *out;
+    int64_t weights_stride;
+};
+// N vectors, the last of `lanes` floats, of the weighted sums of values, from float `at` of a head on.
+template <int HEADS, int N> INLINE void weigh(const Attention& a, int at, int lanes, const float* shares) {
+    vf sums[HEADS][N] = {};
+    const float* values = a.values + at;
+    for (int p = 0; p < a.count; p++, values += a.stride) {
+        UNROLL for (int h = 0; h < HEADS; h++) {
+            vf weight = all(a.weights[h * a.weights_stride + p]);
+            UNROLL for (int v = 0; v < N; v++) sums[h][v] += weight * ld(values + v * VW, v < N - 1 ? (int)VW : lanes);
+        }
     }
-    UNROLL for (int v = 0; v < N; v++) st(out + v * VW, sums[v] * scale);
+    UNROLL for (int h = 0; h < HEADS; h++) UNROLL for (int v = 0; v < N; v++) {
+        st(a.out + h * a.dim + at + v * VW, sums[h][v] * shares[h], v < N - 1 ? (int)VW : lanes);
+    }
+}
+template <int HEADS> static void attend_heads(const Attention& a) {
+    const float scale = 1.f / sqrtf((float)a.dim);
+    float shares[HEADS];
+    const float* key = a.keys;
+    for (int p = 0; p < a.count; p++, key += a.stride) {
+        vf sums[HEADS] = {};
+        by_vector(a.dim, [&](int i, int n) {
+            vf k = ld(key + i, n);
+            UNROLL for (int h = 0; h < HEADS; h++) sums[h] += ld(a.query + h * a.dim + i, n) * k;
+        });
+        UNROLL for (int h = 0; h < HEADS; h++) a.weights[h * a.weights_stride + p] = hsum(sums[h]) * scale;
+    }
+    for (int h = 0; h < HEADS; h++) shares[h] = 1.f / softmax(a.weights + h * a.weights_stride, a.count);
+    int i = 0;
+    for (; i + 4 * VW <= a.dim; i += 4 * VW) weigh<HEADS, 4>(a, i, VW, shares);
+    for (; i + VW <= a.dim; i += VW) weigh<HEADS, 1>(a, i, VW, shares);
+    if (i < a.dim) weigh<HEADS, 1>(a, i, a.dim - i, shares);
 }
 // Attention of one query, all its heads: q [heads][head_dim] -> out [heads][head_dim].
 static inline void attend(const Stack& s, int layer, const float* q, const Place& place, float* out, float* weights) {
     const int dim = s.head_dim, group = s.heads / s.kv_heads, stride = s.kv_heads * dim;
-    const int count = place.position + 1 - place.first;
     const int64_t from = ((int64_t)layer * s.positions + place.first) * stride;
-    const float scale = 1.f / sqrtf((float)dim);
-    for (int h = 0; h < s.heads; h++) {
-        const int64_t head = from + h / group * dim;
-        const float *query = q + h * dim, *key = place.keys + head, *value = place.values + head;
-        for (int p = 0; p < count; p++) {
-            vf sum = {};
-            const float* k = key + (int64_t)p * stride;
-            by_vector(dim, [&](int i, int n) { sum += ld(query + i, n) * ld(k + i, n); });
-            weights[p] = hsum(sum) * scale;
-        }
-        float share = 1.f / softmax(weights, count);
-        float* o = out + h * dim;
-        int i = 0;
-        for (; i + 4 * VW <= dim; i += 4 * VW) weigh<4>(weights, count, value + i, stride, share, o + i);
-        for (; i + VW <= dim; i += VW) weigh<1>(weights, count, value + i, stride, share, o + i);
-        if (i < dim) {
-            vf sum = {};
-            for (int p = 0; p < count; p++) sum += all(weights[p]) * ld(value + (int64_t)p * stride + i, dim - i);
-            st(o + i, sum * share, dim - i);
+    Attention a = {dim, place.position + 1 - place.first, stride, q, nullptr, nullptr, weights, out, s.positions};
+    for (int shared = 0; shared < s.kv_heads; shared++) {
+        a.keys = place.keys + from + shared * dim;
+        a.values = place.values + from + shared * dim;
+        for (int left = group, some; left > 0; left -= some) {
+            some = left == 4 ? 2 : smaller(left, HEADS_AT_ONCE);
+            if (some == 3) attend_heads<3>(a);
+            else if (some == 2) attend_heads<2>(a);
+            else attend_heads<1>(a);
+            a.query += some * dim;
+            a.out += some * dim;
         }
     }
 }

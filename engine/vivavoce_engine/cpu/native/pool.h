@@ -3,7 +3,7 @@
 // A job is a number of items, and a word holds its generation and how many items nobody has taken yet. A thread takes
 // an item by counting that word down, so one that sleeps, or that the system has set aside, holds nobody up: the job
 // is done when its items are. Threads spin for a moment after a job, because the next product comes in microseconds,
-// then sleep.
+// then sleep; so does the caller that waits for the last item, which may need the core that it would spin on.
 #pragma once
 #include <stdint.h>
 #include <stdio.h>
@@ -24,7 +24,6 @@ typedef unsigned long(__stdcall* ThreadEntry)(void*);
 __declspec(dllimport) void* __stdcall CreateThread(void*, size_t, ThreadEntry, void*, unsigned long, unsigned long*);
 __declspec(dllimport) unsigned long __stdcall WaitForSingleObject(void*, unsigned long);
 __declspec(dllimport) int __stdcall CloseHandle(void*);
-__declspec(dllimport) int __stdcall SwitchToThread(void);
 __declspec(dllimport) void __stdcall AcquireSRWLockExclusive(void*);
 __declspec(dllimport) void __stdcall ReleaseSRWLockExclusive(void*);
 __declspec(dllimport) int __stdcall SleepConditionVariableSRW(void*, void*, unsigned long, unsigned long);
@@ -39,10 +38,8 @@ static inline void bell_lock(Bell* bell) { AcquireSRWLockExclusive(&bell->lock);
 static inline void bell_unlock(Bell* bell) { ReleaseSRWLockExclusive(&bell->lock); }
 static inline void bell_wait(Bell* bell) { SleepConditionVariableSRW(&bell->wake, &bell->lock, FOREVER, 0); }
 static inline void bell_ring(Bell* bell) { WakeAllConditionVariable(&bell->wake); }
-static inline void let_others_run() { SwitchToThread(); }
 #else
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 typedef pthread_t Thread;
 struct Bell { pthread_mutex_t lock; pthread_cond_t wake; };
@@ -58,7 +55,6 @@ static inline void bell_lock(Bell* bell) { pthread_mutex_lock(&bell->lock); }
 static inline void bell_unlock(Bell* bell) { pthread_mutex_unlock(&bell->lock); }
 static inline void bell_wait(Bell* bell) { pthread_cond_wait(&bell->wake, &bell->lock); }
 static inline void bell_ring(Bell* bell) { pthread_cond_broadcast(&bell->wake); }
-static inline void let_others_run() { sched_yield(); }
 #endif
 static inline void spin_once() {
 #if defined(__x86_64__)
@@ -75,6 +71,7 @@ struct Pool {
     void* job;
     int32_t finished;  // items that are done
     int32_t busy;      // a job is being shared out
+    int32_t waiting;   // the caller sleeps until its items are done
     int32_t sleeping, stop, threads;
     Bell bell;
     Thread* workers;
@@ -82,6 +79,11 @@ struct Pool {
 
 enum { WORKER_SPINS = 2000, CALLER_SPINS = 2000 };  // of some 40 to 140 cycles each
 
+static inline void pool_wake(Pool* pool) {
+    bell_lock(&pool->bell);
+    bell_ring(&pool->bell);
+    bell_unlock(&pool->bell);
+}
 // Takes and does one item. False if none is left.
 static inline bool pool_take(Pool* pool) {
     uint64_t seen = __atomic_load_n(&pool->state, __ATOMIC_ACQUIRE);
@@ -91,15 +93,22 @@ static inline bool pool_take(Pool* pool) {
         void* job = __atomic_load_n(&pool->job, __ATOMIC_RELAXED);
         if (__atomic_compare_exchange_n(&pool->state, &seen, seen - 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
             call(job, (int32_t)((uint32_t)seen - 1));
-            __atomic_fetch_add(&pool->finished, 1, __ATOMIC_RELEASE);
+            __atomic_fetch_add(&pool->finished, 1, __ATOMIC_SEQ_CST);
+            if (__atomic_load_n(&pool->waiting, __ATOMIC_SEQ_CST)) pool_wake(pool);
             return true;
         }
     }
     return false;
 }
-static inline void pool_wake(Pool* pool) {
+static inline void pool_wait(Pool* pool, int32_t items) {
+    for (int spins = 0; spins < CALLER_SPINS; spins++) {
+        if (__atomic_load_n(&pool->finished, __ATOMIC_ACQUIRE) == items) return;
+        spin_once();
+    }
     bell_lock(&pool->bell);
-    bell_ring(&pool->bell);
+    __atomic_store_n(&pool->waiting, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&pool->finished, __ATOMIC_SEQ_CST) != items) bell_wait(&pool->bell);
+    __atomic_store_n(&pool->waiting, 0, __ATOMIC_SEQ_CST);
     bell_unlock(&pool->bell);
 }
 static inline void pool_share(Pool* pool, int32_t items, void (*call)(void*, int32_t), void* job) {
@@ -110,8 +119,7 @@ static inline void pool_share(Pool* pool, int32_t items, void (*call)(void*, int
     __atomic_store_n(&pool->state, generation << 32 | (uint32_t)items, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&pool->sleeping, __ATOMIC_SEQ_CST)) pool_wake(pool);
     while (pool_take(pool)) {}
-    for (int spins = 0; __atomic_load_n(&pool->finished, __ATOMIC_ACQUIRE) != items; spins++)
-        spins < CALLER_SPINS ? spin_once() : let_others_run();
+    pool_wait(pool, items);
 }
 // Calls each(item) for the items 0 to items - 1, in any order, on all threads of the pool; null is the calling thread
 // alone. A second caller, and a job within a job, do their items alone too.
