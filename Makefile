@@ -49,7 +49,7 @@ test-long: $(VENV)/.dev
 
 # The CPU's kernels: under sanitizers, on an emulated ARM processor, and in the wheels of all platforms; minutes.
 test-native: $(VENV)/.dev $(VENV)-native/.done
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -o faulthandler_timeout=1500 tests/native
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -o faulthandler_timeout=3600 tests/native
 
 # The wheels and the sdist, for every platform, into dist.
 wheels: $(VENV)-native/.done

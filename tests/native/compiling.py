@@ -21,7 +21,7 @@ LEVELS = [level for level in X86_64.levels if level.name in levels_here()]
 EMULATED = ("qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu")
 SANITIZERS = {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
 """What is allocated lives as long as the program."""
-TIMEOUT_S = 900
+TIMEOUT_S = 1800
 CLOSE = 1e-5
 """Most by which a sample or a score may differ between levels: they add the lanes of a vector in different orders."""
 

@@ -1,13 +1,14 @@
 """The kernels with asserts, under the sanitizers of addresses and undefined behaviour, at this processor's levels."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from vivavoce_engine.cpu.build import Level, build
+from vivavoce_engine.cpu.build import NATIVE, Level, build
 from vivavoce_engine.cpu.library import LEVEL_VARIABLE
 
 from tests.native.compiling import FORWARD, GCC, LEVELS, ROOT, SANITIZERS, SELFTEST, X86_64, Said, compiled, run
@@ -32,6 +33,7 @@ def test_every_level_says_the_same(tmp_path: Path) -> None:
 def test_python_hands_over_what_the_kernels_read_and_write(tmp_path: Path) -> None:
     """The tests of the runner and of Code2Wav, on a library that ends the process at a first fault."""
     build(replace(X86_64, levels=(LEVELS[0],)), GCC, tmp_path, checked=True)
+    shutil.copy(NATIVE / "interface.h", tmp_path)  # a test compares it with Python's twins
     sanitizer = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
     environment = os.environ | SANITIZERS | {
         "LD_PRELOAD": sanitizer.stdout.strip(),
