@@ -28,7 +28,7 @@ FLAGS = (
     # A product and a sum become one FMA, the same everywhere; otherwise the order of operations is the source's.
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 )
-FAST = ("-O3", "-s")
+FAST = ("-O3",)
 CHECKED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 CHECKS = "-DVIVAVOCE_ASSERTS"
 """The macro with which VIVAVOCE_ASSERT stops a program."""
@@ -88,12 +88,20 @@ class Compiler:
 
     def line(self, platform: Platform, level: Level, checked: bool) -> list[str]:
         """The command for a level, without sources and output. What is `checked` ends its process at a fault."""
-        if self.is_zig:
-            words = ["-target", platform.zig_target, *level.zig_flags]
-        else:
-            # g++ would link the library of C++, which nothing uses.
-            words = [*level.flags, *(["-Wl,--as-needed"] if platform.suffix == ".so" else [])]
+        words = ["-target", platform.zig_target, *level.zig_flags] if self.is_zig else level.flags
         return [*self.command, *words, *FLAGS, *((*CHECKED, CHECKS) if checked else FAST)]
+
+    def link_line(self, platform: Platform, checked: bool) -> list[str]:
+        """The command that makes a library of objects, without these and output.
+
+        It names no level: Zig would build the start-up code of Windows anew for each, which takes minutes.
+        """
+        if self.is_zig:
+            words = ["-target", platform.zig_target]
+        else:  # g++ would link the library of C++, which nothing uses
+            words = ["-Wl,--as-needed"] if platform.suffix == ".so" else []
+        sanitizers = [word for word in CHECKED if word.startswith("-fsanitize=")]
+        return [*self.command, *words, "-shared", "-pthread", *(sanitizers if checked else ["-s"])]
 
 
 def library_name(level: str, platform: Platform) -> str:
@@ -190,14 +198,16 @@ def _compiled(
     library = folder / library_name(level.name, platform)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
         made = Path(scratch) / library.name
-        units = [str(NATIVE / unit) for unit in UNITS]
-        line = [*compiler.line(platform, level, checked), "-shared", *units, "-o", str(made)]
-        if platform.suffix != ".dll":
-            line.append("-lm")
-        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=COMPILE_TIMEOUT_S)
-        if done.returncode:
-            said = [text for text in done.stderr.splitlines() if "error" in text] or done.stderr.splitlines()[-1:]
-            return None, f"{library.name}: {said[0].strip() if said else 'no reason given'}"
+        objects = {unit: f"{scratch}/{unit}.o" for unit in UNITS}
+        line = compiler.line(platform, level, checked)
+        lines = [[*line, "-c", str(NATIVE / unit), "-o", out] for unit, out in objects.items()]
+        maths = [] if platform.suffix == ".dll" else ["-lm"]
+        lines.append([*compiler.link_line(platform, checked), *objects.values(), "-o", str(made), *maths])
+        for each in lines:
+            done = subprocess.run(each, capture_output=True, text=True, check=False, timeout=COMPILE_TIMEOUT_S)
+            if done.returncode:
+                said = [text for text in done.stderr.splitlines() if "error" in text] or done.stderr.splitlines()[-1:]
+                return None, f"{library.name}: {said[0].strip() if said else 'no reason given'}"
         os.replace(made, library)
     return library, ""
 
