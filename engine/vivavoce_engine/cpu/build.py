@@ -94,7 +94,7 @@ class Compiler:
     def link_line(self, platform: Platform, checked: bool) -> list[str]:
         """The command that makes a library of objects, without these and output.
 
-        It names no level: Zig would build the start-up code of Windows anew for each, which takes minutes.
+        It names no level: Zig would build the start-up code of Windows for each of them, which takes minutes.
         """
         if self.is_zig:
             words = ["-target", platform.zig_target]
