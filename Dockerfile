@@ -30,8 +30,8 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     "$(sed -n 's/^torch==.*/&+cpu/p' constraints.txt)" \
     && sed -i '/^triton\b/d' requirements.txt \
     && pip --python /opt/vivavoce/bin/python install -r requirements.txt \
-    && cd /opt/vivavoce/lib/python3.*/site-packages/torch && rm -r include test \
-    && find bin -mindepth 1 ! -name torch_shm_manager -delete
+    && torch="$(echo /opt/vivavoce/lib/python3.*/site-packages/torch)" && rm -r "$torch/include" "$torch/test" \
+    && find "$torch/bin" -mindepth 1 ! -name torch_shm_manager -delete
 
 FROM build AS third-party-cuda
 RUN --mount=type=cache,target=/root/.cache/pip \

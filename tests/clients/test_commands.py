@@ -211,7 +211,7 @@ def test_the_help_of_serve_has_groups_choices_and_defaults(
         "usage: vivavoce serve [OPTIONS]",
         "network:",
         "  --eager, --no-eager ",
-        "  --runner {auto,triton,torch}",
+        "  --runner {auto,triton,native,torch}",
         "  --port N              Port to listen on. 0 selects a free one. [8000]",
         "  --stall-s SECONDS ",
     ):
