@@ -33,6 +33,8 @@ def compiled(compiler: Compiler, level: Level, program: Path, folder: Path, libr
     # Zig has no library of the address sanitizer; the asserts are in its programs.
     line = compiler.line(platform, level, checked=library is None and not compiler.is_zig)
     line += ["-Wall", "-Wextra", CHECKS, "-I", str(NATIVE), str(program)]
+    if not compiler.is_zig:
+        line.append("-Wno-maybe-uninitialized")  # GCC 12 warns of its own header of AVX-512
     if library is not None:
         line.append(str(library))
     elif program == FORWARD:
