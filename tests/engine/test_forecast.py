@@ -140,6 +140,10 @@ def test_a_model_that_int8_would_bring_to_real_time_has_a_mend(monkeypatch: pyte
     assert "too slow for real time" in voice.text
 
 
+def test_a_frame_that_takes_almost_as_long_as_its_sound_leaves_no_reserve() -> None:
+    assert str(Forecast({1: 77.0})) == "about 77 ms for a frame of 80 ms, without the reserve of real time"
+
+
 def test_a_model_that_nothing_brings_to_real_time_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     voice, _ = told_by(monkeypatch, lambda *_: 300.0)
     assert (voice.state, voice.mend) == ("warning", "")

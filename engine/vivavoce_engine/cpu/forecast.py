@@ -69,7 +69,7 @@ class Forecast:
         speed = f"about {took_ms:.{1 if took_ms < 10 else 0}f} ms for a frame of {FRAME_MS:.0f} ms"
         if self.streams:
             return f"{speed}, enough for {self.streams} stream{'s' * (self.streams > 1)} at once"
-        return f"{speed}, too slow for real time"
+        return f"{speed}, " + ("without the reserve of real time" if took_ms < FRAME_MS else "too slow for real time")
 
 
 def forecast(library: Library, work: Work, kind: int, threads: int) -> Forecast:
