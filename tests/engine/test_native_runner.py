@@ -1,13 +1,17 @@
 """The CPU's own kernels say what PyTorch's modules say, and a row's bits depend on nothing but its own utterance."""
 
 import ctypes
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from vivavoce_bench.cards.layout import ShapeName
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
@@ -18,7 +22,9 @@ from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.files import Checkpoint, read_checkpoint
 from vivavoce_engine.cpu import library
 from vivavoce_engine.cpu.native_runner import NativeRunner
+from vivavoce_engine.cpu.packing import address, sparse
 from vivavoce_engine.cpu.runner import TorchRunner
+from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.text.prompt import Conditioning
 from vivavoce_eval.sentences import pick, read_sentences
 from vivavoce_voice import CHECKPOINT
@@ -294,6 +300,70 @@ def test_a_wrong_id_is_refused_before_anything_changes(pair: tuple[Stepped, Step
     for codes, pcm in heard[1:]:
         assert np.array_equal(codes, heard[0][0])
         assert pcm.tobytes() == heard[0][1].tobytes()
+
+
+def test_a_row_that_finds_no_memory_moves_no_other_row(
+    pair: tuple[Stepped, Stepped], tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of a call are decoded again one by one, so none may have been decoded before the fault."""
+    native = pair[0]
+    requests = requests_for(tiny)
+    alone = native.begin(requests[0], 0)
+    native.step(alone)
+    expected = native.decode(alone, 1)[1]
+    decoding = native.runner._decoding  # type: ignore[union-attr]
+    calls: list[int] = []
+
+    def room_for(codes: NDArray[np.int32]) -> NDArray[np.float32]:
+        calls.append(len(codes))
+        if len(calls) == 2:
+            raise MemoryError
+        return np.empty(len(codes) * 1920, np.float32)
+
+    first, second = native.begin(requests[0], 1), native.begin(requests[1], 2)
+    native.step(first, second)
+    monkeypatch.setattr(decoding, "room_for", room_for)
+    outcome = native.runner.run(Plan((), (), ((first, 1), (second, 1))))
+    assert (calls, outcome.failed) == ([1, 1, 1, 1], {})
+    assert outcome.audio[first.utterance_id].pcm.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("change", [{"codec_eos_token_id": -1}, {"vocab_size": 1000}])
+def test_shapes_that_the_kernels_cannot_compute_are_refused_when_a_model_is_loaded(
+    tiny: Checkpoint, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_models(tiny, torch.device("cpu"), torch.float32)
+    monkeypatch.setattr("vivavoce_engine.cpu.native_runner.load_models", lambda *_: loaded)
+    odd = replace(tiny, talker=replace(tiny.talker, **change))
+    with pytest.raises(library.Refused, match="a shape does not fit"):
+        NativeRunner("x", odd, config_of())
+
+
+def test_a_cache_that_the_system_refuses_is_a_lack_of_memory() -> None:
+    for floats in (1 << 60, 1 << 80):
+        with pytest.raises(MemoryError, match="bytes of a cache"):
+            sparse((floats,))
+
+
+def test_what_is_nearly_impossible_is_never_drawn() -> None:
+    logits = np.full(2048, -100, np.float32)
+    logits[47] = 100
+    sampling = library.Sampling(1.0, 1.0, 1.0, 0)
+    draw = library.load_library().functions.vivavoce_draw
+    assert draw(address(logits), len(logits), ctypes.addressof(sampling), 0.0) == 47
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_a_forked_process_ends_without_the_threads_of_its_parent() -> None:
+    program = (
+        "import os; from vivavoce_engine.cpu.library import load_library\n"
+        "c = load_library().functions; p = c.vivavoce_pool(3)\n"
+        "child = os.fork()\n"
+        "if not child: c.vivavoce_pool_end(p); os._exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])); c.vivavoce_pool_end(p)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "7\n"
 
 
 def test_a_kernel_refuses_what_it_cannot_do() -> None:

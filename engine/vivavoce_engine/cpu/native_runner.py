@@ -51,6 +51,7 @@ class NativeRunner(HostRunner):
 
         Raises:
             NoLibrary: the kernels cannot be used on this machine.
+            Refused: they cannot compute the checkpoint's shapes.
             CheckpointError: as load_models.
         """
         self._library = c.load_library()
@@ -71,9 +72,15 @@ class NativeRunner(HostRunner):
         self._scratch = Scratch(self._library)
         self._talker, self._predictor = address(self._networks.talker), address(self._networks.predictor)
         self._state = address(self._rows.structure)
+        self._check_shapes()
         self._pool = self._c.vivavoce_pool(threads)  # None for one thread
         weakref.finalize(self, self._c.vivavoce_pool_end, self._pool).atexit = False
         log.info("kernels of level %s, %d thread%s", self._library.level, threads, "s" * (threads > 1))
+
+    def _check_shapes(self) -> None:
+        """Raises Refused if the kernels cannot compute the checkpoint's shapes. PyTorch's modules may."""
+        self._library.check(self._c.vivavoce_start_scratch(self._talker, 1))
+        self._library.check(self._c.vivavoce_frame_scratch(self._talker, self._predictor, 1))
 
     def synchronize(self) -> None:
         """Does nothing, because no work goes on behind a call."""
@@ -157,11 +164,12 @@ class NativeRunner(HostRunner):
                 outcome.scores[sequence.utterance_id] = scores[number]
 
     def _vocode(self, frames: int, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
-        """Decodes the next `frames` waiting frames of each row."""
-        for sequence in sequences:
-            codes = self._rows.frames(sequence.row, sequence.frames_vocoded, frames)
-            pcm = self._decoding.decode(sequence.row, codes, self._pool)
-            outcome.audio[sequence.utterance_id] = AudioChunk(pcm, codes.astype(np.int16))
+        """Decodes the next `frames` waiting frames of each row. All memory is taken before the first row moves on."""
+        codes = [self._rows.frames(sequence.row, sequence.frames_vocoded, frames) for sequence in sequences]
+        chunks = [AudioChunk(self._decoding.room_for(each), each.astype(np.int16)) for each in codes]
+        for sequence, each, chunk in zip(sequences, codes, chunks, strict=True):
+            self._decoding.decode(sequence.row, each, self._pool, chunk.pcm)
+            outcome.audio[sequence.utterance_id] = chunk
 
 
 def weights_dtype(name: str) -> WeightsDtype:
@@ -280,9 +288,12 @@ class Decoding:
     def __init__(self, library: c.Library, codec: c.Codec, rows: int) -> None:
         self._library, self._codec = library, address(codec)
         self._samples, self._memory_frames = codec.samples_per_frame, codec.memory_frames
-        self._state = aligned((rows, library.functions.vivavoce_code2wav_state(self._codec)))
+        state_floats = library.functions.vivavoce_code2wav_state(self._codec)
+        library.check(state_floats)
+        self._state = aligned((rows, state_floats))
         self._position = [0] * rows
         self._scratch = Scratch(self._library)
+        self._take_scratch(1)
 
     def begin(self, row: int, codes: NDArray[np.int32], pool: int | None) -> None:
         """Makes a row new, behind codes [frames, groups] whose audio is not needed."""
@@ -294,11 +305,23 @@ class Decoding:
         if len(near):
             self.decode(row, near, pool)
 
-    def decode(self, row: int, codes: NDArray[np.int32], pool: int | None) -> NDArray[np.float32]:
-        """codes [frames, groups] → audio [frames * samples_per_frame] float32 in [-1, 1]."""
-        pcm = np.empty(len(codes) * self._samples, np.float32)
+    def room_for(self, codes: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Memory for the audio of codes [frames, groups], and the scratch that decoding them takes."""
+        self._take_scratch(len(codes))
+        return np.empty(len(codes) * self._samples, np.float32)
+
+    def decode(
+        self, row: int, codes: NDArray[np.int32], pool: int | None, pcm: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        """codes [frames, groups] → audio [frames * samples_per_frame] float32 in [-1, 1], in `pcm` if that is given."""
+        if pcm is None:
+            pcm = self.room_for(codes)
+        assert pcm.shape == (len(codes) * self._samples,)
         self._move(row, codes, pcm, pool)
         return pcm
+
+    def _take_scratch(self, frames: int) -> int:
+        return self._scratch.take(self._library.functions.vivavoce_code2wav_scratch(self._codec, frames))
 
     def _move(self, row: int, codes: NDArray[np.int32], pcm: NDArray[np.float32] | None, pool: int | None) -> None:
         assert codes.ndim == 2
@@ -312,7 +335,7 @@ class Decoding:
             *codes.shape,
             address(codes),
             None if pcm is None else address(pcm),
-            self._scratch.take(functions.vivavoce_code2wav_scratch(self._codec, len(codes))),
+            self._take_scratch(len(codes)),
         )
         self._library.check(result)
         self._position[row] += len(codes)

@@ -7,6 +7,7 @@ dropped once they are packed, so that a model is not held twice.
 
 import ctypes
 import hashlib
+import math
 import mmap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -58,9 +59,15 @@ def sparse(shape: Sequence[int]) -> NDArray[np.float32]:
 
     For its own arrays numpy asks for pages of 2 MB. In a cache with a block for each row and layer, the first
     position of a row would take them all: 112 MB in a released model.
+
+    Raises:
+        MemoryError: the system does not give that much.
     """
-    size = int(np.prod(shape, dtype=np.int64)) * np.dtype(np.float32).itemsize
-    memory = mmap.mmap(-1, size, access=mmap.ACCESS_COPY)
+    size = math.prod(shape) * np.dtype(np.float32).itemsize
+    try:
+        memory = mmap.mmap(-1, size, access=mmap.ACCESS_COPY)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(f"{size} bytes of a cache: {error}") from error
     with suppress(AttributeError, OSError):  # other systems, and kernels without large pages
         memory.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(memory, np.float32).reshape(shape)

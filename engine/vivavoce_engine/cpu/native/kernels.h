@@ -144,13 +144,14 @@ INLINE float highest(const float* x, int n) {
     for (int i = n / VW * VW; i < n; i++) found = x[i] > found ? x[i] : found;
     return found;
 }
-// Replaces x [n] by exp(x - its highest), and returns their sum: softmax but for the division. -inf becomes 0.
+// Replaces x [n] by exp(x - its highest), and returns their sum: softmax but for the division. What is below e^-87, where
+// vexp ends, becomes 0, so that nothing impossible can be drawn.
 INLINE float softmax(float* x, int n) {
     float top = highest(x, n);
     vf total = {};
     by_vector(n, [&](int i, int count) {
         vf v = ld(x + i, count), e = vexp(v - top);
-        e = v < all(-3e38f) ? all(0.f) : e;
+        e = v - top < all(-87.f) ? all(0.f) : e;
         st(x + i, e, count);
         total += count == VW ? e : ld(x + i, count);
     });

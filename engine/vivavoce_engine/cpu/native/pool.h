@@ -31,6 +31,7 @@ __declspec(dllimport) void __stdcall WakeAllConditionVariable(void*);
 }
 enum : unsigned long { FOREVER = 0xffffffff };
 typedef void* Thread;
+static inline int32_t process() { return 0; }  // Windows forks none
 struct Bell { void *lock, *wake; };  // SRWLOCK and CONDITION_VARIABLE: one pointer each, null at first
 static inline void bell_make(Bell*) {}
 static inline void bell_end(Bell*) {}
@@ -41,7 +42,9 @@ static inline void bell_ring(Bell* bell) { WakeAllConditionVariable(&bell->wake)
 #else
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 typedef pthread_t Thread;
+static inline int32_t process() { return getpid(); }
 struct Bell { pthread_mutex_t lock; pthread_cond_t wake; };
 static inline void bell_make(Bell* bell) {
     pthread_mutex_init(&bell->lock, nullptr);
@@ -73,6 +76,7 @@ struct Pool {
     int32_t busy;      // a job is being shared out
     int32_t waiting;   // the caller sleeps until its items are done
     int32_t sleeping, stop, threads;
+    int32_t process;  // that has the threads: a fork has none of them
     Bell bell;
     Thread* workers;
 };
@@ -122,9 +126,9 @@ static inline void pool_share(Pool* pool, int32_t items, void (*call)(void*, int
     pool_wait(pool, items);
 }
 // Calls each(item) for the items 0 to items - 1, in any order, on all threads of the pool; null is the calling thread
-// alone. A second caller, and a job within a job, do their items alone too.
+// alone. A second caller, a job within a job, and a process that was forked do their items alone too.
 template <class Each> static inline void parallel(Pool* pool, int32_t items, const Each& each) {
-    if (pool && items > 1 && !__atomic_exchange_n(&pool->busy, 1, __ATOMIC_ACQUIRE)) {
+    if (pool && items > 1 && pool->process == process() && !__atomic_exchange_n(&pool->busy, 1, __ATOMIC_ACQUIRE)) {
         pool_share(pool, items, [](void* job, int32_t item) { (*(const Each*)job)(item); }, (void*)&each);
         __atomic_store_n(&pool->busy, 0, __ATOMIC_RELEASE);
     } else
@@ -174,7 +178,7 @@ static inline bool thread_start(Thread* thread, Pool* pool) {
 static inline void thread_join(Thread thread) { pthread_join(thread, nullptr); }
 #endif
 static inline void pool_end(Pool* pool) {
-    if (!pool) return;
+    if (!pool || pool->process != process()) return;
     __atomic_store_n(&pool->stop, 1, __ATOMIC_SEQ_CST);
     pool_wake(pool);
     for (int i = 0; i < pool->threads - 1; i++) thread_join(pool->workers[i]);
@@ -190,6 +194,7 @@ static inline Pool* pool_make(int32_t threads) {
     if (!pool || !workers) return free(pool), free(workers), nullptr;
     pool->workers = workers;
     pool->threads = 1;
+    pool->process = process();
     bell_make(&pool->bell);
     while (pool->threads < threads && thread_start(workers + pool->threads - 1, pool)) pool->threads++;
     if (pool->threads == 1) return pool_end(pool), nullptr;
