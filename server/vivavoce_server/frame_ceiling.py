@@ -4,6 +4,8 @@ from itertools import groupby
 
 BASE_FRAMES = 250
 """20 s for pauses, breaths, and a model that begins late."""
+PART_FRAMES = 25
+"""2 s of these, which every part of a text has for itself, however much the parts before it took."""
 LETTER_FRAMES = 4
 """0.32 s, five times the time that a letter takes in speech at a usual pace."""
 PAUSE_FRAMES = 8
@@ -23,6 +25,12 @@ def frame_ceiling(text: str) -> int:
         # Digits are all said, also equal ones.
         frames += _frames_of(char) * (repeats if char.isdigit() else min(repeats, MOST_REPEATS))
     return frames
+
+
+def part_ceiling(text: str, left_frames: int) -> int:
+    """The most frames for a part of a text whose other parts have left it `left_frames`."""
+    own_frames = frame_ceiling(text)
+    return max(own_frames - BASE_FRAMES + PART_FRAMES, min(own_frames, left_frames))
 
 
 def _frames_of(char: str) -> int:

@@ -188,6 +188,16 @@ class SpeechJob:
             self.request.written, self.spoken.traced, [part for part in self.parts if isinstance(part, str)]
         )
 
+    @property
+    def words_told(self) -> tuple[object, ...]:
+        """All that decides the words of a file beside its speech: the text as it was written, and where each character
+        that is said comes from. Empty if their times are not told."""
+        if not self.turns[0].options.word_times:
+            return ()
+        assert isinstance(self.request, SpeechRequest)
+        assert self.spoken is not None, "the text of the job has been read"
+        return self.request.written, self.spoken.traced.starts, self.spoken.traced.ends
+
     def with_word_times(self) -> "SpeechJob":
         """The same job with times of its words, if the model knows them."""
         if not self.engine.info.word_times:

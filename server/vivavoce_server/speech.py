@@ -21,7 +21,7 @@ from vivavoce_engine import (
 
 from vivavoce_server.audio import SpeechEncoder
 from vivavoce_server.effects import Samples, TimeStretch
-from vivavoce_server.frame_ceiling import frame_ceiling
+from vivavoce_server.frame_ceiling import frame_ceiling, part_ceiling
 from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.metrics import SpeechMeter
@@ -124,7 +124,7 @@ class Speech:
         self._cancels.close()
 
     def _submit(self, options: UtteranceOptions, text: str) -> Utterance:
-        endless_frames = max(1, min(frame_ceiling(text), self._frames_left))
+        endless_frames = part_ceiling(text, self._frames_left)
         later_chars = sum(map(len, self._texts[len(self._streams) + 1 :]))
         options = replace(options, endless_frames=endless_frames, following=later_chars / len(text))
         stream = self._submit_to(options.with_text(text))

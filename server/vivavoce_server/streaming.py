@@ -175,7 +175,7 @@ class SpeechResponse(SpokenResponse):
         """
         if not (self._whole or isinstance(self._framing, AudioFraming)):
             return False
-        tag = self.service.phrases.entity_tag(key, job, type(self._framing).__name__, self._whole)
+        tag = self.service.phrases.entity_tag(key, job, type(self._framing).__name__, self._whole, job.words_told)
         self.headers["ETag"] = tag
         self.headers["Cache-Control"] = CACHE_CONTROL
         return tag in ENTITY_TAG.findall(",".join(self._if_none_match))

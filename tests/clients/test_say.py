@@ -176,6 +176,16 @@ def test_subtitles_go_to_standard_output_once(
         assert "only one of -o, --srt, --vtt and --words can go to standard output" in told.err
 
 
+def test_two_files_of_one_name_are_refused_before_anything_is_spoken(
+    server: LiveServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, same = str(tmp_path / "a.wav"), str(tmp_path / "." / "a.wav")
+    for taken in (["-o", output, "--srt", same], ["-o", output, "--words", f"{output}.x", "--vtt", f"{output}.x"]):
+        assert main(["say", SAID, *taken]) == 1
+        assert "two of -o, --srt, --vtt and --words name one file" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_subtitles_of_lines_of_standard_input_go_on(
     server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -4,11 +4,13 @@ import httpx
 import pytest
 from vivavoce_engine import Engine, EngineConfig
 from vivavoce_engine.batching.scheduler import Plan
+from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_server import ServerConfig
 from vivavoce_server.frame_ceiling import (
     BASE_FRAMES,
     LETTER_FRAMES,
     MOST_REPEATS,
+    PART_FRAMES,
     PAUSE_FRAMES,
     SIGN_FRAMES,
     frame_ceiling,
@@ -62,3 +64,15 @@ def test_the_parts_of_a_request_share_one_ceiling() -> None:
     one, whole = frame_ceiling("a" * 19 + "."), frame_ceiling(text)
     assert response.status_code == 200
     assert ceilings == [min(one, whole - 20 * part - max(0, part - 1)) for part in range(20)]
+
+
+def test_many_short_turns_have_frames_for_each() -> None:
+    """A turn of one letter takes 20 frames here; the turns before it leave it none of the request's own."""
+    plans: list[Plan] = []
+    segments = [{"text": "a", "voice": ("heart", "michael")[number % 2]} for number in range(128)]
+    runner = FakeRunner(before_step=plans.append, frames_per_character=20)
+    with live_server(Engine(runner, EngineConfig(), fake_voices())) as server:
+        response = httpx.post(server.url + SPEECH, json={"segments": segments, "response_format": "pcm", "seed": 1})
+    ceilings = [spoken_request(row).endless_frames for plan in plans for row in plan.start]
+    assert (response.status_code, len(ceilings)) == (200, 128)
+    assert (ceilings[0], ceilings[-1]) == (frame_ceiling("a"), LETTER_FRAMES + PART_FRAMES)

@@ -470,6 +470,18 @@ def test_a_client_that_has_the_file_gets_no_body_and_costs_no_speech(tmp_path: P
             assert say(server, {"If-None-Match": sent}).headers[STATE] == "hit"
 
 
+def test_texts_that_sound_alike_have_tags_of_their_own_if_words_are_told(tmp_path: Path) -> None:
+    alike = [{**BODY, "input": text, "stream": False, "normalize": True} for text in ("There is 1.", "There is one.")]
+    with caching(tmp_path) as server:
+        answers = [httpx.post(server.url + SPEECH, json=body) for body in alike]
+        assert [answer.headers[STATE] for answer in answers] == ["miss", "hit"]
+        assert answers[0].headers["ETag"] == answers[1].headers["ETag"]
+        told = [httpx.post(server.url + SPEECH, json={**body, "word_timestamps": True}) for body in alike]
+    words = [answer.headers["X-Word-Timestamps"] for answer in told]
+    assert words[0] != words[1]
+    assert told[0].headers["ETag"] != told[1].headers["ETag"]
+
+
 def test_the_tag_is_known_before_the_speech(tmp_path: Path) -> None:
     with caching(tmp_path / "one") as server:
         tag = say(server).headers["ETag"]

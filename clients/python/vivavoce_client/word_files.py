@@ -33,6 +33,9 @@ class WordFiles:
         self._paths: dict[str, str] = {kind: path for kind in KINDS if (path := getattr(args, kind)) is not None}
         if [*self._paths.values(), args.output].count(STANDARD) > 1:
             raise BadPath("only one of -o, --srt, --vtt and --words can go to standard output")
+        files = [Path(path).resolve() for path in (*self._paths.values(), args.output) if path not in (None, STANDARD)]
+        if len(set(files)) < len(files):
+            raise BadPath("two of -o, --srt, --vtt and --words name one file")
         for kind, path in self._paths.items():
             if path != STANDARD and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
                 raise BadPath(f"--{kind} {path} cannot be written: its folder is missing, or it is a folder")
