@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vivavoce_engine.batching.capacity import Capacity
 from vivavoce_engine.batching.messages import AudioChunk
 from vivavoce_engine.batching.runner import Outcome
 from vivavoce_engine.batching.sequence import Sequence
@@ -35,15 +34,10 @@ from vivavoce_engine.text.prompt import NO_ID, Prompt, TextFrontend, Tokenizer
 
 log = logging.getLogger(__name__)
 
-NATIVE = Capacity(steps_ahead=0, shares_pages=False, prefill_tokens=512, piece_frames=4, few_rows=1 << 16)
-"""A CPU with its own kernels. Rows are decoded one after the other, and many of them are no reason for short pieces.
-Eight frames at once take 1 % less time a frame than four, and delay the other rows longer."""
-
 
 class NativeRunner(HostRunner):
     """Runs one checkpoint with the kernels of native/. A row's bits depend on nothing but its own utterance."""
 
-    capacity = NATIVE
     device = torch.device("cpu")
 
     def __init__(self, name: str, checkpoint: Checkpoint, config: EngineConfig) -> None:
