@@ -7,7 +7,7 @@ import hashlib
 import logging
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,9 +23,11 @@ from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read
 from vivavoce_engine.checkpoint.identity import Versions, digest_of_folder, versions_of
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu.library import why_no_library
+from vivavoce_engine.cpu.threads import threads_for
 from vivavoce_engine.errors import NoRoom, is_out_of_memory
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.model import Model, Parts, model_info
+from vivavoce_engine.runtime import omp_threads
 from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import VoiceStore
@@ -183,7 +185,7 @@ def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> Mode
     """
     from vivavoce_engine.gpu.choice import choices, first_that_works  # imports torch, which takes seconds
 
-    options = choices(config, checkpoint.talker.transformer.hidden_size, why_no_library())
+    options = choices(config, checkpoint.talker.transformer.hidden_size, why_no_library)
     return first_that_works(options, partial(_make, name, checkpoint))
 
 
@@ -197,6 +199,8 @@ def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunne
     device = torch.device(config.device)
     if device.type == "cpu":
         made = NativeRunner if config.runner == "native" else TorchRunner
+        if config.runner == "native":
+            config = replace(config, threads=native_threads(config, checkpoint.talker.transformer.hidden_size))
         try:
             return made(name, checkpoint, config)
         except (RuntimeError, MemoryError) as error:
@@ -218,6 +222,12 @@ def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunne
         from vivavoce_engine.gpu.runner import GraphRunner
 
         return GraphRunner(name, checkpoint, config, device, dtype)
+
+
+def native_threads(config: EngineConfig, hidden_size: int) -> int:
+    """Threads of the CPU's kernels for a talker of this width. OMP_NUM_THREADS caps `auto`, as it does PyTorch's."""
+    threads = threads_for(config.threads, hidden_size)
+    return min(threads, omp_threads() or threads) if config.threads == "auto" else threads
 
 
 def load_engine(

@@ -4,7 +4,7 @@ Each structure is the twin of one in native/interface.h: the same fields in the 
 """
 
 import ctypes
-import hashlib
+import logging
 import os
 import platform
 import sys
@@ -14,7 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vivavoce_engine.cpu.build import digest_of, digest_path
 from vivavoce_engine.errors import EngineError
+
+log = logging.getLogger(__name__)
 
 INTERFACE = 1
 """VIVAVOCE_INTERFACE of the header that the structures below are twins of."""
@@ -251,6 +254,8 @@ class Library:
     level: str
     path: Path
     functions: Any
+    sha256: str
+    """SHA-256 of the bytes that were loaded, in hexadecimal."""
 
     def check(self, result: int) -> None:
         """Raises Refused if a function's result is one."""
@@ -258,8 +263,8 @@ class Library:
             raise Refused(f"the kernels refused: {self.functions.vivavoce_refusal(result).decode()}")
 
     def digest(self) -> str:
-        """SHA-256 of the library's file, in hexadecimal."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        """SHA-256 of the library as it was loaded, in hexadecimal."""
+        return self.sha256
 
 
 def levels_here() -> tuple[str, ...]:
@@ -326,22 +331,30 @@ def _load(named: str) -> Library:
     reasons = []
     for level in (named,) if named else levels:
         path = file_of(level)
-        try:
-            return _open(level, path)
-        except FileNotFoundError:
+        if not path.is_file():
             continue
+        try:
+            library = _open(level, path)
+            for reason in reasons:
+                log.warning("%s The kernels of level %s speak instead.", reason, level)
+            return library
         except (OSError, AttributeError, NoLibrary) as error:
             reasons.append(f"{path.name}: {error}")
     raise NoLibrary(" ".join(reasons) or f"the CPU's kernels are not built. Mend it with: `{BUILD}`.")
 
 
 def _open(level: str, path: Path) -> Library:
-    if not path.is_file():
-        raise FileNotFoundError(path)
+    sha256 = digest_of(path)
+    try:
+        built = digest_path(path).read_text(encoding="ascii", errors="replace").strip()
+    except FileNotFoundError:
+        raise NoLibrary(f"{digest_path(path).name} is missing. Build both again with: `{BUILD}`.") from None
+    if sha256 != built:  # a file that is cut off would end the process as it is loaded
+        raise NoLibrary(f"the file is not as it was built. Build it again with: `{BUILD}`.")
     functions = ctypes.CDLL(str(path))
     for name, (result, arguments) in SIGNATURES.items():
         function = getattr(functions, name)
         function.restype, function.argtypes = result, arguments
     if functions.vivavoce_interface() != INTERFACE:
         raise NoLibrary(f"its interface is {functions.vivavoce_interface()}, not {INTERFACE}; build it again.")
-    return Library(level, path, functions)
+    return Library(level, path, functions, sha256)
