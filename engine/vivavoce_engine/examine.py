@@ -354,12 +354,11 @@ def check_speed(config: EngineConfig, checkpoints: Mapping[str, str]) -> list[Fi
 
 def _speed_of(name: str, files: Checkpoint, config: EngineConfig) -> Finding:
     from vivavoce_engine.cpu.forecast import forecast
-    from vivavoce_engine.cpu.library import BFLOAT16, INT8, load_library
+    from vivavoce_engine.cpu.library import BFLOAT16, INT8, load_library, pool_threads
     from vivavoce_engine.cpu.work import work_of
-    from vivavoce_engine.load import native_threads
 
     library, work = load_library(), work_of(files.talker, files.codec)
-    threads = native_threads(config, files.talker.transformer.hidden_size)
+    threads = pool_threads(config.threads, files.talker.transformer.hidden_size)
     told = forecast(library, work, INT8 if config.dtype == "int8" else BFLOAT16, threads)
     where = f"on {threads} thread{'s' * (threads > 1)} ({library.level})"
     if told.streams:
@@ -371,11 +370,10 @@ def _speed_of(name: str, files: Checkpoint, config: EngineConfig) -> Finding:
 
 def _released_speed(config: EngineConfig) -> Finding:
     from vivavoce_engine.cpu.forecast import forecast
-    from vivavoce_engine.cpu.library import INT8, load_library
+    from vivavoce_engine.cpu.library import INT8, load_library, pool_threads
     from vivavoce_engine.cpu.work import RELEASED, RELEASED_HIDDEN_SIZE
-    from vivavoce_engine.load import native_threads
 
-    threads = native_threads(config, RELEASED_HIDDEN_SIZE)
+    threads = pool_threads(config.threads, RELEASED_HIDDEN_SIZE)
     told = [f"{size} would take {forecast(load_library(), work, INT8, threads)}" for size, work in RELEASED.items()]
     where = f"--dtype int8 on {threads} thread{'s' * (threads > 1)}"
     return Finding("speed", "ok", f"Of the released models with {where}, {'; '.join(told)}.")

@@ -22,12 +22,10 @@ from vivavoce_engine.checkpoint.alignment_cache import with_alignment
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.checkpoint.identity import Versions, digest_of_folder, versions_of
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.cpu.library import why_no_library
-from vivavoce_engine.cpu.threads import threads_for
+from vivavoce_engine.cpu.library import pool_threads, why_no_library
 from vivavoce_engine.errors import NoRoom, is_out_of_memory
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.model import Model, Parts, model_info
-from vivavoce_engine.runtime import omp_threads
 from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import VoiceStore
@@ -200,7 +198,7 @@ def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunne
     if device.type == "cpu":
         made = NativeRunner if config.runner == "native" else TorchRunner
         if config.runner == "native":
-            config = replace(config, threads=native_threads(config, checkpoint.talker.transformer.hidden_size))
+            config = replace(config, threads=pool_threads(config.threads, checkpoint.talker.transformer.hidden_size))
         try:
             return made(name, checkpoint, config)
         except (RuntimeError, MemoryError) as error:
@@ -222,12 +220,6 @@ def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunne
         from vivavoce_engine.gpu.runner import GraphRunner
 
         return GraphRunner(name, checkpoint, config, device, dtype)
-
-
-def native_threads(config: EngineConfig, hidden_size: int) -> int:
-    """Threads of the CPU's kernels for a talker of this width. OMP_NUM_THREADS caps `auto`, as it does PyTorch's."""
-    threads = threads_for(config.threads, hidden_size)
-    return min(threads, omp_threads() or threads) if config.threads == "auto" else threads
 
 
 def load_engine(

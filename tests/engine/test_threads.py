@@ -11,9 +11,10 @@ import torch
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.config import EngineConfig, NumberOrAuto
 from vivavoce_engine.cpu import threads
+from vivavoce_engine.cpu.library import pool_threads
 from vivavoce_engine.cpu.runner import use_cpu_threads
 from vivavoce_engine.cpu.threads import threads_for, usable_cores
-from vivavoce_engine.load import make_runner, native_threads
+from vivavoce_engine.load import make_runner
 from vivavoce_engine.runtime import return_freed_memory
 
 from tests.support.tiny_checkpoints import write_checkpoint
@@ -105,12 +106,12 @@ def test_omp_num_threads_caps_auto_of_the_cpu_kernels(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if variable is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    assert native_threads(EngineConfig(threads=threads), 2048) == expected
-    assert native_threads(EngineConfig(), 512) == 1
+    assert pool_threads(threads, 2048) == expected
+    assert pool_threads("auto", 512) == 1
 
 
 def test_the_pool_has_the_threads_that_omp_num_threads_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("vivavoce_engine.load.threads_for", lambda *_: 12)
+    monkeypatch.setattr("vivavoce_engine.cpu.library.threads_for", lambda *_: 12)
     monkeypatch.setattr("vivavoce_engine.load.why_no_library", lambda: "")
     made = "vivavoce_engine.cpu.native_runner.NativeRunner"
     monkeypatch.setattr(made, lambda _, __, config: SimpleNamespace(config=config))
@@ -131,7 +132,12 @@ def test_freed_memory_is_returned_on_linux_alone(
 ) -> None:
     seen: list[object] = []
     monkeypatch.setattr(sys, "platform", system)
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: seen.append(name) or SimpleNamespace(malloc_trim=id))
+
+    def opened_library(name: None) -> SimpleNamespace:
+        seen.append(name)
+        return SimpleNamespace(malloc_trim=id)
+
+    monkeypatch.setattr(ctypes, "CDLL", opened_library)
     return_freed_memory()
     assert seen == opened
 

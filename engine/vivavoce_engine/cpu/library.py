@@ -14,8 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vivavoce_engine.config import NumberOrAuto
 from vivavoce_engine.cpu.build import digest_of, digest_path
+from vivavoce_engine.cpu.threads import threads_for
 from vivavoce_engine.errors import EngineError
+from vivavoce_engine.runtime import omp_threads
 
 log = logging.getLogger(__name__)
 
@@ -319,6 +322,12 @@ def why_no_library() -> str:
     return ""
 
 
+def pool_threads(threads: NumberOrAuto, hidden_size: int) -> int:
+    """Threads of the kernels for a talker of this width. OMP_NUM_THREADS caps `auto`, as it does PyTorch's."""
+    count = threads_for(threads, hidden_size)
+    return min(count, omp_threads() or count) if threads == "auto" else count
+
+
 @cache
 def _load(named: str) -> Library:
     if ctypes.sizeof(c_void_p) != 8:
@@ -328,7 +337,7 @@ def _load(named: str) -> Library:
         raise NoLibrary(f"there are no kernels for processors of the kind {platform.machine()}.")
     if named and named not in levels:
         raise NoLibrary(f"{LEVEL_VARIABLE} is {named!r}; this processor has {', '.join(levels)}.")
-    reasons = []
+    reasons: list[str] = []
     for level in (named,) if named else levels:
         path = file_of(level)
         if not path.is_file():
