@@ -82,7 +82,8 @@ class KernelsHook(BuildHookInterface[Any]):
         else:
             libraries, tag = self.kernels.build_here(folder), self._tag_here()
         for path in libraries:
-            build_data["force_include"][str(path)] = f"vivavoce_engine/cpu/native/{path.name}"
+            for file in (path, self.kernels.digest_path(path)):
+                build_data["force_include"][str(file)] = f"vivavoce_engine/cpu/native/{file.name}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{tag}"  # one library serves every version of Python
 

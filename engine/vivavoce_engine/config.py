@@ -13,6 +13,8 @@ ROWS = 8
 """Rows of an engine on a CPU, and the number that counts until a card's memory has settled `auto`."""
 NumberOrAuto = int | Literal["auto"]
 """A number, or `auto` until the device's memory is known."""
+MOST_THREADS = 1024
+"""Most threads of a pool: more than any machine has cores, and less than a system refuses to start."""
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 RUNNERS = ("auto", "triton", "native", "torch")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
@@ -135,6 +137,8 @@ class EngineConfig:
                 continue
             if isinstance(value, int | float) and not isinstance(value, bool) and not value > 0:
                 raise ValueError(f"{field.name} must be above 0, not {value}")
+        if self.threads != "auto" and self.threads > MOST_THREADS:
+            raise ValueError(f"threads must be at most {MOST_THREADS}, not {self.threads}")
         if self.gpu_memory > 1:
             raise ValueError(f"gpu_memory must be a share of at most 1, such as 0.9, not {self.gpu_memory:g}")
         if not DEVICE.fullmatch(self.device):

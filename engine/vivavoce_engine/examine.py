@@ -100,7 +100,7 @@ def check_needs(config: EngineConfig) -> list[Finding]:
         return [Finding("torch", "ok", version), Finding("card", "ok", "This system shows no NVIDIA card.")]
     lack: State = "warning"
     try:
-        choices(config, cpu_lacks=why_no_library())
+        choices(config, cpu_lacks=why_no_library)
     except EngineError:
         lack = "error"
     found = needs_of(config)
@@ -185,7 +185,7 @@ def _runner_of(config: EngineConfig, hidden_size: int | None) -> Finding:
     from vivavoce_engine.gpu.choice import SMALL_HIDDEN_SIZE, choices
 
     try:
-        first = choices(config, hidden_size or SMALL_HIDDEN_SIZE, why_no_library())[0]
+        first = choices(config, hidden_size or SMALL_HIDDEN_SIZE, why_no_library)[0]
     except EngineError as error:
         return Finding("runner", "error", f"Nothing can speak with these settings: {_untold(str(error), config)}.")
     if first.loses:
@@ -216,7 +216,7 @@ def check_kernel_cache(config: EngineConfig) -> list[Finding]:
     from vivavoce_engine.gpu.choice import choices
 
     try:
-        first = choices(config, cpu_lacks=why_no_library())[0]
+        first = choices(config, cpu_lacks=why_no_library)[0]
     except EngineError:
         return []  # the runner's check has said so
     if first.config.runner != "triton":
@@ -301,7 +301,7 @@ def _chosen(config: EngineConfig, checkpoint: str) -> tuple[Checkpoint, EngineCo
         if path is None:
             return None
         files = read_checkpoint(path)
-        return files, choices(config, files.talker.transformer.hidden_size, why_no_library())[0].config
+        return files, choices(config, files.talker.transformer.hidden_size, why_no_library)[0].config
     except EngineError:
         return None
 
@@ -354,12 +354,11 @@ def check_speed(config: EngineConfig, checkpoints: Mapping[str, str]) -> list[Fi
 
 def _speed_of(name: str, files: Checkpoint, config: EngineConfig) -> Finding:
     from vivavoce_engine.cpu.forecast import forecast
-    from vivavoce_engine.cpu.library import BFLOAT16, INT8, load_library
-    from vivavoce_engine.cpu.threads import threads_for
+    from vivavoce_engine.cpu.library import BFLOAT16, INT8, load_library, pool_threads
     from vivavoce_engine.cpu.work import work_of
 
     library, work = load_library(), work_of(files.talker, files.codec)
-    threads = threads_for(config.threads, files.talker.transformer.hidden_size)
+    threads = pool_threads(config.threads, files.talker.transformer.hidden_size)
     told = forecast(library, work, INT8 if config.dtype == "int8" else BFLOAT16, threads)
     where = f"on {threads} thread{'s' * (threads > 1)} ({library.level})"
     if told.streams:
@@ -371,11 +370,10 @@ def _speed_of(name: str, files: Checkpoint, config: EngineConfig) -> Finding:
 
 def _released_speed(config: EngineConfig) -> Finding:
     from vivavoce_engine.cpu.forecast import forecast
-    from vivavoce_engine.cpu.library import INT8, load_library
-    from vivavoce_engine.cpu.threads import threads_for
+    from vivavoce_engine.cpu.library import INT8, load_library, pool_threads
     from vivavoce_engine.cpu.work import RELEASED, RELEASED_HIDDEN_SIZE
 
-    threads = threads_for(config.threads, RELEASED_HIDDEN_SIZE)
+    threads = pool_threads(config.threads, RELEASED_HIDDEN_SIZE)
     told = [f"{size} would take {forecast(load_library(), work, INT8, threads)}" for size, work in RELEASED.items()]
     where = f"--dtype int8 on {threads} thread{'s' * (threads > 1)}"
     return Finding("speed", "ok", f"Of the released models with {where}, {'; '.join(told)}.")

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +22,7 @@ from vivavoce_engine.checkpoint.alignment_cache import with_alignment
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.checkpoint.identity import Versions, digest_of_folder, versions_of
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.cpu.library import why_no_library
+from vivavoce_engine.cpu.library import pool_threads, why_no_library
 from vivavoce_engine.errors import NoRoom, is_out_of_memory
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.model import Model, Parts, model_info
@@ -183,7 +183,7 @@ def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> Mode
     """
     from vivavoce_engine.gpu.choice import choices, first_that_works  # imports torch, which takes seconds
 
-    options = choices(config, checkpoint.talker.transformer.hidden_size, why_no_library())
+    options = choices(config, checkpoint.talker.transformer.hidden_size, why_no_library)
     return first_that_works(options, partial(_make, name, checkpoint))
 
 
@@ -197,6 +197,8 @@ def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunne
     device = torch.device(config.device)
     if device.type == "cpu":
         made = NativeRunner if config.runner == "native" else TorchRunner
+        if config.runner == "native":
+            config = replace(config, threads=pool_threads(config.threads, checkpoint.talker.transformer.hidden_size))
         try:
             return made(name, checkpoint, config)
         except (RuntimeError, MemoryError) as error:

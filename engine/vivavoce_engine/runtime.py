@@ -33,9 +33,17 @@ def freeze_gc() -> None:
 
 def return_freed_memory() -> None:
     """Gives memory that was freed back to the operating system. glibc keeps what large weights were packed through:
-    400 MB of the released 0.6B. Other C libraries are left as they are."""
+    400 MB of the released 0.6B. Other systems and C libraries are left as they are."""
+    if sys.platform != "linux":  # without a name, Windows opens no library
+        return
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def omp_threads() -> int | None:
+    """The most threads that OMP_NUM_THREADS allows. None if it is not set, or is no number above 0."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # one number for each nested level
+    return int(first) or None if first.isdecimal() else None
 
 
 def lower_thread_priority() -> None:

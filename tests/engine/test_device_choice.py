@@ -10,6 +10,7 @@ import pytest
 import torch
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.cpu import library
 from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
 from vivavoce_engine.gpu import choice, needs
 from vivavoce_engine.gpu.choice import choices, first_that_works
@@ -42,6 +43,9 @@ LACKS = "The CPU's kernels are not built."
         ({"device": "cpu", "dtype": "float16"}, [PLAIN_CPU]),
         ({"runner": "native"}, [CPU]),
         ({"dtype": "int8"}, [CPU]),
+        ({"dtype": "int8", "device": "cpu"}, [CPU]),
+        ({"dtype": "int8", "runner": "native"}, [CPU]),
+        ({"runner": "triton"}, [CARD]),
         ({"device": "cuda"}, [CARD, PLAIN]),
         ({"device": "cuda", "runner": "triton"}, [CARD]),
         ({"device": "cuda", "runner": "torch"}, [PLAIN]),
@@ -55,7 +59,9 @@ def test_a_good_card_is_tried_first(
     machine()
     assert tried(**settings) == expected
     loses = choices(EngineConfig(**settings))[0].loses  # type: ignore[arg-type]
-    assert ("kernels for CPUs have no float16" in loses) == bool(loses) == (settings.get("dtype") == "float16")
+    sentence = "kernels for CPUs have no float16" if settings.get("dtype") == "float16" else "The card is idle"
+    assert (sentence in loses) == bool(loses)
+    assert bool(loses) == (settings.get("dtype") == "float16" or settings == {"dtype": "int8"})
 
 
 @pytest.mark.parametrize(
@@ -181,15 +187,37 @@ def test_what_the_cpu_kernels_cannot_do_is_refused(settings: dict[str, str], mes
 
 def test_pytorch_speaks_where_the_cpu_kernels_cannot(machine: Machine) -> None:
     machine(driver=None, usable=False, cuda=None)
-    (only,) = choices(EngineConfig(), cpu_lacks=LACKS)
+    (only,) = choices(EngineConfig(), cpu_lacks=lambda: LACKS)
     assert (only.config.device, only.config.runner) == PLAIN_CPU
     assert only.loses.startswith(LACKS)
     assert "four times as fast" in only.loses
     for settings, named in (({"runner": "native"}, "runner native"), ({"dtype": "int8"}, "dtype int8")):
         with pytest.raises(EngineError, match=f"{named} cannot be used: {LACKS}"):
-            choices(EngineConfig(**settings), cpu_lacks=LACKS)  # type: ignore[arg-type]
-    (plain,) = choices(EngineConfig(runner="torch"), cpu_lacks=LACKS)
+            choices(EngineConfig(**settings), cpu_lacks=lambda: LACKS)  # type: ignore[arg-type]
+    (plain,) = choices(EngineConfig(runner="torch"), cpu_lacks=lambda: LACKS)
     assert plain.loses == "", "it was asked for"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"runner": "torch"}, {"device": "cpu", "runner": "torch"}, {"runner": "triton"}, {"device": "cuda"}]
+)
+def test_the_cpu_kernels_are_not_opened_where_they_cannot_speak(machine: Machine, settings: dict[str, str]) -> None:
+    def opened() -> str:
+        raise AssertionError("opened")
+
+    machine()
+    assert choices(EngineConfig(**settings), cpu_lacks=opened)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="opened"):
+        choices(EngineConfig(), cpu_lacks=opened)
+
+
+def test_pytorchs_runner_is_made_without_the_cpu_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def opened(_: str) -> None:
+        raise AssertionError("opened")
+
+    monkeypatch.setattr(library, "_load", opened)
+    checkpoint = read_checkpoint(write_checkpoint(tmp_path, "tiny", "custom_voice"))
+    assert make_runner("made", checkpoint, EngineConfig(device="cpu", runner="torch")).config.runner == "torch"
 
 
 class Maker:
@@ -299,5 +327,5 @@ def test_rows_that_the_host_cannot_hold_are_told_with_their_setting(
 def test_a_dtype_of_one_runner_is_not_asked_of_the_other(dtype: str) -> None:
     runner = "native" if dtype == "int8" else "torch"
     for asked in ("auto", runner):
-        found = choices(EngineConfig(device="cpu", dtype=dtype, runner=asked), 512, "")  # type: ignore[arg-type]
+        found = choices(EngineConfig(device="cpu", dtype=dtype, runner=asked), 512)  # type: ignore[arg-type]
         assert [one.config.runner for one in found] == [runner]

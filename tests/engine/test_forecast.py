@@ -93,7 +93,7 @@ def library_of(product: Callable[..., int]) -> Library:
     functions = SimpleNamespace(
         vivavoce_product=product, vivavoce_pool=lambda _: None, vivavoce_pool_end=lambda pool: None
     )
-    return Library("avx2", Path("libvivavoce-avx2.so"), functions)
+    return Library("avx2", Path("libvivavoce-avx2.so"), functions, "")
 
 
 # ---- the sentences

@@ -2,7 +2,11 @@
 
 import os
 import platform
+import subprocess
 import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,7 +57,9 @@ def test_a_level_that_the_compiler_does_not_know_is_left_out(
 ) -> None:
     made = build.build(LINUX, stand_in_without(AVX512, tmp_path), tmp_path / "out")
     assert [path.name for path in made] == ["libvivavoce-avx2.so", "libvivavoce-portable.so"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(path.name for path in made)
+    there = {*made, *(build.digest_path(path) for path in made)}
+    assert {*(tmp_path / "out").iterdir()} == there
+    assert all(build.is_whole(path) for path in made)
     assert "left out: libvivavoce-avx512.so: error: bad value 'x86-64-v4'" in capsys.readouterr().err
 
 
@@ -75,6 +81,55 @@ def test_libraries_are_current_until_a_source_is_newer(
     later = made[0].stat().st_mtime + 60
     os.utime(tmp_path / "speech.cpp", (later, later))
     assert not build.is_current(LINUX, tmp_path)
+
+
+@pytest.mark.parametrize("damage", [build.digest_path, Path])
+def test_a_library_without_its_digest_is_not_current(
+    damage: Callable[[Path], Path], stand_in: build.Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "NATIVE", tmp_path)
+    made = build.build(LINUX, stand_in, tmp_path)
+    assert build.is_current(LINUX, tmp_path)
+    damage(made[-1]).write_bytes(b"")
+    assert not build.is_current(LINUX, tmp_path)
+    build.digest_path(made[-1]).unlink()
+    assert not build.is_current(LINUX, tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_told(
+    stand_in: build.Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(build.CannotBuild, match=r"cannot be written to .*file/out: .*Not a directory"):
+        build.build(LINUX, stand_in, tmp_path / "file/out")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
+    with pytest.raises(build.CannotBuild, match=r"c\+\+ cannot compile .*avx512\.so: .*Permission denied"):
+        build.build(LINUX, stand_in, tmp_path / "out")
+    assert build.machines_compiler() is None
+
+
+def test_a_compiler_that_does_not_end_is_told(
+    stand_in: build.Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang(line: list[str], timeout: float, **_: object) -> None:
+        raise subprocess.TimeoutExpired(line, timeout)
+
+    monkeypatch.setattr(subprocess, "run", hang)
+    with pytest.raises(build.CannotBuild, match=r"avx512\.so: the compiler took more than 900 s"):
+        build.build(LINUX, stand_in, tmp_path / "out")
+    assert build.machines_compiler() is None
+
+
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_name_of_a_compiler_is_skipped(
+    empty: str, stand_in: build.Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", empty)
+    assert build.machines_compiler() == stand_in
 
 
 def test_without_a_compiler_a_sentence_says_what_brings_one(
@@ -143,6 +198,10 @@ def test_a_wheel_for_this_machine_has_its_tag(
     monkeypatch.setenv("VIVAVOCE_KERNELS", "")
     (made,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     assert sys.platform != "linux" or Path(made).name.endswith(f"-py3-none-linux_{platform.machine()}.whl")
+    with zipfile.ZipFile(made) as wheel:
+        files = {name for name in wheel.namelist() if "/libvivavoce-" in name}
+    libraries = {name for name in files if not name.endswith(".sha256")}
+    assert files - libraries == {f"{name}.sha256" for name in libraries} != set()
 
 
 def test_a_machine_without_a_compiler_gets_a_wheel_without_kernels(

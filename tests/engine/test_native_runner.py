@@ -1,12 +1,15 @@
 """The CPU's own kernels say what PyTorch's modules say, and a row's bits depend on nothing but its own utterance."""
 
 import ctypes
+import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,7 @@ from vivavoce_engine.batching.sequence import Sequence as Running
 from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.files import Checkpoint, read_checkpoint
 from vivavoce_engine.cpu import library
+from vivavoce_engine.cpu.build import digest_of, digest_path
 from vivavoce_engine.cpu.native_runner import NativeRunner
 from vivavoce_engine.cpu.packing import address, sparse
 from vivavoce_engine.cpu.runner import TorchRunner
@@ -364,6 +368,70 @@ def test_a_forked_process_ends_without_the_threads_of_its_parent() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "7\n"
+
+
+@pytest.fixture
+def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
+    """Copies of the libraries that this processor runs, with their digests, from which the engine now loads."""
+    levels = [level for level in library.levels_here() if library.file_of(level).is_file()]
+    originals = [library.file_of(level) for level in levels]
+    for file in originals:
+        shutil.copy(file, tmp_path)
+        shutil.copy(digest_path(file), tmp_path)
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
+    monkeypatch.delenv(library.LEVEL_VARIABLE, raising=False)
+    library._load.cache_clear()
+    yield [tmp_path / file.name for file in originals]
+    library._load.cache_clear()
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:5000])
+
+
+def zero(file: Path) -> None:
+    file.write_bytes(bytes(file.stat().st_size))
+
+
+DAMAGES = [
+    (cut, "the file is not as it was built. Build it again with: "),
+    (zero, "the file is not as it was built. Build it again with: "),
+    (lambda file: file.write_bytes(b""), "the file is not as it was built. Build it again with: "),
+    (lambda file: digest_path(file).write_bytes(b"\xff"), "the file is not as it was built. Build it again with: "),
+    (lambda file: digest_path(file).unlink(), "sha256 is missing. Build both again with: "),
+]
+
+
+@pytest.mark.parametrize(("damage", "sentence"), DAMAGES)
+def test_a_damaged_library_is_refused_before_it_is_loaded(
+    damage: Callable[[Path], None], sentence: str, copied: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in copied:
+        damage(file)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail(f"{name} was loaded"))
+    told = library.why_no_library()
+    assert told.count(sentence) == told.count(f"`{library.BUILD}`") == len(copied)
+
+
+def test_the_next_level_speaks_for_a_damaged_one_and_the_log_says_why(
+    copied: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    if len(copied) < 2:
+        pytest.skip("this processor has one level")
+    zero(copied[0])
+    with caplog.at_level(logging.WARNING):
+        found = library.load_library()
+    assert found.path == copied[1]
+    assert f"{copied[0].name}: the file is not as it was built." in caplog.text
+    assert f"The kernels of level {found.level} speak instead." in caplog.text
+
+
+def test_the_digest_is_that_of_the_bytes_that_were_loaded(copied: list[Path]) -> None:
+    expected = digest_of(copied[0])
+    found = library.load_library()
+    copied[0].unlink()
+    digest_path(copied[0]).write_text("of another build")
+    assert found.digest() == expected
 
 
 def test_a_kernel_refuses_what_it_cannot_do() -> None:

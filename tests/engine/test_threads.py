@@ -1,15 +1,23 @@
 """The number of threads that compute a model on a CPU, on machines that this one is not."""
 
+import ctypes
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.config import EngineConfig, NumberOrAuto
 from vivavoce_engine.cpu import threads
+from vivavoce_engine.cpu.library import pool_threads
 from vivavoce_engine.cpu.runner import use_cpu_threads
 from vivavoce_engine.cpu.threads import threads_for, usable_cores
+from vivavoce_engine.load import make_runner
+from vivavoce_engine.runtime import return_freed_memory
+
+from tests.support.tiny_checkpoints import write_checkpoint
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's files")
 
@@ -76,6 +84,62 @@ def test_pytorch_takes_the_threads_of_the_settings(monkeypatch: pytest.MonkeyPat
     use_cpu_threads("auto", 512)
     use_cpu_threads(2, 2048)
     assert told == [1, 5, 2]
+
+
+@pytest.mark.parametrize(
+    ("variable", "threads", "expected"),
+    [
+        (None, "auto", 12),
+        ("", "auto", 12),
+        ("3", "auto", 3),
+        (" 3,2", "auto", 3),
+        ("99", "auto", 12),
+        ("0", "auto", 12),
+        ("many", "auto", 12),
+        ("3", 5, 5),
+    ],
+)
+def test_omp_num_threads_caps_auto_of_the_cpu_kernels(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None, threads: NumberOrAuto, expected: int
+) -> None:
+    monkeypatch.setattr("vivavoce_engine.cpu.threads.usable_cores", lambda: 12)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    assert pool_threads(threads, 2048) == expected
+    assert pool_threads("auto", 512) == 1
+
+
+def test_the_pool_has_the_threads_that_omp_num_threads_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("vivavoce_engine.cpu.library.threads_for", lambda *_: 12)
+    monkeypatch.setattr("vivavoce_engine.load.why_no_library", lambda: "")
+    made = "vivavoce_engine.cpu.native_runner.NativeRunner"
+    monkeypatch.setattr(made, lambda _, __, config: SimpleNamespace(config=config))
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    checkpoint = read_checkpoint(write_checkpoint(tmp_path, "tiny", "custom_voice"))
+    assert make_runner("made", checkpoint, EngineConfig(device="cpu")).config.threads == 3
+
+
+def test_more_threads_than_a_machine_has_are_refused() -> None:
+    assert EngineConfig(threads=1024).threads == 1024
+    with pytest.raises(ValueError, match="threads must be at most 1024, not 1025"):
+        EngineConfig(threads=1025)
+
+
+@pytest.mark.parametrize(("system", "opened"), [("linux", [None]), ("win32", []), ("darwin", [])])
+def test_freed_memory_is_returned_on_linux_alone(
+    monkeypatch: pytest.MonkeyPatch, system: str, opened: list[None]
+) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(sys, "platform", system)
+
+    def opened_library(name: None) -> SimpleNamespace:
+        seen.append(name)
+        return SimpleNamespace(malloc_trim=id)
+
+    monkeypatch.setattr(ctypes, "CDLL", opened_library)
+    return_freed_memory()
+    assert seen == opened
 
 
 @pytest.mark.parametrize("wrong", [0, -1, "many"])

@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from vivavoce_engine.cpu.build import PLATFORMS, Platform, library_name
+from vivavoce_engine.cpu.build import PLATFORMS, Platform, digest_path, is_whole, library_name
 from vivavoce_engine.cpu.library import LEVEL_VARIABLE
 
 from tests.native.compiling import (
@@ -79,7 +79,9 @@ def test_a_wheel_has_a_library_for_each_level_that_asks_for_the_system_alone(
 ) -> None:
     folder = unpacked[platform.name] / FOLDER
     wanted = {library_name(level.name, platform) for level in platform.levels}
-    assert {path.name for path in folder.iterdir()} == wanted | {"LICENSES.txt"}
+    digests = {digest_path(folder / name).name for name in wanted}
+    assert {path.name for path in folder.iterdir()} == wanted | digests | {"LICENSES.txt"}
+    assert all(is_whole(folder / name) for name in wanted)
     system = platform.name.partition("-")[0]
     for name in wanted:
         library = (folder / name).read_bytes()

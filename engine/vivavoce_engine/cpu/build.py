@@ -6,6 +6,7 @@ build hook of the wheels (hatch_build.py) loads it before anything is installed.
 """
 
 import argparse
+import hashlib
 import importlib.util
 import os
 import platform as machine
@@ -109,6 +110,24 @@ def library_name(level: str, platform: Platform) -> str:
     return f"libvivavoce-{level}{platform.suffix}"
 
 
+def digest_path(library: Path) -> Path:
+    """The file beside a library that holds its digest."""
+    return library.with_name(f"{library.name}.sha256")
+
+
+def digest_of(library: Path) -> str:
+    """SHA-256 of a library's bytes, in hexadecimal. Raises OSError if it cannot be read."""
+    return hashlib.sha256(library.read_bytes()).hexdigest()
+
+
+def is_whole(library: Path) -> bool:
+    """True if a library has the digest that was stored when it was built: it is neither cut off nor overwritten."""
+    try:
+        return digest_path(library).read_text(encoding="ascii").strip() == digest_of(library)
+    except (OSError, ValueError):
+        return False
+
+
 def this_platform() -> Platform | None:
     """The platform of this machine; None if the kernels have no form for it."""
     system = {"Linux": "linux", "Darwin": "macos", "Windows": "windows"}.get(machine.system())
@@ -128,9 +147,10 @@ def machines_compiler() -> Compiler | None:
     None on Windows: GCC misaligns wide vectors there, and MSVC has none.
     """
     if machine.system() != "Windows":
-        for name in filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")):
-            if compiles(Compiler(tuple(name.split()))):
-                return Compiler(tuple(name.split()))
+        for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
+            command = tuple(name.split())  # empty if CXX is
+            if command and compiles(Compiler(command)):
+                return Compiler(command)
     return None
 
 
@@ -154,8 +174,13 @@ def compiles(compiler: Compiler) -> bool:
 
     A `c++` may lack headers, be a stub that asks for Xcode, or be too old to know the levels of x86-64.
     """
-    if shutil.which(compiler.command[0]) is None:
+    try:
+        return shutil.which(compiler.command[0]) is not None and _makes_a_library(compiler)
+    except (OSError, subprocess.SubprocessError):
         return False
+
+
+def _makes_a_library(compiler: Compiler) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "try.cpp"
         source.write_text('#include <math.h>\n#include <pthread.h>\nextern "C" double f(double x) { return exp(x); }\n')
@@ -166,22 +191,29 @@ def compiles(compiler: Compiler) -> bool:
 
 
 def is_current(platform: Platform, folder: Path = NATIVE) -> bool:
-    """True if `folder` has a library of a level of the platform, and none is older than a source or than this file."""
-    libraries = [folder / library_name(level.name, platform) for level in platform.levels]
-    built = [path.stat().st_mtime for path in libraries if path.exists()]
+    """True if `folder` has a library of a level of the platform, and each is whole and no older than the sources and
+    this file."""
+    paths = [folder / library_name(level.name, platform) for level in platform.levels]
+    libraries = [path for path in paths if path.exists()]
+    if not all(is_whole(path) for path in libraries):
+        return False
+    built = [path.stat().st_mtime for path in libraries]
     sources = (Path(__file__), *NATIVE.glob("*.cpp"), *NATIVE.glob("*.h"))
     return bool(built) and min(built) >= max(path.stat().st_mtime for path in sources)
 
 
 def build(platform: Platform, compiler: Compiler, folder: Path, checked: bool = False) -> list[Path]:
-    """Compiles the library of each level of a platform into `folder`. Returns their paths.
+    """Compiles the library of each level of a platform into `folder`, and its digest beside it. Returns their paths.
 
     A level that this compiler does not know is left out, with a line on stderr. Files appear whole or not at all, so a
-    server that has an older library in use keeps it. CannotBuild if no level could be compiled.
+    server that has an older library in use keeps it. CannotBuild if no level could be compiled or written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotBuild(f"the CPU's kernels cannot be written to {folder}: {error}") from error
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        made = list(threads.map(lambda level: _compiled(platform, compiler, level, folder, checked), platform.levels))
+        made = list(threads.map(lambda level: _tried(platform, compiler, level, folder, checked), platform.levels))
     libraries = [path for path, _ in made if path is not None]
     faults = [fault for _, fault in made if fault]
     if not libraries:
@@ -189,6 +221,19 @@ def build(platform: Platform, compiler: Compiler, folder: Path, checked: bool = 
     for fault in faults:
         print(f"left out: {fault}", file=sys.stderr)
     return libraries
+
+
+def _tried(
+    platform: Platform, compiler: Compiler, level: Level, folder: Path, checked: bool
+) -> tuple[Path | None, str]:
+    """The library of one level; or None, and what the compiler or the operating system says."""
+    try:
+        return _compiled(platform, compiler, level, folder, checked)
+    except subprocess.TimeoutExpired as error:
+        reason = f"the compiler took more than {error.timeout:g} s"
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = str(error)
+    return None, f"{library_name(level.name, platform)}: {reason}"
 
 
 def _compiled(
@@ -208,7 +253,9 @@ def _compiled(
             if done.returncode:
                 said = [text for text in done.stderr.splitlines() if "error" in text] or done.stderr.splitlines()[-1:]
                 return None, f"{library.name}: {said[0].strip() if said else 'no reason given'}"
+        digest_path(made).write_text(digest_of(made) + "\n", encoding="ascii")
         os.replace(made, library)
+        os.replace(digest_path(made), digest_path(library))
     return library, ""
 
 

@@ -4,7 +4,7 @@ Each structure is the twin of one in native/interface.h: the same fields in the 
 """
 
 import ctypes
-import hashlib
+import logging
 import os
 import platform
 import sys
@@ -14,7 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vivavoce_engine.config import NumberOrAuto
+from vivavoce_engine.cpu.build import digest_of, digest_path
+from vivavoce_engine.cpu.threads import threads_for
 from vivavoce_engine.errors import EngineError
+from vivavoce_engine.runtime import omp_threads
+
+log = logging.getLogger(__name__)
 
 INTERFACE = 1
 """VIVAVOCE_INTERFACE of the header that the structures below are twins of."""
@@ -251,6 +257,8 @@ class Library:
     level: str
     path: Path
     functions: Any
+    sha256: str
+    """SHA-256 of the bytes that were loaded, in hexadecimal."""
 
     def check(self, result: int) -> None:
         """Raises Refused if a function's result is one."""
@@ -258,8 +266,8 @@ class Library:
             raise Refused(f"the kernels refused: {self.functions.vivavoce_refusal(result).decode()}")
 
     def digest(self) -> str:
-        """SHA-256 of the library's file, in hexadecimal."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        """SHA-256 of the library as it was loaded, in hexadecimal."""
+        return self.sha256
 
 
 def levels_here() -> tuple[str, ...]:
@@ -314,6 +322,12 @@ def why_no_library() -> str:
     return ""
 
 
+def pool_threads(threads: NumberOrAuto, hidden_size: int) -> int:
+    """Threads of the kernels for a talker of this width. OMP_NUM_THREADS caps `auto`, as it does PyTorch's."""
+    count = threads_for(threads, hidden_size)
+    return min(count, omp_threads() or count) if threads == "auto" else count
+
+
 @cache
 def _load(named: str) -> Library:
     if ctypes.sizeof(c_void_p) != 8:
@@ -323,25 +337,33 @@ def _load(named: str) -> Library:
         raise NoLibrary(f"there are no kernels for processors of the kind {platform.machine()}.")
     if named and named not in levels:
         raise NoLibrary(f"{LEVEL_VARIABLE} is {named!r}; this processor has {', '.join(levels)}.")
-    reasons = []
+    reasons: list[str] = []
     for level in (named,) if named else levels:
         path = file_of(level)
-        try:
-            return _open(level, path)
-        except FileNotFoundError:
+        if not path.is_file():
             continue
+        try:
+            library = _open(level, path)
+            for reason in reasons:
+                log.warning("%s The kernels of level %s speak instead.", reason, level)
+            return library
         except (OSError, AttributeError, NoLibrary) as error:
             reasons.append(f"{path.name}: {error}")
     raise NoLibrary(" ".join(reasons) or f"the CPU's kernels are not built. Mend it with: `{BUILD}`.")
 
 
 def _open(level: str, path: Path) -> Library:
-    if not path.is_file():
-        raise FileNotFoundError(path)
+    sha256 = digest_of(path)
+    try:
+        built = digest_path(path).read_text(encoding="ascii", errors="replace").strip()
+    except FileNotFoundError:
+        raise NoLibrary(f"{digest_path(path).name} is missing. Build both again with: `{BUILD}`.") from None
+    if sha256 != built:  # a file that is cut off would end the process as it is loaded
+        raise NoLibrary(f"the file is not as it was built. Build it again with: `{BUILD}`.")
     functions = ctypes.CDLL(str(path))
     for name, (result, arguments) in SIGNATURES.items():
         function = getattr(functions, name)
         function.restype, function.argtypes = result, arguments
     if functions.vivavoce_interface() != INTERFACE:
         raise NoLibrary(f"its interface is {functions.vivavoce_interface()}, not {INTERFACE}; build it again.")
-    return Library(level, path, functions)
+    return Library(level, path, functions, sha256)

@@ -24,6 +24,7 @@ PLAIN_LOSES = (
     "(a frame of 80 ms takes the 0.6B model 134 ms beside an H200). Each stream holds memory for all of max_context."
 )
 CPU_PLAIN_LOSES = "PyTorch speaks instead of Vivavoce's kernels for CPUs, which are about four times as fast."
+IDLE_CARD = "The card is idle, because int8 is a dtype of the CPU's kernels alone; any other dtype speaks on the card."
 SMALL_HIDDEN_SIZE = 1024
 """Least width of a talker that PyTorch's kernels run faster on a card than on a CPU. The host launches each operation,
 which takes longer than a CPU takes to compute it for a small model, such as the shipped voice."""
@@ -43,16 +44,19 @@ class Choice:
         return f"the {self.config.runner} runner on {self.config.device}"
 
 
-def choices(config: EngineConfig, hidden_size: int = SMALL_HIDDEN_SIZE, cpu_lacks: str = "") -> list[Choice]:
+def choices(
+    config: EngineConfig, hidden_size: int = SMALL_HIDDEN_SIZE, cpu_lacks: Callable[[], str] = lambda: ""
+) -> list[Choice]:
     """Returns what to try for a talker of this width, the best first; never empty.
 
-    `cpu_lacks` is the reason for which the CPU's kernels cannot be used, in a sentence. Empty if they can.
+    `cpu_lacks` returns the reason for which the CPU's kernels cannot be used, in a sentence, or an empty string if they
+    can. It is called only where they could be chosen, because it loads them.
 
     Raises:
         EngineError: this machine lacks the named device, or what the named runner needs.
     """
     if config.device == "cpu" or config.runner == "native" or config.dtype == "int8":
-        return list(on_cpu(config, cpu_lacks))
+        return list(on_cpu(config, cpu_lacks, IDLE_CARD if leaves_card_idle(config) else ""))
     unusable = why_unusable(config.device)
     if unusable and config.device != "auto":
         raise EngineError(f"device {config.device} cannot be used: {unusable}")
@@ -61,7 +65,7 @@ def choices(config: EngineConfig, hidden_size: int = SMALL_HIDDEN_SIZE, cpu_lack
         return list(on_cpu(config, cpu_lacks, why))
     device = "cuda" if config.device == "auto" else config.device
     found = list(on_card(replace(config, device=device)))
-    if config.device != "auto":
+    if config.device != "auto" or config.runner == "triton":
         return found
     if hidden_size < SMALL_HIDDEN_SIZE and config.runner == "auto":
         reasons = [sentence(finding) for finding in blockers(torch.device(device))]
@@ -71,16 +75,22 @@ def choices(config: EngineConfig, hidden_size: int = SMALL_HIDDEN_SIZE, cpu_lack
     return [*found, *on_cpu(config, cpu_lacks, "The CPU speaks, and not the card.")]
 
 
-def on_cpu(config: EngineConfig, lacks: str, loses: str = "") -> Iterator[Choice]:
-    """Yields the runners for a CPU, in order. `lacks` as `choices` has it; `loses` is lost by all of them."""
+def leaves_card_idle(config: EngineConfig) -> bool:
+    """True if there is a card, and the dtype alone keeps speech from it."""
+    named = config.device == "cpu" or config.runner == "native"
+    return config.dtype == "int8" and not named and torch.cuda.is_available()
+
+
+def on_cpu(config: EngineConfig, cpu_lacks: Callable[[], str], loses: str = "") -> Iterator[Choice]:
+    """Yields the runners for a CPU, in order. `cpu_lacks` as `choices` has it; `loses` is lost by all of them."""
     if config.runner == "triton":
         raise EngineError("runner triton needs an NVIDIA card" + (f": {loses}" if loses else "; use torch or auto"))
     config = replace(config, device="cpu")
     if config.runner == "torch":
         yield Choice(config, loses)
         return
-    if config.dtype == "float16":
-        lacks = "Vivavoce's kernels for CPUs have no float16."
+    no_float16 = "Vivavoce's kernels for CPUs have no float16."
+    lacks = no_float16 if config.dtype == "float16" else cpu_lacks()
     needed = "runner native" if config.runner == "native" else "dtype int8" if config.dtype == "int8" else ""
     if lacks and needed:
         raise EngineError(f"{needed} cannot be used: {lacks}")
