@@ -354,11 +354,12 @@ def check_speed(config: EngineConfig, checkpoints: Mapping[str, str]) -> list[Fi
 
 def _speed_of(name: str, files: Checkpoint, config: EngineConfig) -> Finding:
     from vivavoce_engine.cpu.forecast import forecast
-    from vivavoce_engine.cpu.library import BFLOAT16, INT8, load_library, pool_threads
+    from vivavoce_engine.cpu.library import BFLOAT16, INT8, load_library
+    from vivavoce_engine.cpu.threads import threads_for
     from vivavoce_engine.cpu.work import work_of
 
     library, work = load_library(), work_of(files.talker, files.codec)
-    threads = pool_threads(config.threads, files.talker.transformer.hidden_size)
+    threads = threads_for(config.threads, files.talker.transformer.hidden_size)
     told = forecast(library, work, INT8 if config.dtype == "int8" else BFLOAT16, threads)
     where = f"on {threads} thread{'s' * (threads > 1)} ({library.level})"
     if told.streams:
@@ -370,10 +371,11 @@ def _speed_of(name: str, files: Checkpoint, config: EngineConfig) -> Finding:
 
 def _released_speed(config: EngineConfig) -> Finding:
     from vivavoce_engine.cpu.forecast import forecast
-    from vivavoce_engine.cpu.library import INT8, load_library, pool_threads
+    from vivavoce_engine.cpu.library import INT8, load_library
+    from vivavoce_engine.cpu.threads import threads_for
     from vivavoce_engine.cpu.work import RELEASED, RELEASED_HIDDEN_SIZE
 
-    threads = pool_threads(config.threads, RELEASED_HIDDEN_SIZE)
+    threads = threads_for(config.threads, RELEASED_HIDDEN_SIZE)
     told = [f"{size} would take {forecast(load_library(), work, INT8, threads)}" for size, work in RELEASED.items()]
     where = f"--dtype int8 on {threads} thread{'s' * (threads > 1)}"
     return Finding("speed", "ok", f"Of the released models with {where}, {'; '.join(told)}.")

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import time
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +22,7 @@ from vivavoce_engine.checkpoint.alignment_cache import with_alignment
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.checkpoint.identity import Versions, digest_of_folder, versions_of
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.cpu.library import pool_threads, why_no_library
+from vivavoce_engine.cpu.library import why_no_library
 from vivavoce_engine.errors import NoRoom, is_out_of_memory
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.model import Model, Parts, model_info
@@ -151,14 +151,10 @@ def why_not_reproducible(config: EngineConfig, device: str, dtype: str) -> str:
 
     `device` is "cpu" or "cuda"; the settings are those that loading has settled.
     """
-    if config.runner == "native":
-        return ""
     if device == "cpu":
-        return (
-            ""
-            if dtype == "float32"
-            else f"with PyTorch on a CPU a seed gives the same samples in float32 alone, not in {dtype}"
-        )
+        if config.runner == "native" or dtype == "float32":
+            return ""
+        return f"with PyTorch on a CPU a seed gives the same samples in float32 alone, not in {dtype}"
     if config.runner != "triton":
         return "on a card a seed gives the same samples with the runner triton alone"
     if not config.deterministic:
@@ -197,8 +193,6 @@ def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunne
     device = torch.device(config.device)
     if device.type == "cpu":
         made = NativeRunner if config.runner == "native" else TorchRunner
-        if config.runner == "native":
-            config = replace(config, threads=pool_threads(config.threads, checkpoint.talker.transformer.hidden_size))
         try:
             return made(name, checkpoint, config)
         except (RuntimeError, MemoryError) as error:

@@ -47,7 +47,7 @@ def stand_in_without(processor: str, tmp_path: Path) -> build.Compiler:
 
 
 def hook_of(wanted: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What pip would install before it builds."""
+    """The packages that pip would install before it builds."""
     monkeypatch.setenv("VIVAVOCE_KERNELS", wanted)
     return [line for line in WheelBuilder(str(ROOT)).config.dependencies if "zig" in line]
 

@@ -194,7 +194,7 @@ def test_the_scores_of_word_times_are_those_of_the_modules(pair: tuple[Stepped, 
 def test_speech_goes_on_from_given_frames(
     pair: tuple[Stepped, Stepped], tiny: Checkpoint, frames: int, own_frames: int
 ) -> None:
-    """As behind a reference's codes and behind spoken context: fewer frames than convolutions remember, and more."""
+    """Fewer frames than the convolutions remember, and more, as a reference's codes and spoken context give them."""
     rng = np.random.default_rng(frames)
     codes = rng.integers(0, 2048, (frames, tiny.talker.num_code_groups)).astype(np.int16)
     embedding = rng.standard_normal(tiny.talker.transformer.hidden_size).astype(np.float32)
@@ -431,7 +431,7 @@ def test_the_digest_is_that_of_the_bytes_that_were_loaded(copied: list[Path]) ->
     found = library.load_library()
     copied[0].unlink()
     digest_path(copied[0]).write_text("of another build")
-    assert found.digest() == expected
+    assert found.sha256 == expected
 
 
 def test_a_kernel_refuses_what_it_cannot_do() -> None:

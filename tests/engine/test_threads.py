@@ -11,12 +11,12 @@ import torch
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.config import EngineConfig, NumberOrAuto
 from vivavoce_engine.cpu import threads
-from vivavoce_engine.cpu.library import pool_threads
 from vivavoce_engine.cpu.runner import use_cpu_threads
 from vivavoce_engine.cpu.threads import threads_for, usable_cores
 from vivavoce_engine.load import make_runner
 from vivavoce_engine.runtime import return_freed_memory
 
+from tests.support.cpu_runners import skip_without_kernels
 from tests.support.tiny_checkpoints import write_checkpoint
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's files")
@@ -106,18 +106,20 @@ def test_omp_num_threads_caps_auto_of_the_cpu_kernels(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if variable is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    assert pool_threads(threads, 2048) == expected
-    assert pool_threads("auto", 512) == 1
+    assert threads_for(threads, 2048) == expected
+    assert threads_for("auto", 512) == 1
 
 
 def test_the_pool_has_the_threads_that_omp_num_threads_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("vivavoce_engine.cpu.library.threads_for", lambda *_: 12)
-    monkeypatch.setattr("vivavoce_engine.load.why_no_library", lambda: "")
-    made = "vivavoce_engine.cpu.native_runner.NativeRunner"
-    monkeypatch.setattr(made, lambda _, __, config: SimpleNamespace(config=config))
+    skip_without_kernels()
+    before = torch.get_num_threads()
+    monkeypatch.setattr(threads, "SMALL_HIDDEN_SIZE", 1)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 12)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     checkpoint = read_checkpoint(write_checkpoint(tmp_path, "tiny", "custom_voice"))
-    assert make_runner("made", checkpoint, EngineConfig(device="cpu")).config.threads == 3
+    runner = make_runner("made", checkpoint, EngineConfig(device="cpu", runner="native", max_context=64))
+    assert runner.config.threads == 3
+    assert torch.get_num_threads() == before
 
 
 def test_more_threads_than_a_machine_has_are_refused() -> None:

@@ -17,10 +17,10 @@ ZIG = Compiler((str(NATIVE_PYTHON), "-m", "ziglang", "cc"), is_zig=True)
 GCC = Compiler(("g++",))
 X86_64, AARCH64 = PLATFORMS["linux-x86_64"], PLATFORMS["linux-aarch64"]
 LEVELS = [level for level in X86_64.levels if level.name in levels_here()]
-"""Those that this machine runs."""
+"""The levels that this machine runs."""
 EMULATED = ("qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu")
 SANITIZERS = {"ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
-"""What is allocated lives as long as the program."""
+"""Leaks are not looked for, because all memory lives as long as the program."""
 TIMEOUT_S = 1800
 CLOSE = 1e-5
 """Most by which a sample or a score may differ between levels: they add the lanes of a vector in different orders."""
@@ -56,7 +56,7 @@ def run(*words: str | Path) -> str:
 
 @dataclass(frozen=True)
 class Said:
-    """What forward.cpp prints: codes of each frame, scores of the alignment's head, samples."""
+    """The output of forward.cpp: codes of each frame, scores of the alignment's head, samples."""
 
     codes: list[str]
     scores: list[float]

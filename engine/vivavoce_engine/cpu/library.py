@@ -14,11 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vivavoce_engine.config import NumberOrAuto
 from vivavoce_engine.cpu.build import digest_of, digest_path
-from vivavoce_engine.cpu.threads import threads_for
 from vivavoce_engine.errors import EngineError
-from vivavoce_engine.runtime import omp_threads
 
 log = logging.getLogger(__name__)
 
@@ -265,10 +262,6 @@ class Library:
         if result < 0:
             raise Refused(f"the kernels refused: {self.functions.vivavoce_refusal(result).decode()}")
 
-    def digest(self) -> str:
-        """SHA-256 of the library as it was loaded, in hexadecimal."""
-        return self.sha256
-
 
 def levels_here() -> tuple[str, ...]:
     """The levels of instructions that this processor has, the fastest first."""
@@ -320,12 +313,6 @@ def why_no_library() -> str:
     except NoLibrary as error:
         return str(error)
     return ""
-
-
-def pool_threads(threads: NumberOrAuto, hidden_size: int) -> int:
-    """Threads of the kernels for a talker of this width. OMP_NUM_THREADS caps `auto`, as it does PyTorch's."""
-    count = threads_for(threads, hidden_size)
-    return min(count, omp_threads() or count) if threads == "auto" else count
 
 
 @cache

@@ -91,7 +91,7 @@ class NativeRunner(HostRunner):
         tables = [self._networks.text, *self._networks.inputs]
         return (
             self._library.level,
-            self._library.digest(),
+            self._library.sha256,
             platform.machine(),
             platform.libc_ver(),
             tuple(table.digest() for table in tables),

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vivavoce_engine.config import NumberOrAuto
+from vivavoce_engine.runtime import omp_threads
 
 SMALL_HIDDEN_SIZE = 1024
 """Least width of a talker whose matrices are worth sharing among threads. A second thread makes the shipped voice
@@ -20,10 +21,14 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def threads_for(threads: NumberOrAuto, hidden_size: int) -> int:
-    """Returns the threads that compute a model whose talker has this width, the caller's included; at least 1."""
+    """Returns the threads that compute a model whose talker has this width, the caller's included; at least 1.
+
+    OMP_NUM_THREADS caps `auto`.
+    """
     if threads != "auto":
         return threads
-    return 1 if hidden_size < SMALL_HIDDEN_SIZE else usable_cores()
+    count = 1 if hidden_size < SMALL_HIDDEN_SIZE else usable_cores()
+    return min(count, omp_threads() or count)
 
 
 def usable_cores() -> int:
