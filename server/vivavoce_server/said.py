@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from vivavoce_engine import AudioChunk, WordTime
 
-from vivavoce_server.word_times import Word, WordJoiner, WordMap
+from vivavoce_server.word_times import Word, WordJoiner, WordMap, rounded
 
 NEXT_WORD = re.compile(r"\s*\S+")
 TOLERANCE_S = 1e-4
@@ -23,6 +23,33 @@ class SaidPart:
 
     text: str
     end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PartTurn:
+    """The turn that a spoken part belongs to: its number, and the name of its voice if it has one."""
+
+    index: int
+    voice: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTimes:
+    """A turn that was heard: its number, the name of its voice if it has one, and its seconds in the file."""
+
+    index: int
+    voice: str | None
+    start_s: float
+    end_s: float
+
+    def fields(self) -> dict[str, object]:
+        """The turn as clients get it."""
+        return {
+            "index": self.index,
+            "voice": self.voice,
+            "start": rounded(self.start_s),
+            "end": rounded(self.end_s),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +215,19 @@ class PartTimes:
         following = NEXT_WORD.match(text, cut) if are_known else None
         return said, text[cut:] if following is None else following[0]
 
-    @property
-    def spans_s(self) -> list[tuple[float, float]]:
-        """Seconds of the file at which each part that has begun begins, and up to which its audio was made."""
-        return [(times.start_s / self._speed, times.end_s / self._speed) for times in self._parts]
+    def turns(self, parts: Sequence[PartTurn | None], sent_s: float = math.inf) -> list[TurnTimes]:
+        """The turns of which some audio is in the file's first `sent_s` seconds, in order.
+
+        `parts` has the turn of each part, None for a pause. Each turn ends with the last of its audio there.
+        """
+        found: dict[int, TurnTimes] = {}
+        for times, part in zip(self._parts, parts, strict=False):  # a part may be known before its audio begins
+            start_s, end_s = times.start_s / self._speed, min(times.end_s / self._speed, sent_s)
+            if part is None or start_s + TOLERANCE_S > sent_s:
+                continue
+            first = found.get(part.index)
+            found[part.index] = TurnTimes(part.index, part.voice, start_s if first is None else first.start_s, end_s)
+        return list(found.values())
 
     @property
     def made_s(self) -> float:
