@@ -285,7 +285,7 @@ class SpeechStream:
             cancelled=summary.cancelled,
             parts=_parts(summary),
             spoken_text_chars=summary.said.chars,
-            **({"text_begun": summary.said.begun} if summary.cancelled else {}),
+            **({"text_begun": summary.said.begun} if summary.cancelled or summary.is_cut_short else {}),
             **({"segments": [turn.fields() for turn in summary.turns]} if summary.turns else {}),
             **({"warnings": summary.warnings} if summary.warnings else {}),
             **({"ignored": summary.ignored} if summary.ignored else {}),
