@@ -144,7 +144,9 @@ class PartTimes:
         part = self._parts[-1]
         dropped_s = max(0.0, part.given_s - part.taken_s)
         waiting, self._waiting = self._waiting, []
-        for word in waiting if self._joiner is not None else []:
+        if self._joiner is None:
+            return
+        for word in waiting:
             if word.start_s is not None and word.end_s is not None:
                 start_s, end_s = (
                     min(part.start_s + max(0.0, at_s - dropped_s) / part.tempo, part.end_s) / self._speed

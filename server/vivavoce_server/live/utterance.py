@@ -185,7 +185,7 @@ class Utterance:
             self.text.written, self.text.ends, sent_s if cancelled else math.inf, self.held_s if cancelled else 0.0
         )
         turns = self.times.turns(self.text.part_turns, sent_s)
-        part_voices = [turn and turn.voice for turn in self.text.part_turns[: len(said.parts)]]
+        part_voices = [None if turn is None else turn.voice for turn in self.text.part_turns[: len(said.parts)]]
         is_dialogue = len({turn.index for turn in self.text.part_turns if turn}) > 1
         self.meter.end(outcome, sent_s, said.frames)
         self.line.note(chars=self.text.chars)
