@@ -26,7 +26,7 @@ from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.metrics import SpeechMeter
 from vivavoce_server.phrases.cache import Utterance
-from vivavoce_server.said import PartTimes
+from vivavoce_server.said import PartTimes, PartTurn, TurnTimes
 from vivavoce_server.turns import Script, Silence
 from vivavoce_server.whole_files import WholeFile
 from vivavoce_server.word_times import Word
@@ -48,25 +48,17 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class TurnTimes:
-    """A turn that was heard: its number, the name of its voice if it has one, and its seconds in the file."""
-
-    index: int
-    voice: str | None
-    start_s: float
-    end_s: float
-
-
-def is_cut_short(finished: Finished, max_frames: int | None) -> bool:
-    """True if the client's own limit ended a text, false if the speech ended by itself.
+def is_cut_short(finished: Finished | None, max_frames: int | None) -> bool:
+    """True if the client's own limit ended a text, false if the speech ended by itself, or has not ended (None).
 
     Raises:
         EndlessSpeech: another limit ended it, which the client does not know.
     """
-    if finished.reason == "length" and finished.frames != max_frames:
+    if finished is None or finished.reason != "length":
+        return False
+    if finished.frames != max_frames:
         raise EndlessSpeech(f"the speech was cut off after {finished.frames} frames, the most that the model makes")
-    return finished.reason == "length"
+    return True
 
 
 class Speech:
@@ -175,14 +167,13 @@ class Speech:
         """The turns that have begun, in order. There are none unless the text has several."""
         if not self._script.is_dialogue:
             return []
-        found: dict[int, TurnTimes] = {}
-        for number, (start_s, end_s) in enumerate(self.times.spans_s):
-            if isinstance(self._script.parts[number], str):
-                index = self._script.part_turns[number]
-                first = found.get(index)
-                voice = self._script.turns[index].voice
-                found[index] = TurnTimes(index, voice, start_s if first is None else first.start_s, end_s)
-        return list(found.values())
+        parts = zip(self._script.parts, self._script.part_turns, strict=True)
+        return self.times.turns(
+            [
+                PartTurn(index, self._script.turns[index].voice) if isinstance(part, str) else None
+                for part, index in parts
+            ]
+        )
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yields the bytes of the file. Each piece leaves as soon as its audio is made.
@@ -270,9 +261,7 @@ class Speech:
                 beginning = beginning.again()
             async for pcm in _at_tempo(self._counted(beginning.trimmed(self.times.noted(stream))), tempo, sample_rate):
                 yield pcm
-            self.times.end()
-            if stream.finished:
-                is_cut_short(stream.finished, self._cast[0].max_frames)
+            self.times.end(is_cut=is_cut_short(stream.finished, self._cast[0].max_frames))
         if self._streams and (finished := self._streams[0].finished):
             self._meter.add_queue_wait(finished)
 

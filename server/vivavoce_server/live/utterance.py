@@ -17,7 +17,7 @@ from vivavoce_server.live.outbox import Lane, Outgoing
 from vivavoce_server.live.text import LiveText, VoiceChange
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter
 from vivavoce_server.request_lines import RequestLine
-from vivavoce_server.said import PartTimes, Said
+from vivavoce_server.said import PartTimes, Said, TurnTimes
 from vivavoce_server.speech import is_cut_short
 from vivavoce_server.turns import Silence
 from vivavoce_server.word_times import Word, WordMap
@@ -35,6 +35,10 @@ class UtteranceSummary:
     audio_s: float
     cancelled: bool
     said: Said
+    turns: Sequence[TurnTimes]
+    """The turns that were sent, if the utterance has several."""
+    part_voices: Sequence[str | None]
+    """The voice of each of the said parts in such an utterance; None for a pause and for a voice without a name."""
     warnings: tuple[str, ...]
     ignored: tuple[str, ...]
     """Fields of the client that the model cannot follow."""
@@ -155,9 +159,9 @@ class Utterance:
                 continue
             async for pcm in self.beginning.trimmed(self.times.noted(part)):
                 yield self._counted(pcm)
-            self.times.end()
-            if part.finished and is_cut_short(part.finished, self.max_frames):
-                self.is_cut_short = True
+            is_cut = is_cut_short(part.finished, self.max_frames)
+            self.times.end(is_cut=is_cut)
+            self.is_cut_short |= is_cut
             if part.finished and not waited:
                 self.meter.add_queue_wait(part.finished)
                 waited = True
@@ -180,6 +184,9 @@ class Utterance:
         said = self.times.said(
             self.text.written, self.text.ends, sent_s if cancelled else math.inf, self.held_s if cancelled else 0.0
         )
+        turns = self.times.turns(self.text.part_turns, sent_s)
+        part_voices = [None if turn is None else turn.voice for turn in self.text.part_turns[: len(said.parts)]]
+        is_dialogue = len({turn.index for turn in self.text.part_turns if turn}) > 1
         self.meter.end(outcome, sent_s, said.frames)
         self.line.note(chars=self.text.chars)
         if len(self.text.voices) > 1:
@@ -191,6 +198,8 @@ class Utterance:
             sent_s,
             cancelled,
             said,
+            turns if is_dialogue else [],
+            part_voices if is_dialogue else [],
             self.text.warnings,
             self.text.ignored,
             self.is_cut_short,
