@@ -23,7 +23,7 @@ from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
-from vivavoce_engine.cpu.packing import Embeddings, Networks, WeightsDtype, address, aligned, pack, sparse
+from vivavoce_engine.cpu.packing import Embeddings, Networks, Packer, WeightsDtype, address, aligned, pack, sparse
 from vivavoce_engine.cpu.runner import use_cpu_threads
 from vivavoce_engine.cpu.threads import threads_for
 from vivavoce_engine.model import model_info
@@ -58,7 +58,7 @@ class NativeRunner(HostRunner):
         self.dtype = weights_dtype(config.dtype)
         use_cpu_threads(config.threads, hidden_size)
         modules = load_models(checkpoint, self.device, torch.float32)
-        self._networks = pack(checkpoint, modules, config.max_context, self.dtype)
+        self._networks = pack(checkpoint, modules, config.max_context, Packer(self.dtype))
         del modules
         return_freed_memory()
         self._rows = RowArrays(checkpoint, config)

@@ -127,10 +127,9 @@ class Networks:
 
 
 def pack(
-    checkpoint: Checkpoint, modules: tuple[Talker, CodePredictor, CodecDecoder], positions: int, dtype: WeightsDtype
+    checkpoint: Checkpoint, modules: tuple[Talker, CodePredictor, CodecDecoder], positions: int, packer: "Packer"
 ) -> Networks:
     """Packs float32 modules, and drops their weights. `positions` of the talker's cache belong to each row."""
-    packer = Packer(dtype)
     talker, predictor, decoder = modules
     with torch.inference_mode():
         text = packer.embeddings(talker.text_embedding)
