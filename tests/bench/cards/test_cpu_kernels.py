@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from vivavoce_bench.engine import kernels as benchmark
+from vivavoce_bench.cards import cpu_kernels as benchmark
 from vivavoce_engine.checkpoint.files import Checkpoint, read_checkpoint
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.cpu.packing import Packer, WeightsDtype, pack

@@ -1,6 +1,6 @@
 """The CPU's kernels at the released shapes, by threads and streams, without a checkpoint: random weights in memory.
 
-    python -m vivavoce_bench.engine.kernels --sizes 0.6b 1.7b --dtypes int8 bfloat16 --threads 2 4 8 16 \\
+    python -m vivavoce_bench.cards.cpu_kernels --sizes 0.6b 1.7b --dtypes int8 bfloat16 --threads 2 4 8 16 \\
         --streams 1 4 16 --out kernels.json
 
 It measures what a frame costs: talker and code predictor for all streams, and Code2Wav for each. Prompts, the loop and
