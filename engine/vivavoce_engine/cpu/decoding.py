@@ -22,52 +22,60 @@ class Scratch:
         return address(self._memory)
 
 
-class Decoding:
-    """Code2Wav, and its state by row."""
+MANY_FRAMES = 1 << 20
+"""More frames than any pass of the kernel takes. Its scratch is that of a pass."""
 
-    def __init__(self, library: c.Library, codec: c.Codec, rows: int) -> None:
+
+class Decoding:
+    """Code2Wav, and its state by row. Several threads may decode different rows, each with a scratch of its own."""
+
+    def __init__(self, library: c.Library, codec: c.Codec, rows: int, threads: int = 1) -> None:
         self._library, self._codec = library, address(codec)
         self._samples, self._memory_frames = codec.samples_per_frame, codec.memory_frames
-        state_floats = library.functions.vivavoce_code2wav_state(self._codec)
+        functions = library.functions
+        state_floats = functions.vivavoce_code2wav_state(self._codec)
+        scratch_floats = functions.vivavoce_code2wav_scratch(self._codec, MANY_FRAMES)
         library.check(state_floats)
+        library.check(scratch_floats)
         self._state = aligned((rows, state_floats))
         self._position = [0] * rows
-        self._scratch = Scratch(self._library)
-        self._take_scratch(1)
+        self._scratch = [aligned((scratch_floats,)) for _ in range(threads)]
 
-    def begin(self, row: int, codes: NDArray[np.int32], pool: int | None) -> None:
+    def begin(self, row: int, codes: NDArray[np.int32], pool: int | None, thread: int = 0) -> None:
         """Makes a row new, behind codes [frames, groups] whose audio is not needed."""
         self._state[row] = 0
         self._position[row] = 0
         far, near = codes[: -self._memory_frames], codes[-self._memory_frames :]
         if len(far):
-            self._move(row, far, None, pool)
+            self._move(row, far, None, pool, thread)
         if len(near):
-            self.decode(row, near, pool)
+            self.decode(row, near, pool, thread=thread)
 
     def room_for(self, codes: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Memory for the audio of codes [frames, groups], and the scratch that decoding them takes."""
-        self._take_scratch(len(codes))
+        """Memory for the audio of codes [frames, groups]."""
         return np.empty(len(codes) * self._samples, np.float32)
 
     def decode(
-        self, row: int, codes: NDArray[np.int32], pool: int | None, pcm: NDArray[np.float32] | None = None
+        self,
+        row: int,
+        codes: NDArray[np.int32],
+        pool: int | None,
+        pcm: NDArray[np.float32] | None = None,
+        thread: int = 0,
     ) -> NDArray[np.float32]:
         """codes [frames, groups] → audio [frames * samples_per_frame] float32 in [-1, 1], in `pcm` if that is given."""
         if pcm is None:
             pcm = self.room_for(codes)
         assert pcm.shape == (len(codes) * self._samples,)
-        self._move(row, codes, pcm, pool)
+        self._move(row, codes, pcm, pool, thread)
         return pcm
 
-    def _take_scratch(self, frames: int) -> int:
-        return self._scratch.take(self._library.functions.vivavoce_code2wav_scratch(self._codec, frames))
-
-    def _move(self, row: int, codes: NDArray[np.int32], pcm: NDArray[np.float32] | None, pool: int | None) -> None:
+    def _move(
+        self, row: int, codes: NDArray[np.int32], pcm: NDArray[np.float32] | None, pool: int | None, thread: int
+    ) -> None:
         assert codes.ndim == 2
         assert codes.dtype == np.int32
-        functions = self._library.functions
-        result = functions.vivavoce_code2wav(
+        result = self._library.functions.vivavoce_code2wav(
             self._codec,
             pool,
             address(self._state[row]),
@@ -75,7 +83,7 @@ class Decoding:
             *codes.shape,
             address(codes),
             None if pcm is None else address(pcm),
-            self._take_scratch(len(codes)),
+            address(self._scratch[thread]),
         )
         self._library.check(result)
         self._position[row] += len(codes)

@@ -9,24 +9,29 @@ import platform
 import weakref
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vivavoce_engine.batching.capacity import CORES, HOST
+from vivavoce_engine.batching.faults import failure_of
 from vivavoce_engine.batching.messages import AudioChunk
-from vivavoce_engine.batching.runner import Outcome
+from vivavoce_engine.batching.runner import Outcome, Step
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.batching.text_paths import WINDOW
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import library as c
+from vivavoce_engine.cpu.decoders import Decoders, Job
 from vivavoce_engine.cpu.decoding import Decoding, Scratch
 from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
 from vivavoce_engine.cpu.packing import Embeddings, Networks, WeightsDtype, address, aligned, pack, sparse
 from vivavoce_engine.cpu.runner import use_cpu_threads
-from vivavoce_engine.cpu.threads import threads_for
+from vivavoce_engine.cpu.threads import share_out
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.request import SamplingParams
@@ -52,8 +57,9 @@ class NativeRunner(HostRunner):
         self._library = c.load_library()
         self._c = self._library.functions
         hidden_size = checkpoint.talker.transformer.hidden_size
-        threads = threads_for(config.threads, hidden_size)
-        self._checkpoint, self.config = checkpoint, replace(config, threads=threads)
+        threads = share_out(config.threads, hidden_size)
+        self._checkpoint, self.config = checkpoint, replace(config, threads=threads.total)
+        self.capacity = CORES if threads.beside else HOST
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
         self.dtype = weights_dtype(config.dtype)
@@ -63,14 +69,15 @@ class NativeRunner(HostRunner):
         del modules
         return_freed_memory()
         self._rows = RowArrays(checkpoint, config)
-        self._decoding = Decoding(self._library, self._networks.codec, config.rows)
+        self._decoding = Decoding(self._library, self._networks.codec, config.rows, 1 + threads.beside)
+        self._decoders, self._jobs = Decoders(threads.beside), list[Job]()
         self._scratch = Scratch(self._library)
         self._talker, self._predictor = address(self._networks.talker), address(self._networks.predictor)
         self._state = address(self._rows.structure)
         self._check_shapes()
-        self._pool = self._c.vivavoce_pool(threads)  # None for one thread
+        self._pool = self._c.vivavoce_pool(threads.together)  # None for one thread
         weakref.finalize(self, self._c.vivavoce_pool_end, self._pool).atexit = False
-        log.info("kernels of level %s, %d thread%s", self._library.level, threads, "s" * (threads > 1))
+        log.info("kernels of level %s, %s", self._library.level, threads)
 
     def _check_shapes(self) -> None:
         """Raises Refused if the kernels cannot compute the checkpoint's shapes. PyTorch's modules may."""
@@ -78,7 +85,7 @@ class NativeRunner(HostRunner):
         self._library.check(self._c.vivavoce_frame_scratch(self._talker, self._predictor, 1))
 
     def synchronize(self) -> None:
-        """Does nothing, because no work goes on behind a call."""
+        """Does nothing, because what goes on behind a call is waited for with its step."""
 
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
         """Name → embedding [hidden] float32 of the preset speakers, from which mixes are made."""
@@ -100,6 +107,36 @@ class NativeRunner(HostRunner):
 
     # ---- a step -----------------------------------------------------------------------------------------------
 
+    def run(self, plan: Plan) -> Outcome:
+        """Does prefill, one frame a row, and audio. Rows outside the plan keep their state bit for bit."""
+        step = self.launch(plan)
+        step.wait()
+        return step.outcome
+
+    def launch(self, plan: Plan) -> Step:
+        """Does prefill and one frame a row, and begins the audio. `wait` helps with it, or finds it done."""
+        outcome = super().run(plan)
+        jobs, self._jobs = self._jobs, []
+        step = Step(outcome, partial(self._finish, jobs, outcome), lambda: all(job.is_done for job in jobs))
+        if self.capacity.steps_ahead:
+            return step
+        step.wait()
+        return Step(outcome, lambda: None)
+
+    def _put(self, *jobs: Job) -> None:
+        """Adds work of the present step on Code2Wav's state of rows."""
+        self._jobs += jobs
+        self._decoders.put(jobs)
+
+    def _finish(self, jobs: SequenceOf[Job], outcome: Outcome) -> None:
+        """Waits for the work of a step, and notes its faults."""
+        self._decoders.finish(jobs)
+        outcome.decoding_s = sum(job.took_s for job in jobs)
+        for job in jobs:
+            if job.error is not None and job.utterance_id not in outcome.failed:
+                log.error("the audio of utterance %d failed", job.utterance_id, exc_info=job.error)
+                outcome.failed[job.utterance_id] = failure_of(job.error)
+
     def _start(self, sequences: SequenceOf[Sequence], _: Outcome) -> None:
         """Sets the rows up and runs their prompts, one after the other."""
         prompts = [sequence.pending.prompt for sequence in sequences]
@@ -113,7 +150,8 @@ class NativeRunner(HostRunner):
             self._library.check(
                 self._c.vivavoce_start(self._talker, self._state, self._pool, sequence.row, len(x), address(x), scratch)
             )
-            self._decoding.begin(sequence.row, codes, self._pool)
+            begin = partial(self._decoding.begin, sequence.row, codes, self._pool)
+            self._put(Job(sequence.row, sequence.utterance_id, begin))
 
     def _codes_before(self, prompt: Prompt) -> NDArray[np.int32]:
         """Codes [frames, groups] of the frames that a prompt's audio continues from."""
@@ -159,11 +197,15 @@ class NativeRunner(HostRunner):
                 outcome.scores[sequence.utterance_id] = scores[number]
 
     def _vocode(self, frames: int, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
-        """Decodes the next `frames` waiting frames of each row. All memory is taken before the first row moves on."""
+        """Begins to decode the next `frames` waiting frames of each row, whose codes are copied out of the ring.
+
+        All memory is taken before the first row moves on.
+        """
         codes = [self._rows.frames(sequence.row, sequence.frames_vocoded, frames) for sequence in sequences]
         chunks = [AudioChunk(self._decoding.room_for(each), each.astype(np.int16)) for each in codes]
         for sequence, each, chunk in zip(sequences, codes, chunks, strict=True):
-            self._decoding.decode(sequence.row, each, self._pool, chunk.pcm)
+            decode = partial(self._decoding.decode, sequence.row, each, self._pool, chunk.pcm)
+            self._put(Job(sequence.row, sequence.utterance_id, decode))
             outcome.audio[sequence.utterance_id] = chunk
 
 
