@@ -28,7 +28,7 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.cpu.forecast import CONTEXT, FRAME_MS, forecast
 from vivavoce_engine.cpu.native_runner import Decoding, RowArrays, Scratch
-from vivavoce_engine.cpu.packing import INT8_BLOCK, Embeddings, Packer, WeightsDtype, address, aligned, pack
+from vivavoce_engine.cpu.packing import WHOLE_MAX, Embeddings, Packer, WeightsDtype, address, aligned, pack
 from vivavoce_engine.cpu.threads import usable_cores
 from vivavoce_engine.cpu.work import RELEASED
 from vivavoce_engine.device import cpu_model
@@ -61,7 +61,10 @@ class RandomPacker(Packer):
         super().__init__(dtype)
         self._random = np.random.default_rng(1)
         self._noise = self._random.standard_normal(NOISE, np.float32)
-        self._bytes = self._random.integers(-127, 128, NOISE, np.int8)
+        self._whole = {
+            kind: self._random.integers(-most, most + 1, NOISE, np.int8 if kind == c.INT8 else np.int16)
+            for kind, most in WHOLE_MAX.items()
+        }
 
     def floats(self, values: Tensor | None, length: int | None = None) -> int | None:
         if values is None or not values.is_meta:
@@ -75,17 +78,23 @@ class RandomPacker(Packer):
         self.memory.append(made)
         return Embeddings(made)
 
-    def matrix(self, weight: Tensor, bias: Tensor | None, rounds: bool = False) -> c.Matrix:
+    def matrix(self, weight: Tensor, bias: Tensor | None, rounds: bool = False, taps: int = 1) -> c.Matrix:
         inputs, outputs = weight.shape
-        length = -(-outputs // c.BLOCK) * c.BLOCK
-        gain, block = GAIN / inputs**0.5, int(np.gcd(inputs, INT8_BLOCK))
-        if rounds and self._dtype == "int8":
-            scales = aligned((inputs // block * length,))
-            scales[:] = gain / self._bytes.std()
-            packed, kind = self._kept(_repeated(self._bytes, inputs * length)), c.INT8
-            return c.Matrix(packed, self._kept(scales), self.floats(bias, length), inputs, outputs, kind, block)
-        packed = self._kept(_repeated(self._bfloat16(gain), inputs * length))
-        return c.Matrix(packed, None, self.floats(bias, length), inputs, outputs, c.BFLOAT16, block)
+        length, gain = -(-outputs // c.BLOCK) * c.BLOCK, GAIN / inputs**0.5
+        kind, block = self._kind_of(weight, rounds, inputs // taps)
+        scales: int | None = None
+        if kind in WHOLE_MAX:
+            made = aligned((inputs // block * length,))
+            made[:] = gain / WHOLE_MAX[kind]
+            scales = self._kept(made)
+            values: NDArray[Any] = self._whole[kind]
+        else:
+            values = self._bfloat16(gain)
+        packed = self._kept(_repeated(values, inputs * length))
+        return c.Matrix(packed, scales, self.floats(bias, length), inputs, outputs, kind, block)
+
+    def _fits_bfloat16(self, weight: Tensor) -> bool:
+        return True
 
     def _bfloat16(self, gain: float) -> NDArray[np.uint16]:
         return ((self._noise * gain).view(np.uint32) >> 16).astype(np.uint16)
