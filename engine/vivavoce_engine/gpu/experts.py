@@ -457,7 +457,8 @@ def expert_blocks(tokens: int, k: int, n: int, weights: int, itemsize: int, card
     """Returns the tiling of an experts' product that reads `weights` weights, with as many pipeline stages as the
     card's memory holds. A single token has few programs, so each of them keeps more in flight."""
     block = item_pairs(tokens)
-    blocks = Blocks(block, n, largest_block(k, 256 // itemsize), 4, 6 if tokens == 1 else 4)
+    depth = largest_block(k, 256 // itemsize)
+    blocks = Blocks(block, n, depth, 4, min(6 if tokens == 1 else 4, triton.cdiv(k, depth)))
     return replace(blocks, stages=card.stages(blocks.stages, (weights * n + block) * blocks.k * itemsize))
 
 
