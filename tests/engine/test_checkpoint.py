@@ -19,14 +19,8 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors.numpy import load_file, save_file
 from vivavoce_bench.cards.random_codec import RELEASED_CODEC
 from vivavoce_engine import CheckpointError, EngineConfig, ReadableText, Sampling, SamplingParams, SpeakerInfo
-from vivavoce_engine.checkpoint.files import (
-    REQUIRED_FILES,
-    Checkpoint,
-    RopeConfig,
-    TransformerConfig,
-    locate_checkpoint,
-    read_checkpoint,
-)
+from vivavoce_engine.checkpoint.files import REQUIRED_FILES, Checkpoint, locate_checkpoint, read_checkpoint
+from vivavoce_engine.checkpoint.networks import RopeConfig, TransformerConfig
 from vivavoce_engine.load import load_engine
 from vivavoce_engine.models.loader import load_models
 

@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-from vivavoce_engine.checkpoint.files import RopeConfig, TalkerConfig, TransformerConfig  # noqa: E402
+from vivavoce_engine.checkpoint.networks import RopeConfig, TalkerConfig, TransformerConfig  # noqa: E402
 from vivavoce_engine.gpu.card import Card  # noqa: E402
 from vivavoce_engine.gpu.frame import FrameModel  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402

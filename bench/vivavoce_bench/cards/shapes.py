@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from vivavoce_engine.checkpoint.files import RopeConfig, TalkerConfig, TransformerConfig
+from vivavoce_engine.checkpoint.networks import RopeConfig, TalkerConfig, TransformerConfig
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.talker import Talker
 
