@@ -44,6 +44,7 @@ def config(projected: bool) -> TalkerConfig:
         vocab_size=CODES + 1024,
         text_vocab_size=12,
         text_hidden_size=16,
+        text_projection_size=16,
         codec_pad_id=CODES,
         codec_bos_id=CODES + 1,
         codec_eos_token_id=END,
