@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-TaskType = Literal["custom_voice", "voice_design", "base"]
+TaskType = Literal["custom_voice", "voice_design", "base", "chat"]
+"""What a model was trained for. A "chat" model speaks answers that are still being thought, and no text of a caller."""
 AUTO_LANGUAGE = "auto"
 RANDOM_BITS = 24
 """Bits of the random number of a draw; float32 holds them exactly."""
