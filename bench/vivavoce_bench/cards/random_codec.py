@@ -1,5 +1,7 @@
 """Code2Wav of the released shape with random weights, chosen so that every part contributes to the sound."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, RopeConfig, TransformerConfig
@@ -19,8 +21,15 @@ RELEASED_CODEC = CodecDecoderConfig(
     sample_rate=24000,
     samples_per_frame=1920,
 )
-
-
+OMNI_CODEC = replace(
+    RELEASED_CODEC,
+    transformer=TransformerConfig(1024, 3072, 8, 16, 16, 1e-5, RopeConfig(theta=1e4, head_dim=64)),
+    codebook_dim=1024,
+    num_semantic_quantizers=0,
+    front="mean",
+    trims_start=True,
+)
+"""Of Qwen3-Omni."""
 RMS = 0.2
 """RMS of the audio. It is low enough for hardly any clipping, which would hide errors."""
 

@@ -14,7 +14,8 @@ from vivavoce_engine.gpu.card import H200
 from vivavoce_engine.gpu.experts import ExpertBuffers, Experts
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import ADD, GATED, PARTS, gemm, gemv, gemv_tokens, norm, splits
-from vivavoce_engine.models.layers import Block, Rope, Transformer
+from vivavoce_engine.models import layers as modules
+from vivavoce_engine.models.layers import Block, GatedMLP, Rope, Transformer
 
 Attend = Callable[[Projected], None]
 """One layer's attention: fills its `out`."""
@@ -151,7 +152,26 @@ def layer_weights(block: Block) -> Layer:
         qk_norm=(attention.qk_norm.weight.detach(), attention.qk_norm.eps),
         o=attention.o_proj.weight.detach(),
         post_norm=block.post_attention_layernorm.weight.detach(),
-        mlp=Gated(mlp.gate_up_proj.weight.detach(), mlp.down_proj.weight.detach()),
+        mlp=mixture(mlp) if isinstance(mlp, modules.Experts) else gated(mlp),
+    )
+
+
+def gated(mlp: GatedMLP) -> Gated:
+    """The weights of a gated MLP."""
+    return Gated(mlp.gate_up_proj.weight.detach(), mlp.down_proj.weight.detach())
+
+
+def mixture(mlp: modules.Experts) -> Experts:
+    """The weights of a mixture of experts."""
+    return Experts(
+        router=mlp.router.weight.detach(),
+        gate_up=mlp.gate_up_proj.detach(),
+        down=mlp.down_proj.detach(),
+        shared_gate_up=mlp.shared.gate_up_proj.weight.detach(),
+        shared_down=mlp.shared.down_proj.weight.detach(),
+        shared_gate=mlp.shared_gate.weight.detach(),
+        top=mlp.chosen,
+        normalised=mlp.normalised,
     )
 
 
