@@ -1,4 +1,4 @@
-"""Parts of Code2Wav with packed weights and buffers, made from the parts of CodecDecoder."""
+"""Parts of Code2Wav with packed weights and buffers, made from the parts of the modules."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -19,10 +19,10 @@ from vivavoce_engine.gpu.codec.layers import (
 )
 from vivavoce_engine.models.codec_decoder import (
     CausalTransposedConv,
+    CodecDecoder,
     LatentUpsampling,
     ResidualUnit,
     SnakeBeta,
-    SplitRvqDecoder,
     UpsamplingBlock,
     WindowBlock,
 )
@@ -153,7 +153,7 @@ def transposed(
     )
 
 
-def pre_conv(decoder: SplitRvqDecoder, dtype: torch.dtype) -> Product:
+def pre_conv(decoder: CodecDecoder, dtype: torch.dtype) -> Product:
     """Packs the first convolution, with the codebooks' projections folded in. Its input is sums of codebook vectors,
     [semantic | acoustic]."""
     conv, book = decoder.pre_conv, decoder.quantizer

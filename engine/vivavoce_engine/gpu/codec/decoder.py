@@ -1,4 +1,4 @@
-"""Code2Wav on a GPU: CodecDecoder in Triton kernels, for CUDA graphs of any (batch, frames).
+"""Code2Wav on a GPU: the modules of both families in Triton kernels, for CUDA graphs of any (batch, frames).
 
 All state of a row is on the device, in tensors indexed by row: the last inputs of each convolution in one arena, the
 attention's keys and values in rings, the position. A call copies the rows' histories to the fronts of the activation
@@ -35,10 +35,10 @@ from vivavoce_engine.gpu.codec.step_kernels import (
 )
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import (
+    Code2Wav,
     CodecDecoder,
     LatentUpsampling,
-    MeanDecoder,
-    SplitRvqDecoder,
+    OmniDecoder,
     UpsamplingBlock,
     WindowBlock,
     WindowTransformer,
@@ -59,7 +59,7 @@ class GpuCodec:
 
     def __init__(
         self,
-        decoder: CodecDecoder,
+        decoder: Code2Wav,
         rows: int,
         max_frames: int,
         dtype: torch.dtype | None = None,
@@ -269,7 +269,7 @@ class GpuCodec:
 
     # ---- set-up -----------------------------------------------------------------------------------------------
 
-    def _build(self, decoder: CodecDecoder) -> Buffers:
+    def _build(self, decoder: Code2Wav) -> Buffers:
         """Packs the weights, and lays out the buffers."""
         buffers, dtype = Buffers(self._at_once), self.dtype
         self.lookahead_samples = decoder.lookahead_samples
@@ -300,15 +300,15 @@ class GpuCodec:
         self.samples_per_frame = x.rate
         return buffers
 
-    def _build_front(self, decoder: CodecDecoder, buffers: Buffers) -> RMSNorm | None:
+    def _build_front(self, decoder: Code2Wav, buffers: Buffers) -> RMSNorm | None:
         """Packs what turns codes into latents. Returns the norm that is left to the first upsampling, if there is any."""
-        if isinstance(decoder, MeanDecoder):
+        if isinstance(decoder, OmniDecoder):
             self._codebooks, self._semantic = packed(decoder.embedding.weight, self.dtype), 0
-            self._projections = None
+            self._projections: tuple[Product, Product, Product] | None = None
             self._build_transformer(decoder.pre_transformer, buffers)
             self._vectors = self._latent = self._residual
             return decoder.pre_transformer.norm
-        assert isinstance(decoder, SplitRvqDecoder)
+        assert isinstance(decoder, CodecDecoder)
         self._codebooks = packed(torch.stack(list(decoder.quantizer.codebooks)), self.dtype)
         self._semantic = decoder.quantizer.semantic
         self._vectors = buffers.add(2 * self._codebooks.shape[2], 1, decoder.pre_conv.slot.keep)  # first: see `_move`
@@ -338,7 +338,7 @@ class GpuCodec:
         self._qkv, self._attended = buffers.add(3 * width, 1), buffers.add(width, 1)
         self._gated = buffers.add(layers[0].mlp.down_proj.in_features, 1)
 
-    def _allocate(self, decoder: CodecDecoder, buffers: Buffers, rows: int) -> None:
+    def _allocate(self, decoder: Code2Wav, buffers: Buffers, rows: int) -> None:
         attention = cast(WindowBlock, decoder.pre_transformer.layers[0]).self_attn
         self._memory = buffers.allocate(self._like)
         table, size = buffers.histories()
