@@ -297,6 +297,7 @@ class TextFrontend:
         if language == AUTO_LANGUAGE:
             return [talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id]
         language_id = talker.codec_language_id[language]
+        assert talker.codec_think_id is not None, "a model that knows languages has an id that names them"
         return [talker.codec_think_id, talker.codec_think_bos_id, language_id, talker.codec_think_eos_id]
 
 
