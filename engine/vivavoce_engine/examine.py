@@ -31,7 +31,7 @@ from vivavoce_engine.findings import Finding, State
 from vivavoce_engine.model import model_info
 from vivavoce_engine.pages import PAGE_POSITIONS
 from vivavoce_engine.runtime import is_wsl
-from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
+from vivavoce_engine.text.answer import frontend_of
 from vivavoce_engine.voices.store import VoiceStore
 
 Check: TypeAlias = Callable[[], list[Finding]]
@@ -286,7 +286,7 @@ def check_model(name: str, checkpoint: str) -> list[Finding]:
         if path is None:
             return [_not_downloaded(name, checkpoint)]
         files = read_checkpoint(path)
-        info = model_info(name, files, TextFrontend(files, Tokenizer(path)))
+        info = model_info(name, files, frontend_of(files))
     except CheckpointError as error:
         return [Finding("model", "error", f"{name} cannot be served: {error}.", again if is_hub_id(checkpoint) else "")]
     broken = [Finding("model", "error", f"{name}: {why}.", again) for why in map(why_broken, weight_files(path)) if why]

@@ -43,6 +43,7 @@ def talker_config(size: str, layers: int | None = None) -> TalkerConfig:
         codec_language_id={"english": 2050},
         spk_id={"ryan": 3061},
         spk_is_dialect={"ryan": False},
+        reads_hidden_states=size == OMNI,
     )
 
 

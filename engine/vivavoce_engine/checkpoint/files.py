@@ -8,6 +8,7 @@ its config.json. Field names are those of the files.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast, get_args
 
 from vivavoce_engine.checkpoint import omni
 from vivavoce_engine.checkpoint.alignment import Alignment, read_alignment
@@ -25,14 +26,13 @@ from vivavoce_engine.checkpoint.omni import ChatConfig
 from vivavoce_engine.checkpoint.shards import shards_of
 from vivavoce_engine.checkpoint.speakers import released_speakers
 from vivavoce_engine.errors import CheckpointError
-from vivavoce_engine.request import ReadableText, Sampling, SamplingParams, SpeakerInfo, TaskType
+from vivavoce_engine.request import ReadableText, Sampling, SamplingParams, SpeakerInfo, SpeechTask, TaskType
 
 REFERENCE_SAMPLE_RATE = 24000
 """Sample rate, in Hz, of the audio that both encoders read. The speaker encoder's mel bins are defined for it."""
 TTS_MODEL_TYPE = "qwen3_tts"
 SPEECH_TOKENIZER = "speech_tokenizer"
 """Folder of a Qwen3-TTS checkpoint that holds the codec."""
-TTS_TASKS: tuple[TaskType, ...] = ("custom_voice", "voice_design", "base")
 JSON_FILES = ("config.json", "generation_config.json", "vocab.json", "merges.txt")
 CODEC_CONFIG = f"{SPEECH_TOKENIZER}/config.json"
 
@@ -150,14 +150,14 @@ def _read_omni(path: Path, main: JsonFile, generation: JsonFile) -> Checkpoint:
 
 def _read_tts(path: Path, main: JsonFile, generation: JsonFile) -> Checkpoint:
     task = main.value("tts_model_type", str)
-    if task not in TTS_TASKS:
-        raise CheckpointError(f"{main.where('tts_model_type')} is {task!r}, not one of {TTS_TASKS}")
+    if task not in get_args(SpeechTask):
+        raise CheckpointError(f"{main.where('tts_model_type')} is {task!r}, not one of {get_args(SpeechTask)}")
     talker = _talker(main.section("talker_config"))
     stack = talker.transformer
     codec_file = JsonFile(path / CODEC_CONFIG)
     return Checkpoint(
         path=path,
-        task=task,
+        task=cast("TaskType", task),
         model_size=main.value("tts_model_size", str),
         im_start_token_id=main.value("im_start_token_id", int),
         im_end_token_id=main.value("im_end_token_id", int),
