@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from vivavoce_bench.cards.random_codec import random_decoder
-from vivavoce_engine.checkpoint.files import CodecDecoderConfig, RopeConfig, TransformerConfig
+from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, RopeConfig, TransformerConfig
 from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
 
 if not torch.cuda.is_available():
@@ -85,7 +85,7 @@ def in_pieces(codec: GpuCodec, rows: Tensor, codes: Tensor, sizes: tuple[int, ..
 
 
 def whole(decoder: CodecDecoder, codes: Tensor) -> Tensor:
-    rows = CodecRows(decoder, len(codes), decoder.quantizer.codebooks[0])
+    rows = CodecRows(decoder, len(codes), decoder.final_conv.weight)
     return rows.decode(torch.arange(len(codes), device=DEVICE), codes)
 
 

@@ -13,6 +13,7 @@ from vivavoce_engine.batching.messages import AudioChunk
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.errors import EngineError
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions
+from vivavoce_engine.text.answer import AnswerFrontend
 from vivavoce_engine.text.prompt import Prompt
 from vivavoce_engine.text.words import TextWord
 
@@ -21,7 +22,8 @@ from vivavoce_engine.text.words import TextWord
 class Outcome:
     """The result of a plan, by utterance id.
 
-    `ended`: for each of `plan.step`, True if the model ended its speech after this step's frame.
+    `ended`: for each of `plan.step`, True if the model ended its speech after this step's frame, or in its place where
+    the talker reads first (Prompt).
     `audio`: for each of `plan.vocode`, the piece of speech.
     `failed`: the error of an utterance that cannot go on; the other two may lack it.
     `decoding_s`: time that a CPU took for `audio`; 0 where a device decodes beside the frames.
@@ -91,6 +93,10 @@ class PromptBuilder(Protocol):
         ...
 
 
+Frontend = PromptBuilder | AnswerFrontend
+"""How a model's requests become token ids: from texts, or from the answers of its thinker."""
+
+
 class Runner(Protocol):
     """Runs plans. Only the engine's thread calls it."""
 
@@ -98,7 +104,7 @@ class Runner(Protocol):
     def info(self) -> ModelInfo: ...
 
     @property
-    def text(self) -> PromptBuilder: ...
+    def text(self) -> Frontend: ...
 
     @property
     def capacity(self) -> Capacity:

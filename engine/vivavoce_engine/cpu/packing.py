@@ -19,11 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint.files import Checkpoint, CodecDecoderConfig, TransformerConfig
+from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, TransformerConfig
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import (
     CausalConv,
+    Code2Wav,
     CodecDecoder,
     LatentUpsampling,
     ResidualUnit,
@@ -128,10 +130,11 @@ class Networks:
 
 
 def pack(
-    checkpoint: Checkpoint, modules: tuple[Talker, CodePredictor, CodecDecoder], positions: int, packer: "Packer"
+    checkpoint: Checkpoint, modules: tuple[Talker, CodePredictor, Code2Wav], positions: int, packer: "Packer"
 ) -> Networks:
     """Packs float32 modules, and drops their weights. `positions` of the talker's cache belong to each row."""
     talker, predictor, decoder = modules
+    assert isinstance(decoder, CodecDecoder), "the kernels know Qwen3-TTS alone"
     with torch.inference_mode():
         text = packer.embeddings(talker.text_embedding)
         codes = packer.embeddings(talker.codec_embedding)
