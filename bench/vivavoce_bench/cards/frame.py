@@ -85,6 +85,8 @@ def start(model: FrameModel, rows: list[int], seeds: list[int], greedy: bool = F
         model.talker.x[:PROMPT] = prompt(model, seed)
         model.token_rows[:PROMPT] = row
         model.token_positions[:PROMPT] = torch.arange(PROMPT, device=DEVICE)
+        if model.token_axes is not None:
+            model.token_axes[:PROMPT] = torch.arange(PROMPT, device=DEVICE)[:, None]
         model.last_tokens[0] = PROMPT - 1
         model.prefill(1, PROMPT)
 
@@ -213,7 +215,7 @@ def compile_ahead(job: tuple[str, int, bool, bool]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES))
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), help="of 0.6b, 1.7b and omni")
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64, 128, 256])
     parser.add_argument("--contexts", nargs="+", type=int, default=[200, 1000])
     parser.add_argument(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.networks import TalkerConfig
 from vivavoce_engine.gpu import sampler
-from vivavoce_engine.gpu.attention import CHUNK, SPLIT_TOKENS, PagedCache, Places, attend, attend_prompt
+from vivavoce_engine.gpu.attention import AXES, CHUNK, SPLIT_TOKENS, PagedCache, Places, attend, attend_prompt
 from vivavoce_engine.gpu.frame_attention import attend_in_frame
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import BIAS, norm
@@ -68,9 +68,9 @@ class FrameModel:
         self._projection = predictor.projection if isinstance(predictor.projection, nn.Linear) else None
         like = talker.codec_head.weight.detach()
         heads = config.transformer
-        self.tables = RowTables.allocate(
-            rows, positions, config.vocab_size, heads.hidden_size, ring, config.num_code_groups, like
-        )
+        several_axes = heads.rope.sections is not None
+        sizes = (rows, positions, config.vocab_size, heads.hidden_size, ring, config.num_code_groups)
+        self.tables = RowTables.allocate(*sizes, like, shifted=several_axes)
         tokens = max(batch, prompt_tokens)
         self.talker = Stack(talker.transformer, tokens, launch, deterministic=deterministic)
         own = rows * pages_of(positions)
@@ -87,6 +87,10 @@ class FrameModel:
         self.ended = torch.zeros(batch, dtype=torch.int32, device=device)
         self.token_rows = torch.zeros(prompt_tokens, dtype=torch.int32, device=device)
         self.token_positions = torch.zeros(prompt_tokens, dtype=torch.int64, device=device)
+        self.token_axes = None
+        """[prompt_tokens, AXES] int64: rotary positions of a prompt's tokens, if they have several axes."""
+        if several_axes:
+            self.token_axes = torch.zeros(prompt_tokens, AXES, dtype=torch.int64, device=device)
         self.last_tokens = torch.zeros(batch, dtype=torch.int64, device=device)
         self.scores = None
         if alignment is not None:
@@ -111,7 +115,7 @@ class FrameModel:
             self._draw_code(group, rows, logits)
             if group < groups - 1:
                 stream = stack.run(batch, self._attend_in_frame(batch, group + 1))
-        places = Places(self.cache, rows, self.tables.positions, by_row=True)
+        places = Places(self.cache, rows, self.tables.positions, by_row=True, axes=self.tables.shifts)
         stream = self.talker.run(batch, partial(attend, self.launch, places, scores=self.scores))
         self._end_step(rows, stream, self._hidden[:batch], self.scores)
 
@@ -130,7 +134,8 @@ class FrameModel:
         assert 1 <= batch <= len(self.rows)
         assert 1 <= tokens <= len(self.token_rows)
         rows, at = self.rows[:batch], self.last_tokens[:batch]
-        places = Places(self.cache, self.token_rows[:tokens], self.token_positions[:tokens], by_row=False)
+        axes = None if self.token_axes is None else self.token_axes[:tokens]
+        places = Places(self.cache, self.token_rows[:tokens], self.token_positions[:tokens], by_row=False, axes=axes)
         stream = self.talker.run(tokens, partial(attend_prompt, self.launch, places))
         parts = None if stream.parts is None else stream.parts.index_select(1, at)
         self._end_step(rows, Residual(stream.x.index_select(0, at), parts), self._hidden[:batch])

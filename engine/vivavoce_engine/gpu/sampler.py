@@ -332,10 +332,12 @@ class RowTables:
     """[rows, positions] int64: id k goes with frame k."""
     text_counts: Tensor
     """[rows] int64: text ids so far."""
+    shifts: Tensor | None
+    """[rows] int64: by how much the rotary positions of frames are behind their positions. None if they are equal."""
 
     @classmethod
     def allocate(
-        cls, rows: int, positions: int, vocab: int, hidden: int, ring: int, groups: int, like: Tensor
+        cls, rows: int, positions: int, vocab: int, hidden: int, ring: int, groups: int, like: Tensor, *, shifted: bool = False
     ) -> "RowTables":
         assert ring > 1, "a frame is read while the next one is written"
         rows += 1
@@ -355,6 +357,7 @@ class RowTables:
             codes=ints(rows, ring, groups),
             text_ids=ints(rows, positions),
             text_counts=ints(rows),
+            shifts=ints(rows) if shifted else None,
         )
 
     @property

@@ -19,7 +19,7 @@ from vivavoce_engine.gpu.graphs import Launch, buckets
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.starts import Starts
 from vivavoce_engine.models.code_predictor import CodePredictor
-from vivavoce_engine.models.codec_decoder import CodecDecoder
+from vivavoce_engine.models.codec_decoder import Code2Wav
 from vivavoce_engine.models.talker import Talker
 
 PROMPT_TOKENS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -27,7 +27,7 @@ PROMPT_TOKENS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 parts."""
 CODEC_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
-Networks = tuple[Talker, CodePredictor, CodecDecoder]
+Networks = tuple[Talker, CodePredictor, Code2Wav]
 
 
 class Steps:
