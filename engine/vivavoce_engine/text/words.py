@@ -52,7 +52,8 @@ class WordSplitter:
 
     White space and WORD_BREAK split words. A token belongs to the word of its last letter or digit; a token without one
     belongs to none, unless it stands inside a word ("6:40", "I'm"). In scripts without spaces each token with a letter
-    is a word. The signs around a word are part of its characters. A word is certain once a token of the next one is known.
+    is a word. The signs around a word are part of its characters. A word is certain once a token of the next one is
+    known.
     """
 
     def __init__(self) -> None:
