@@ -405,9 +405,7 @@ class ExpertBuffers:
             num_warps=4,
         )
 
-    def _gated(
-        self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor
-    ) -> None:
+    def _gated(self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor) -> None:
         blocks = expert_blocks(len(x), experts.hidden, ROUTED_N, 2, x.itemsize, launch.card)
         launch(
             gated_experts_kernel,
@@ -427,9 +425,7 @@ class ExpertBuffers:
             **tile_meta(blocks, x.dtype),
         )
 
-    def _joined(
-        self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor
-    ) -> None:
+    def _joined(self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor) -> None:
         tokens = out.shape[1]
         blocks = expert_blocks(tokens, experts.inner, JOINED_N, 1, x.itemsize, launch.card)
         launch(
