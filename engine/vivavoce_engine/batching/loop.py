@@ -145,7 +145,7 @@ class EngineLoop:
         if late:
             self._deliver([(pending.stream, Failed(self._too_late(pending))) for pending in late])
         running, capacity = self._scheduler.running, self._capacity
-        plan = self._scheduler.plan(self._durations.moment(now_s, self._frame_s, running, capacity.steps_ahead))
+        plan = self._scheduler.plan(self._durations.moment(now_s, self._frame_s, running, capacity))
         if plan:
             self._begin(plan, now_s)
         elif not self._underway:
