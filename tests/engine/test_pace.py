@@ -63,14 +63,6 @@ def test_largest_piece_by_rows(capacity: Capacity, rows: int, max_chunk_frames: 
     assert capacity.largest_piece(rows, max_chunk_frames) == expected
 
 
-@pytest.mark.parametrize(
-    ("capacity", "rows", "expected"),
-    [(HOST, 1, 0), (HOST, 16, 0), (CORES, 1, 4), (CORES, 2, 4), (CORES, 3, 1), (CORES, 16, 1), (DEVICE, 1, 1)],
-)
-def test_steps_underway_by_rows(capacity: Capacity, rows: int, expected: int) -> None:
-    assert capacity.most_underway(rows) == expected
-
-
 def spoken(sent: int, waiting: int, heard_at_s: float = 10.0) -> Sequence:
     """An utterance of which `sent` frames have been heard since `heard_at_s`, and `waiting` more are made."""
     sequence = Sequence(pending(1), row=0)
