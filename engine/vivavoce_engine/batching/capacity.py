@@ -36,7 +36,7 @@ class Capacity:
 
 
 HOST = Capacity(steps_ahead=0, shares_pages=False, prefill_tokens=512, piece_frames=4, few_rows=2)
-"""A CPU. The next frame of every row waits for Code2Wav, so it decodes little at a time. A call of four frames, or of
+"""A CPU that does one thing at a time. The next frame of every row waits for Code2Wav, so it decodes little at once. A call of four frames, or of
 one frame each of three rows, keeps a CPU busy; longer calls cost as much a frame (measured in LOG.md). Memory is taken
 when it is first written, so a whole context for each row costs nothing before it is used."""
 CORES = replace(HOST, steps_ahead=1, frames_at_once=True)
