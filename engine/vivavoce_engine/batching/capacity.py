@@ -36,9 +36,10 @@ class Capacity:
 
 
 HOST = Capacity(steps_ahead=0, shares_pages=False, prefill_tokens=512, piece_frames=4, few_rows=2)
-"""A CPU that does one thing at a time. The next frame of every row waits for Code2Wav, so it decodes little at once. A call of four frames, or of
-one frame each of three rows, keeps a CPU busy; longer calls cost as much a frame (measured in LOG.md). Memory is taken
-when it is first written, so a whole context for each row costs nothing before it is used."""
+"""A CPU that does one thing at a time. The next frame of every row waits for Code2Wav, so it decodes little at once. A
+call of four frames, or of one frame each of three rows, keeps a CPU busy; longer calls cost as much a frame (measured
+in LOG.md). Memory is taken when it is first written, so a whole context for each row costs nothing before it is
+used."""
 CORES = replace(HOST, steps_ahead=1, frames_at_once=True)
 """A CPU with a core for Code2Wav, which decodes one step while the next makes its frames. The core that makes frames
 helps where decoding takes longer."""
