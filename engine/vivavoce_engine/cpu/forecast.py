@@ -91,7 +91,7 @@ def forecast(library: Library, work: Work, kind: int, threads: Threads) -> Forec
 
 
 def _together_s(made_s: float, streams: int, code2wav_s: float, beside: int) -> float:
-    """Seconds of a frame of all streams, of which each is decoded in `code2wav_s`, by so many threads beside."""
+    """Seconds of a frame of all streams, of which each is decoded in `code2wav_s`, by `beside` threads."""
     if not beside:
         return made_s + streams * code2wav_s
     return max(made_s, code2wav_s, (made_s + streams * code2wav_s) / (1 + beside))
