@@ -1,5 +1,7 @@
 """Length of audio chunks during playback: an engine's loop, with the clock of the test."""
 
+from collections.abc import Callable
+
 import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_engine.batching.admission import Admission
@@ -145,3 +147,12 @@ def test_speech_goes_on_with_its_first_frame_when_text_comes_after_a_pause() -> 
     spoken.loop.apply([AppendText(1, (NO_ID,) * 20, complete=True)])
     spoken.loop.step()
     assert spoken.pieces == [1, 1]
+
+
+@pytest.mark.parametrize("made", [lambda: TimedRunner(0, 20), lambda: BesideRunner(FakeRunner(), 10, 10)])
+def test_a_live_text_that_is_there_is_decoded_in_pieces_as_long_as_those_of_a_request(
+    made: Callable[[], TimedRunner | BesideRunner],
+) -> None:
+    spoken = Spoken(made(), 1, live=True)
+    spoken.loop.apply([AppendText(1, (NO_ID,) * 24, complete=True)])
+    assert spoken.run()[:7] == Spoken(made(), 24).run()[:7] == [1, 1, 2, 4, 4, 4, 4]
