@@ -34,20 +34,12 @@ class Capacity:
             return max_chunk_frames
         return min(max_chunk_frames, self.piece_frames if rows <= self.few_rows else 1)
 
-    def most_underway(self, rows: int) -> int:
-        """Steps that may be underway when the next one begins, where `rows` run.
-
-        Where frames are known at once, as many as a piece has frames: while one is decoded, those of the next are made.
-        """
-        if self.frames_at_once and self.piece_frames is not None and rows <= self.few_rows:
-            return max(self.steps_ahead, self.piece_frames)
-        return self.steps_ahead
-
 
 HOST = Capacity(steps_ahead=0, shares_pages=False, prefill_tokens=512, piece_frames=4, few_rows=2)
-"""A CPU. The next frame of every row waits for Code2Wav, so it decodes little at a time. A call of four frames, or of
-one frame each of three rows, keeps a CPU busy; longer calls cost as much a frame (measured in LOG.md). Memory is taken
-when it is first written, so a whole context for each row costs nothing before it is used."""
+"""A CPU that does one thing at a time. The next frame of every row waits for Code2Wav, so it decodes little at once. A
+call of four frames, or of one frame each of three rows, keeps a CPU busy; longer calls cost as much a frame (measured
+in LOG.md). Memory is taken when it is first written, so a whole context for each row costs nothing before it is
+used."""
 CORES = replace(HOST, steps_ahead=1, frames_at_once=True)
 """A CPU with a core for Code2Wav, which decodes one step while the next makes its frames. The core that makes frames
 helps where decoding takes longer."""

@@ -142,17 +142,28 @@ class EngineLoop:
         if late:
             self._deliver([(pending.stream, Failed(self._too_late(pending))) for pending in late])
         running, capacity = self._scheduler.running, self._capacity
-        plan = self._scheduler.plan(self._durations.moment(now_s, self._frame_s, running, capacity.steps_ahead))
+        plan = self._scheduler.plan(self._durations.moment(now_s, self._frame_s, running, capacity))
         if plan:
             self._begin(plan, now_s)
         elif not self._underway:
             return self._make_room()
-        most = capacity.most_underway(running) if plan else len(self._underway) - 1
-        while self._underway and (len(self._underway) > most or self._underway[0].step.is_done()):
+        if not plan:
+            self._end(self._underway[0])
+        while self._underway and (self._is_full() or self._underway[0].step.is_done()):
             self._end(self._underway[0])
         if capacity.frames_at_once and plan.step:
             self._count_rate(len(plan.step), self._now() - now_s)
         return True
+
+    def _is_full(self) -> bool:
+        """True if the oldest step must end before another begins.
+
+        Where frames are known at once, those of a whole piece may be made while one as long is decoded.
+        """
+        most = self._capacity.steps_ahead
+        if self._capacity.frames_at_once:
+            most = max(most, *(frames for _, frames in self._underway[0].step.outcome.plan.vocode), 0)
+        return len(self._underway) > most
 
     def _busy(self) -> Iterator[tuple[str, float]]:
         """Client of each row in use, and the estimated seconds until the row is free.

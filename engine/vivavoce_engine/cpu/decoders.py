@@ -20,7 +20,7 @@ class Job:
     work: Callable[[int], object]
     is_done: bool = False
     error: Exception | None = None
-    """What `work` raised."""
+    """The exception that `work` has raised."""
     took_s: float = 0.0
 
 

@@ -16,6 +16,7 @@ from typing import Self
 import numpy as np
 
 from vivavoce_engine.cpu.library import BFLOAT16, INT8, Library, Matrix
+from vivavoce_engine.cpu.threads import Threads
 from vivavoce_engine.cpu.work import Work
 
 STREAMS = (1, 2, 4, 8, 16, 32, 64)
@@ -72,20 +73,28 @@ class Forecast:
         return f"{speed}, " + ("without the reserve of real time" if took_ms < FRAME_MS else "too slow for real time")
 
 
-def forecast(library: Library, work: Work, kind: int, threads: int) -> Forecast:
-    """Tries products of this kind, and adds up what a frame of this work would take."""
-    with Trial(library, kind, threads, min(MOST_BYTES, int(work.talker_weights * BYTES_OF[kind]))) as trial:
+def forecast(library: Library, work: Work, kind: int, threads: Threads) -> Forecast:
+    """Tries products of this kind, and adds up what a frame of this work would take on these threads."""
+    with Trial(library, kind, threads.together, min(MOST_BYTES, int(work.talker_weights * BYTES_OF[kind]))) as trial:
         read_s = trial.weight_s(1, work.talker_weights) / BYTES_OF[kind]
         code2wav_s = (work.code2wav_products + SINE_PRODUCTS * work.code2wav_sines) * trial.multiply_add_s()
-        own_s = code2wav_s + CONTEXT * work.position_bytes * read_s
+        context_s = CONTEXT * work.position_bytes * read_s
         frame_ms: dict[int, float] = {}
         for streams in STREAMS:
             predictor_s = work.passes * trial.weight_s(streams, work.predictor_weights) * work.predictor_weights
             talker_s = trial.weight_s(streams, work.talker_weights) * work.talker_weights
-            frame_ms[streams] = 1000 * (predictor_s + talker_s + streams * own_s)
+            made_s = predictor_s + talker_s + streams * context_s
+            frame_ms[streams] = 1000 * _together_s(made_s, streams, code2wav_s, threads.beside)
             if frame_ms[streams] > FRAME_MS:
                 break
     return Forecast(frame_ms)
+
+
+def _together_s(made_s: float, streams: int, code2wav_s: float, beside: int) -> float:
+    """Seconds of a frame of all streams, of which each is decoded in `code2wav_s`, by `beside` threads."""
+    if not beside:
+        return made_s + streams * code2wav_s
+    return max(made_s, code2wav_s, (made_s + streams * code2wav_s) / (1 + beside))
 
 
 class Trial:

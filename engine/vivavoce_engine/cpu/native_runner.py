@@ -8,7 +8,6 @@ import logging
 import platform
 import weakref
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -31,7 +30,7 @@ from vivavoce_engine.cpu.decoding import Decoding, Scratch
 from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
 from vivavoce_engine.cpu.packing import Embeddings, Networks, Packer, WeightsDtype, address, aligned, pack, sparse
 from vivavoce_engine.cpu.runner import use_cpu_threads
-from vivavoce_engine.cpu.threads import share_out
+from vivavoce_engine.cpu.threads import on_threads, share_out
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.request import SamplingParams
@@ -57,13 +56,14 @@ class NativeRunner(HostRunner):
         self._library = c.load_library()
         self._c = self._library.functions
         hidden_size = checkpoint.talker.transformer.hidden_size
+        use_cpu_threads(config.threads, hidden_size)
         threads = share_out(config.threads, hidden_size)
-        self._checkpoint, self.config = checkpoint, replace(config, threads=threads.total)
+        self.config = config = on_threads(config, threads)
+        self._checkpoint = checkpoint
         self.capacity = CORES if threads.beside else HOST
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
         self.dtype = weights_dtype(config.dtype)
-        use_cpu_threads(config.threads, hidden_size)
         modules = load_models(checkpoint, self.device, torch.float32)
         self._networks = pack(checkpoint, modules, config.max_context, Packer(self.dtype))
         del modules

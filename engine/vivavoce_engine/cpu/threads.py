@@ -8,10 +8,10 @@ import ctypes
 import os
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vivavoce_engine.config import NumberOrAuto
+from vivavoce_engine.config import EngineConfig, NumberOrAuto
 from vivavoce_engine.runtime import omp_threads
 
 SMALL_HIDDEN_SIZE = 1024
@@ -19,6 +19,8 @@ SMALL_HIDDEN_SIZE = 1024
 slower, but one beside it decodes while it makes the next frame."""
 SMALL_THREADS = 2
 """Threads of a small model with `auto`. The server has use for further cores."""
+ROWS_BESIDE = 16
+"""Rows of a small model with a thread for Code2Wav. On two cores, none of 16 listeners over HTTP runs dry."""
 CPUS = Path("/sys/devices/system/cpu")
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -49,6 +51,14 @@ def share_out(threads: NumberOrAuto, hidden_size: int) -> Threads:
         return Threads(threads_for(threads, hidden_size), 0)
     count = min(SMALL_THREADS, usable_cores(), omp_threads() or SMALL_THREADS) if threads == "auto" else threads
     return Threads(1, count - 1)
+
+
+def on_threads(config: EngineConfig, threads: Threads) -> EngineConfig:
+    """Returns the settings of the CPU's kernels with numbers for `auto`: threads, and rows for what they can speak."""
+    rows = config.rows
+    if config.max_streams == "auto" and threads.beside:
+        rows = ROWS_BESIDE
+    return replace(config, threads=threads.total, max_streams=rows)
 
 
 def threads_for(threads: NumberOrAuto, hidden_size: int) -> int:
