@@ -49,8 +49,8 @@ BF16, F32 = torch.bfloat16, torch.float32
 BANDWIDTH_TB_S = 4.8
 """Of an H200's memory."""
 EXPERT_TOKENS = (1, 2, 8, 32, 64, 256, 512)
-ROWS, CONTEXT, OPENING = 32, 2048, 300
-"""Rows and positions of the engine whose memory is told, and tokens of a prompt before its first id."""
+ROWS, CONTEXT, POSITIONS, OPENING = 32, 2048, 1280, 300
+"""Rows of the timed engine, positions of its longest row and of each, and tokens of a prompt before its first id."""
 TUNED_TOKENS = (1, 8, 32, 256)
 GATED_BLOCKS = [(32, 128, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (16, 256, 4, 4), (16, 128, 4, 6), (64, 128, 4, 4),
                 (64, 128, 8, 4), (32, 64, 4, 6), (64, 64, 4, 4)]  # fmt: skip
@@ -91,9 +91,7 @@ def check_experts() -> Json:
     for name, dtype in (("fp32", F32), ("bf16", BF16)):
         talker, _ = random_models(talker_config(OMNI, layers=1), DEVICE, dtype)
         wide, _ = random_models(talker_config(OMNI, layers=1), DEVICE, F32)
-        module, exact = (
-            cast(modules.Experts, cast(Block, one.transformer.layers[0]).mlp) for one in (talker, wide)
-        )
+        module, exact = (cast(modules.Experts, cast(Block, one.transformer.layers[0]).mlp) for one in (talker, wide))
         model = build(OMNI, dtype, 1, 128, dependent=False, layers=1, deterministic=True)
         mixture = mixtures(model)[0]
         buffers = ExpertBuffers(mixture, max(EXPERT_TOKENS), 132)
@@ -102,7 +100,7 @@ def check_experts() -> Json:
             x = states(max(EXPERT_TOKENS), dtype)[:tokens].contiguous()
             out = torch.full((mixture.slots, tokens, 1024), torch.nan, device=DEVICE)
             buffers.run(model.launch, mixture, x, out)
-            shares, chosen = module.route(x[None])
+            chosen = module.route(x[None])[1]
             same = (chosen[0].sort(-1).values == buffers.chosen[:tokens, : mixture.top].sort(-1).values).all(-1)
             total = out.sum(0)
             together = total if together is None else together
@@ -278,11 +276,13 @@ class Speech:
         decoder = random_decoder(OMNI_CODEC, DEVICE)
         torch.cuda.synchronize()
         self.loaded_gb = torch.cuda.memory_allocated() / 1e9
-        settings = EngineConfig(max_streams=ROWS, max_context=CONTEXT)
+        settings = EngineConfig(max_streams=ROWS, max_context=CONTEXT, kv_positions=ROWS * POSITIONS)
         self.steps = Steps((talker, predictor, decoder), config, 5, settings, None, launcher(dependent=True))
         del decoder
         torch.cuda.empty_cache()
-        self.weights_gb = sum(one.numel() * one.itemsize for net in (talker, predictor) for one in net.parameters()) / 1e9
+        self.weights_gb = (
+            sum(one.numel() * one.itemsize for net in (talker, predictor) for one in net.parameters()) / 1e9
+        )
         self.tables_gb = torch.cuda.memory_allocated() / 1e9 - self.weights_gb
         self.frames, self.rows = torch.cuda.Stream(), rows  # type: ignore[no-untyped-call]
         self.codec = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
@@ -291,7 +291,8 @@ class Speech:
         self.frames.wait_stream(torch.cuda.current_stream())
         self.codec.wait_stream(torch.cuda.current_stream())
         for row in range(ROWS):
-            frames.cache.pages[row] = torch.arange(pages_of(CONTEXT), device=DEVICE) % settings.kv_pages
+            pages = row * pages_of(POSITIONS) + torch.arange(pages_of(CONTEXT), device=DEVICE)
+            frames.cache.pages[row] = pages % settings.kv_pages
         frames.tables.params[:] = torch.tensor([0.9, 50, 1.0, 1.05], device=DEVICE)
         frames.tables.params[:, 1] = torch.tensor([1.0, 50, 0.8, 1.0], device=DEVICE)
         frames.tables.min_frames[:] = 1 << 40
@@ -463,6 +464,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--contexts", nargs="+", type=int, default=[200, 1000])
     parser.add_argument("--skip-checks", action="store_true")
+    parser.add_argument("--only", nargs="+", metavar="SECTION", help="names of the sections to run")
     parser.add_argument("--tune", action="store_true", help="also try other tilings of the experts' products")
     args = parser.parse_args()
     began_s, result = time.perf_counter(), Json(card=torch.cuda.get_device_name(), torch=torch.__version__)
@@ -473,13 +475,14 @@ def main() -> None:
         sections += [("experts", check_experts), ("axes", check_axes), ("graphs", check_graphs)]
         sections += [("code2wav", check_code2wav)]
     sections += [("times", partial(time_speech, args.rows, args.contexts))]
+    sections += [(f"kernels {rows}", partial(frame.kernel_shares, OMNI, rows, True)) for rows in (1, ROWS)]
+    if not args.skip_checks:
+        sections += [("frame", partial(frame.check_modules, OMNI))]
     if args.tune:
         sections += [("tilings", lambda: tune(build(OMNI, BF16, 1, 128, dependent=True, deterministic=True)))]
-    for rows in (1, ROWS):
-        sections += [(f"kernels of {rows} rows", partial(frame.kernel_shares, OMNI, rows, True))]
-    if not args.skip_checks:
-        sections += [("frame", partial(frame.check, OMNI))]
     for name, section in sections:
+        if args.only and name not in args.only:
+            continue
         try:
             result[name] = section()
         except Exception as failure:

@@ -30,8 +30,8 @@ NO_PAIR = tl.constexpr(-1)
 NO_EXPERT = tl.constexpr(-1)
 """The expert of an item that there is not."""
 ROUTED_N, JOINED_N = 32, 64
-"""Outputs of a block: of a gated product, which reads two weights, and of the product behind it. The same for any number
-of tokens, so that a sum is always made by the same instructions."""
+"""Outputs of a block: of a gated product, which reads two weights, and of the product behind it. They are the same for
+any number of tokens, so that a sum is always made by the same instructions."""
 MANY_TOKENS = 128
 """Tokens beyond which an item holds twice as many pairs: an expert then has more than a handful of them."""
 
@@ -405,9 +405,7 @@ class ExpertBuffers:
             num_warps=4,
         )
 
-    def _gated(
-        self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor
-    ) -> None:
+    def _gated(self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor) -> None:
         blocks = expert_blocks(len(x), experts.hidden, ROUTED_N, 2, x.itemsize, launch.card)
         launch(
             gated_experts_kernel,
@@ -427,9 +425,7 @@ class ExpertBuffers:
             **tile_meta(blocks, x.dtype),
         )
 
-    def _joined(
-        self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor
-    ) -> None:
+    def _joined(self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor) -> None:
         tokens = out.shape[1]
         blocks = expert_blocks(tokens, experts.inner, JOINED_N, 1, x.itemsize, launch.card)
         launch(

@@ -337,7 +337,16 @@ class RowTables:
 
     @classmethod
     def allocate(
-        cls, rows: int, positions: int, vocab: int, hidden: int, ring: int, groups: int, like: Tensor, *, shifted: bool = False
+        cls,
+        rows: int,
+        positions: int,
+        vocab: int,
+        hidden: int,
+        ring: int,
+        groups: int,
+        like: Tensor,
+        *,
+        shifted: bool = False,
     ) -> "RowTables":
         assert ring > 1, "a frame is read while the next one is written"
         rows += 1

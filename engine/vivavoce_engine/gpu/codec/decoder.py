@@ -88,8 +88,10 @@ class GpuCodec:
         self._position[row].zero_()
 
     def prime(self, row: int, codes: Tensor) -> None:
-        """Moves a fresh row on by codes [T, groups] int64, whose audio is not needed. Speech that has silent first steps
-        goes on from no other."""
+        """Moves a fresh row on by codes [T, groups] int64, whose audio is not needed.
+
+        Not for speech whose first samples are no audio: it goes on from no other.
+        """
         assert self.lookahead_samples == 0
         self._arena[row].zero_()  # convolutions that skip the first frames read it
         rows = torch.full((1,), row, device=codes.device)
@@ -301,7 +303,7 @@ class GpuCodec:
         return buffers
 
     def _build_front(self, decoder: Code2Wav, buffers: Buffers) -> RMSNorm | None:
-        """Packs what turns codes into latents. Returns the norm that is left to the first upsampling, if there is any."""
+        """Packs what turns codes into latents. Returns the norm that is left to the first upsampling, if any."""
         if isinstance(decoder, OmniDecoder):
             self._codebooks, self._semantic = packed(decoder.embedding.weight, self.dtype), 0
             self._projections: tuple[Product, Product, Product] | None = None
