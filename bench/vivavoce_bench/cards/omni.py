@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ from vivavoce_engine.pages import pages_of
 
 from vivavoce_bench.cards import frame
 from vivavoce_bench.cards.frame import DEVICE, PROMPT, build, launcher
-from vivavoce_bench.cards.random_codec import OMNI_CODEC, random_decoder
+from vivavoce_bench.cards.random_codec import OMNI_CODEC, random_code2wav
 from vivavoce_bench.cards.shapes import OMNI, random_models, talker_config
 from vivavoce_bench.cards.timing import median_ms
 
@@ -157,11 +158,8 @@ def tiling(weights: int, blocks: tuple[int, int, int, int]) -> Iterator[None]:
             return usual(tokens, depth, *rest)
         return Blocks(experts.item_pairs(tokens), n, min(k, depth), warps, stages)
 
-    experts.expert_blocks = chosen
-    try:
+    with patch.object(experts, "expert_blocks", chosen):
         yield
-    finally:
-        experts.expert_blocks = usual
 
 
 @torch.inference_mode()
@@ -224,7 +222,7 @@ def check_graphs() -> Json:
         frame.start(model, rows, seeds)
         codes[f"launches {dependent}"] = frame.speak(model, rows, 8)
         graphs = Graphs(torch.cuda.Stream(), eager=False)  # type: ignore[no-untyped-call]
-        graphs.record(ROWS, lambda model=model: model.frame(ROWS))
+        graphs.record(ROWS, partial(model.frame, ROWS))
         frame.start(model, rows, seeds)
         torch.cuda.synchronize()
         replay = partial(graphs.replay, ROWS)
@@ -246,7 +244,7 @@ def check_graphs() -> Json:
 @torch.inference_mode()
 def check_code2wav() -> Json:
     """Code2Wav in pieces by kernels, against the PyTorch module's whole decoding in float32."""
-    decoder = random_decoder(OMNI_CODEC, DEVICE)
+    decoder = random_code2wav(OMNI_CODEC, DEVICE)
     codes = torch.randint(OMNI_CODEC.codebook_size, (3, 24, OMNI_CODEC.num_quantizers), device=DEVICE)
     index = torch.arange(3, device=DEVICE)
     skip = decoder.lookahead_samples
@@ -273,7 +271,7 @@ class Speech:
         torch.cuda.reset_peak_memory_stats()
         config = talker_config(OMNI)
         talker, predictor = random_models(config, DEVICE, BF16)
-        decoder = random_decoder(OMNI_CODEC, DEVICE)
+        decoder = random_code2wav(OMNI_CODEC, DEVICE)
         torch.cuda.synchronize()
         self.loaded_gb = torch.cuda.memory_allocated() / 1e9
         settings = EngineConfig(max_streams=ROWS, max_context=CONTEXT, kv_positions=ROWS * POSITIONS)
@@ -398,8 +396,8 @@ def time_speech(rows: Sequence[int], contexts: Sequence[int]) -> Json:
         for count in rows:
             speech.set_positions(context)
             with torch.cuda.stream(speech.frames):
-                ms = median_ms(lambda count=count: speech.graphs.replay(("frame", count)), 40)
-                chosen = cast(ExpertBuffers, frames.talker._experts).chosen[:count, :6]
+                ms = median_ms(partial(speech.graphs.replay, ("frame", count)), 40)
+                chosen = frames.talker._experts.chosen[:count, :6]
                 hit = len(set(chosen.flatten().tolist()))
             layer = expert_bytes(mixtures(frames)[0], 1) // 2
             mixture = mixtures(frames)[0]
@@ -411,12 +409,12 @@ def time_speech(rows: Sequence[int], contexts: Sequence[int]) -> Json:
     with torch.cuda.stream(speech.codec):
         for count in rows:
             for pieces in (1, 8):
-                ms = median_ms(lambda key=(count, pieces): speech.codec_graphs.replay(key), 20)
+                ms = median_ms(partial(speech.codec_graphs.replay, (count, pieces)), 20)
                 found[f"code2wav ms, {count} rows of {pieces} frames"] = round(ms, 3)
     for size in (16, 512):
         speech.set_positions(0)
         with torch.cuda.stream(speech.frames):
-            found[f"prompt ms, {size} tokens"] = round(median_ms(lambda n=size: speech.graphs.replay(("prompt", n))), 3)
+            found[f"prompt ms, {size} tokens"] = round(median_ms(partial(speech.graphs.replay, ("prompt", size))), 3)
     for count in rows:
         found[f"step ms, {count} rows, audio of each frame"] = round(speech.step_ms(count, 1), 3)
         found[f"step ms, {count} rows, audio of 8 frames"] = round(speech.step_ms(count, 8), 3)
@@ -439,7 +437,7 @@ def compile_codec(frames: int) -> None:
     """Compiles Code2Wav's kernels. Runs in a process of its own."""
     try:
         with torch.inference_mode():
-            decoder = random_decoder(OMNI_CODEC, DEVICE)
+            decoder = random_code2wav(OMNI_CODEC, DEVICE)
             codec = GpuCodec(decoder, ROWS, 8, BF16, launch=launcher(dependent=True))
             for batch in (1, 3, 8, 32):
                 codes = torch.zeros(batch, frames, OMNI_CODEC.num_quantizers, dtype=torch.int64, device=DEVICE)

@@ -331,7 +331,7 @@ class ExpertBuffers:
 
     def __init__(self, experts: Experts, tokens: int, multiprocessors: int) -> None:
         like, slots = experts.router, experts.slots
-        self._splits = splits(*like.shape, multiprocessors)
+        self._splits = splits(len(like), experts.hidden, multiprocessors)
         sizes = [(min(tokens, most), item_pairs(min(tokens, most))) for most in (1, MANY_TOKENS, tokens)]
         items = max(experts.items(count, block) for count, block in sizes)
         order = max(experts.items(count, block) * block for count, block in sizes)

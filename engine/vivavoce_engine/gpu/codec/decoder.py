@@ -341,7 +341,7 @@ class GpuCodec:
         self._gated = buffers.add(layers[0].mlp.down_proj.in_features, 1)
 
     def _allocate(self, decoder: Code2Wav, buffers: Buffers, rows: int) -> None:
-        attention = cast(WindowBlock, decoder.pre_transformer.layers[0]).self_attn
+        attention = cast(WindowBlock, cast(WindowTransformer, decoder.pre_transformer).layers[0]).self_attn
         self._memory = buffers.allocate(self._like)
         table, size = buffers.histories()
         latent_table, _ = buffers.histories(1)
