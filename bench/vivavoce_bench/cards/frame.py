@@ -191,12 +191,14 @@ def times(size: str, batches: list[int], contexts: list[int], dependent: bool, d
     return result
 
 
-def kernel_shares(size: str, batch: int, dependent: bool) -> list[tuple[str, int, float]]:
+def kernel_shares(
+    size: str, batch: int, dependent: bool, *, deterministic: bool = False
+) -> list[tuple[str, int, float]]:
     """Triples (kernel, launches, microseconds) of one frame, longest first."""
     from torch.profiler import ProfilerActivity, profile
 
     with torch.inference_mode():
-        model = build(size, torch.bfloat16, batch, 400, dependent)
+        model = build(size, torch.bfloat16, batch, 400, dependent, deterministic=deterministic)
         model.rows[:] = torch.arange(batch, device=DEVICE)
         model.tables.positions[:] = 200
         graphs = Graphs(torch.cuda.Stream(), eager=False)  # type: ignore[no-untyped-call]

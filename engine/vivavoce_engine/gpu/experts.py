@@ -302,7 +302,7 @@ class Experts:
     @property
     def pieces(self) -> int:
         """Pieces of the shared expert, each as wide as a routed one."""
-        return triton.cdiv(self.shared_down.shape[1], self.inner)
+        return -(-self.shared_down.shape[1] // self.inner)
 
     @property
     def slots(self) -> int:
