@@ -1,5 +1,5 @@
-"""The launches of the released models: both sizes of Qwen3-TTS, few rows and many, deterministic or not, with and without
-word times, and the speech side of Qwen3-Omni, in bfloat16.
+"""The launches of the released models: both sizes of Qwen3-TTS, few rows and many, deterministic or not, with and
+without word times, and the speech side of Qwen3-Omni, in bfloat16.
 
     python -m tests.support.released_launches > tests/gpu/launches_h200.txt
 
