@@ -55,6 +55,9 @@ CAPACITY = frozenset(
 sample depends on them. Where PyTorch's sums depend on `threads`, `arithmetic_of` says so."""
 
 
+CPU_LACKS_EXPERTS = "Vivavoce's kernels for CPUs have no mixture of experts, which the talker of Qwen3-Omni is."
+
+
 class ModelRunner(Runner, Protocol):
     """A runner of a loaded checkpoint, with what loading and benchmarks ask of it."""
 
@@ -179,7 +182,8 @@ def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> Mode
     """
     from vivavoce_engine.gpu.choice import choices, first_that_works  # imports torch, which takes seconds
 
-    options = choices(config, checkpoint.talker.transformer.hidden_size, why_no_library)
+    cpu_lacks = why_no_library if checkpoint.chat is None else lambda: CPU_LACKS_EXPERTS
+    options = choices(config, checkpoint.talker.transformer.hidden_size, cpu_lacks)
     return first_that_works(options, partial(_make, name, checkpoint))
 
 

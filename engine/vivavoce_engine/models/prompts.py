@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,9 +23,18 @@ def embed_prompt(prompt: Prompt, talker: Talker, predictor: CodePredictor) -> Te
     return x
 
 
+def axes_of(prompt: Prompt, device: torch.device) -> Tensor | None:
+    """Positions of a prompt on the axes of RoPE [3, 1, prefill_tokens]; None if they count up from 0 on all axes."""
+    return None if prompt.axes is None else to_device(torch.tensor(prompt.axes).long()[:, None], device)
+
+
 def embed_conditioning(prompt: Prompt, talker: Talker, predictor: CodePredictor) -> Iterator[tuple[int, Tensor]]:
     """Yields embeddings that no id names: (first position, [positions, hidden] to add from there on)."""
-    given, like = prompt.conditioning, talker.codec_head.weight
+    given, media, like = prompt.conditioning, prompt.media, talker.codec_head.weight
+    if media is not None:
+        hidden = talker.project_hidden(to_device(torch.tensor(media.hidden), like.device).to(like))
+        for run in np.split(np.arange(len(media.at)), np.flatnonzero(np.diff(media.at) > 1) + 1):
+            yield int(media.at[run[0]]), hidden[run[0] : run[-1] + 1]
     if given is None:
         return
     if given.embedding is not None:
