@@ -23,13 +23,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from vivavoce_engine.checkpoint.files import Checkpoint, CodecDecoderConfig, TalkerConfig
+from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, TalkerConfig
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import library as c
+from vivavoce_engine.cpu.decoding import Decoding, Scratch
 from vivavoce_engine.cpu.forecast import CONTEXT, FRAME_MS, forecast
-from vivavoce_engine.cpu.native_runner import Decoding, RowArrays, Scratch
+from vivavoce_engine.cpu.native_runner import RowArrays
 from vivavoce_engine.cpu.packing import WHOLE_MAX, Embeddings, Packer, WeightsDtype, address, aligned, pack
-from vivavoce_engine.cpu.threads import usable_cores
+from vivavoce_engine.cpu.threads import Threads, usable_cores
 from vivavoce_engine.cpu.work import RELEASED
 from vivavoce_engine.device import cpu_model
 from vivavoce_engine.models.code_predictor import CodePredictor
@@ -195,7 +197,7 @@ def runs_of(kernels: Kernels, threads: Sequence[int], streams: Sequence[int]) ->
 def foretold_ms(kernels: Kernels, size: str, dtype: str, threads: Sequence[int]) -> dict[int, dict[int, float]]:
     """Threads → streams → what `vivavoce doctor` foretells for a frame of all, in ms."""
     kind = c.INT8 if dtype == "int8" else c.BFLOAT16
-    return {n: dict(forecast(kernels.library, RELEASED[size.upper()], kind, n).frame_ms) for n in threads}
+    return {n: dict(forecast(kernels.library, RELEASED[size.upper()], kind, Threads(n, 0)).frame_ms) for n in threads}
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
