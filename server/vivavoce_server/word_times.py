@@ -204,16 +204,18 @@ class WordMap:
         to it up to a blank. Both words lie before `most`. Without a next word, both places are there.
         """
         cut, blank, reached = end, None, None
+        word_end = end
         for at in range(spoken_end, len(self.spoken)):
             char, start = self.spoken[at], self._starts[at]
             if start >= most:
                 break
-            if reached is not None and (char.isspace() or char.isalnum()) and not self._goes_on(at, reached):
+            if reached is not None and (char.isspace() or char.isalnum()) and not self._goes_on(at, word_end):
                 return cut if blank is None else max(cut, blank), max(reached, start if char.isspace() else 0)
             if char.isspace():
                 blank = start if blank is None else blank
             elif char.isalnum() or reached is not None:
                 reached = self._ends[at]
+                word_end = reached if char.isalnum() else word_end
             elif blank is None:
                 cut = max(cut, self._ends[at])
         return most if reached is None else cut if blank is None else max(cut, blank), most
