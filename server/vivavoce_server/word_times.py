@@ -198,7 +198,7 @@ class WordMap:
         return bisect_left(self._starts, start)
 
     def next_word(self, spoken_end: int, end: int, most: int) -> tuple[int, int]:
-        """Where the text of a word ends that is said up to `spoken_end`, and where that of the next word does.
+        """Places at which the text of a word ends that is said up to `spoken_end`, and that of the next word.
 
         The places are characters of the written text. The word itself ends at `end`; signs and markup behind it belong
         to it up to a blank. Both words lie before `most`. Without a next word, both places are there.

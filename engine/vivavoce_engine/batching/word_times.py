@@ -18,7 +18,7 @@ from vivavoce_engine.batching.text_paths import TextPath
 from vivavoce_engine.text.words import TextWord
 
 SpeechEnd = Literal["open", "ended", "cut"]
-"""Whether speech goes on, has ended by itself, or was ended by the limit of its frames."""
+"""State of speech: it goes on, has ended by itself, or was cut off by the limit of its frames."""
 BINS = 8
 """Parts of a frame that count as silence or sound; of 10 ms where a frame has 80."""
 SILENCE_DB = 30.0
