@@ -9,7 +9,7 @@ from vivavoce_engine import EngineError
 
 from vivavoce_server.errors import engine_error_detail
 from vivavoce_server.marks import AudioMark
-from vivavoce_server.speech import Speech, TurnTimes
+from vivavoce_server.speech import Speech
 from vivavoce_server.whole_files import InBase64, Part, WholeFile
 from vivavoce_server.word_times import (
     Alignment,
@@ -195,7 +195,8 @@ class SseFraming:
     """Sends OpenAI's events: speech.audio.delta, then speech.audio.done or speech.audio.error.
 
     Behind a delta, speech.audio.words has the words that begin in the audio so far, and speech.audio.done has all of
-    them, if their times are asked for. OpenAI has no such events. Of a dialogue, speech.audio.done has the turns.
+    them and the audio's `duration` in seconds, if times are asked for. OpenAI has no such events. Of a dialogue,
+    speech.audio.done has the turns.
     """
 
     media_type = "text/event-stream"
@@ -222,20 +223,17 @@ class SseFraming:
             "total_tokens": usage.total_tokens,
         }
         last_words = _words(speech.take_words(at_end=True))
-        words = {} if speech.word_map is None else {"words": [word.fields() for word in speech.words]}
+        words: dict[str, object] = {}
+        if speech.word_map is not None:
+            words = {"words": [word.fields() for word in speech.words], "duration": rounded(speech.file_s)}
         cut_short = {"finish_reason": CUT_SHORT} if usage.is_cut_short else {}
-        turns = {"segments": [_segment(turn) for turn in speech.turns]} if speech.turns else {}
+        turns = {"segments": [turn.fields() for turn in speech.turns]} if speech.turns else {}
         done = _event("speech.audio.done", usage=counts, **turns, **words, **cut_short, **self._mark)
         return last_words + done
 
     def failure(self, error: EngineError) -> bytes | None:
         _, detail = engine_error_detail(error)
         return _event("speech.audio.error", error=detail.model_dump())
-
-
-def _segment(turn: TurnTimes) -> dict[str, object]:
-    """A turn as speech.audio.done has it, in seconds of the file."""
-    return {"index": turn.index, "voice": turn.voice, "start": rounded(turn.start_s), "end": rounded(turn.end_s)}
 
 
 def _words(words: list[Word]) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from vivavoce_engine import AudioChunk, WordTime
 
-from vivavoce_server.word_times import Word, WordJoiner, WordMap
+from vivavoce_server.word_times import Word, WordJoiner, WordMap, rounded
 
 NEXT_WORD = re.compile(r"\s*\S+")
 TOLERANCE_S = 1e-4
@@ -46,6 +46,20 @@ class Said:
     def chars(self) -> int:
         """Characters of the text that were said."""
         return sum(len(part.text) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTimes:
+    """A turn that was heard: its number, the name of its voice if it has one, and its seconds in the file."""
+
+    index: int
+    voice: str | None
+    start_s: float
+    end_s: float
+
+    def fields(self) -> dict[str, object]:
+        """The turn as clients get it."""
+        return {"index": self.index, "voice": self.voice, "start": rounded(self.start_s), "end": rounded(self.end_s)}
 
 
 @dataclass(slots=True)
@@ -188,10 +202,24 @@ class PartTimes:
         following = NEXT_WORD.match(text, cut) if are_known else None
         return said, text[cut:] if following is None else following[0]
 
-    @property
-    def spans_s(self) -> list[tuple[float, float]]:
-        """Seconds of the file at which each part that has begun begins, and up to which its audio was made."""
-        return [(times.start_s / self._speed, times.end_s / self._speed) for times in self._parts]
+    def turns(
+        self, turns: Sequence[int], voices: Sequence[str | None], delay_s: float = 0.0, sent_s: float = math.inf
+    ) -> list[TurnTimes]:
+        """The turns that begin in the file's first `sent_s` seconds, in order. There are none of a text with one voice.
+
+        `turns` are the numbers of the parts' turns, and `voices` the names of the turns' voices. A decoded file is
+        `delay_s` late.
+        """
+        if len(voices) < 2:
+            return []
+        found: dict[int, TurnTimes] = {}
+        for times, index in zip(self._parts, turns, strict=False):  # a part may be known before its audio begins
+            start_s, end_s = times.start_s / self._speed, min(times.end_s / self._speed, sent_s)
+            if times.is_speech and start_s < sent_s:
+                first = found.get(index)
+                start_s = start_s + delay_s if first is None else first.start_s
+                found[index] = TurnTimes(index, voices[index], start_s, end_s + delay_s)
+        return list(found.values())
 
     @property
     def made_s(self) -> float:

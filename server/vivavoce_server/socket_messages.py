@@ -43,6 +43,15 @@ class SpokenWord(BaseModel):
     text_end: int = Field(description="The character behind its last one")
 
 
+class SpokenTurn(BaseModel):
+    """A turn of a dialogue, and the seconds of the utterance's audio from which to which it is heard."""
+
+    index: int = Field(description="Number of the turn, from 0")
+    voice: str | None = Field(description="Name of its voice; null if the session brings the voice")
+    start: float = Field(description="Its beginning, in seconds")
+    end: float = Field(description="Its end, in seconds")
+
+
 class SessionCreated(BaseModel):
     type: Literal["session.created"] = Field(description="Kind of the message")
     session_id: str = Field(description="Name of the connection in the log")
@@ -74,6 +83,7 @@ class AudioDone(BaseModel):
     spoken_text_chars: int = Field(
         description="Characters of the text of which all audio was sent, up to a word if the model has word times"
     )
+    segments: list[SpokenTurn] = Field(default=[], description="The turns, if several voices speak")
     text_begun: str = Field(default="", description="The next word or part, of which some audio was sent")
     warnings: list[str] = Field(default=[], description="Sentences about what was not spoken as it was asked for")
     finish_reason: Literal["length"] = Field(default="length", description="max_new_tokens ended the speech")

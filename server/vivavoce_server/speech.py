@@ -26,7 +26,7 @@ from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.metrics import SpeechMeter
 from vivavoce_server.phrases.cache import Utterance
-from vivavoce_server.said import PartTimes
+from vivavoce_server.said import PartTimes, TurnTimes
 from vivavoce_server.turns import Script, Silence
 from vivavoce_server.whole_files import WholeFile
 from vivavoce_server.word_times import Word
@@ -46,16 +46,6 @@ class Usage:
     @property
     def total_tokens(self) -> int:
         return self.input_tokens + self.output_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class TurnTimes:
-    """A turn that was heard: its number, the name of its voice if it has one, and its seconds in the file."""
-
-    index: int
-    voice: str | None
-    start_s: float
-    end_s: float
 
 
 def is_cut_short(finished: Finished, max_frames: int | None) -> bool:
@@ -173,16 +163,8 @@ class Speech:
     @property
     def turns(self) -> list[TurnTimes]:
         """The turns that have begun, in order. There are none unless the text has several."""
-        if not self._script.is_dialogue:
-            return []
-        found: dict[int, TurnTimes] = {}
-        for number, (start_s, end_s) in enumerate(self.times.spans_s):
-            if isinstance(self._script.parts[number], str):
-                index = self._script.part_turns[number]
-                first = found.get(index)
-                voice = self._script.turns[index].voice
-                found[index] = TurnTimes(index, voice, start_s if first is None else first.start_s, end_s)
-        return list(found.values())
+        voices = [turn.voice for turn in self._script.turns]
+        return self.times.turns(self._script.part_turns, voices, self._encoder.delay_s)
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yields the bytes of the file. Each piece leaves as soon as its audio is made.

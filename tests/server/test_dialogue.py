@@ -276,6 +276,8 @@ def test_done_has_the_turns_with_their_times(talk: LiveServer) -> None:
         {"index": 1, "voice": None, "start": 0.6, "end": 1.8},
     ]
     assert "segments" not in done(input="abc[voice:heart]abc")
+    assert "duration" not in done(input="abcde")
+    assert done(input="abcde", word_timestamps=True)["duration"] == 0.4
 
 
 def test_words_have_their_times_over_all_turns(talk: LiveServer) -> None:

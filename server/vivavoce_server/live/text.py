@@ -72,6 +72,10 @@ class LiveText:
         """The voices that were found, by their names in small letters."""
         self._is_paused = False
         """True if a pause tag stands behind what was spoken last."""
+        self.part_turns: list[int] = []
+        """The turn of each part that has begun, as a number; that of a pause has no meaning."""
+        self.turn_voices: list[str | None] = []
+        """The name of each turn's voice; None for one that has none."""
         self.voices: list[str] = []
         """Names of the voices that have spoken, each once."""
         self._last_voice: str | None = None
@@ -261,6 +265,8 @@ class LiveText:
         if before is not None and before != voice:
             self._pause_between_turns()
             self._parts.put_nowait(VoiceChange())
+        if before != voice:
+            self.turn_voices.append(self._voice or None)
         self._is_paused = False
 
     def _pause_between_turns(self) -> None:
@@ -276,6 +282,7 @@ class LiveText:
     def _put(self, part: Part, end: int) -> None:
         """Puts a part, whose text ends at `end` in what was written."""
         self.ends.append(end)
+        self.part_turns.append(max(0, len(self.turn_voices) - 1))
         self._parts.put_nowait(part)
 
     def _end_part(self, last: str = "") -> None:

@@ -17,7 +17,7 @@ from vivavoce_server.live.outbox import Lane, Outgoing
 from vivavoce_server.live.text import LiveText, VoiceChange
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter
 from vivavoce_server.request_lines import RequestLine
-from vivavoce_server.said import PartTimes, Said
+from vivavoce_server.said import PartTimes, Said, TurnTimes
 from vivavoce_server.speech import is_cut_short
 from vivavoce_server.turns import Silence
 from vivavoce_server.word_times import Word, WordMap
@@ -35,6 +35,8 @@ class UtteranceSummary:
     audio_s: float
     cancelled: bool
     said: Said
+    turns: Sequence[TurnTimes]
+    """The turns that were sent, if there are several, in seconds of the utterance's audio."""
     warnings: tuple[str, ...]
     ignored: tuple[str, ...]
     """Fields of the client that the model cannot follow."""
@@ -191,6 +193,7 @@ class Utterance:
             sent_s,
             cancelled,
             said,
+            self.times.turns(self.text.part_turns, self.text.turn_voices, self.encoder.delay_s, sent_s),
             self.text.warnings,
             self.text.ignored,
             self.is_cut_short,
