@@ -246,7 +246,7 @@ LIVE: Final = Channel(
                 "parts": [{"text": "I speak while ", "end_ms": 1120}],
                 "spoken_text_chars": 14,
             },
-            "The audio of the utterance has ended. The last four fields are there only where they say something.",
+            "The audio of the utterance has ended. The last fields are there only where they say something.",
         ),
         Message("session.done", SessionDone, {"type": "session.done", "utterances": 1}, "Everything has been sent."),
         Message(

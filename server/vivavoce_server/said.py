@@ -26,6 +26,33 @@ class SaidPart:
 
 
 @dataclass(frozen=True, slots=True)
+class PartTurn:
+    """The turn that a spoken part belongs to: its number, and the name of its voice if it has one."""
+
+    index: int
+    voice: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTimes:
+    """A turn that was heard: its number, the name of its voice if it has one, and its seconds in the file."""
+
+    index: int
+    voice: str | None
+    start_s: float
+    end_s: float
+
+    def fields(self) -> dict[str, object]:
+        """The turn as clients get it."""
+        return {
+            "index": self.index,
+            "voice": self.voice,
+            "start": rounded(self.start_s),
+            "end": rounded(self.end_s),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Said:
     """The beginning of a text, with its audio. With word times, its last part may be one that was said up to a word.
 
@@ -46,20 +73,6 @@ class Said:
     def chars(self) -> int:
         """Characters of the text that were said."""
         return sum(len(part.text) for part in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class TurnTimes:
-    """A turn that was heard: its number, the name of its voice if it has one, and its seconds in the file."""
-
-    index: int
-    voice: str | None
-    start_s: float
-    end_s: float
-
-    def fields(self) -> dict[str, object]:
-        """The turn as clients get it."""
-        return {"index": self.index, "voice": self.voice, "start": rounded(self.start_s), "end": rounded(self.end_s)}
 
 
 @dataclass(slots=True)
@@ -202,23 +215,20 @@ class PartTimes:
         following = NEXT_WORD.match(text, cut) if are_known else None
         return said, text[cut:] if following is None else following[0]
 
-    def turns(
-        self, turns: Sequence[int], voices: Sequence[str | None], delay_s: float = 0.0, sent_s: float = math.inf
-    ) -> list[TurnTimes]:
-        """The turns that begin in the file's first `sent_s` seconds, in order. There are none of a text with one voice.
+    def turns(self, parts: Sequence[PartTurn | None], delay_s: float, sent_s: float = math.inf) -> list[TurnTimes]:
+        """The turns of which some audio is in the file's first `sent_s` seconds, in order.
 
-        `turns` are the numbers of the parts' turns, and `voices` the names of the turns' voices. A decoded file is
-        `delay_s` late.
+        `parts` has the turn of each part, None for a pause. Each turn ends with the last of its audio there. A
+        decoded file is `delay_s` late.
         """
-        if len(voices) < 2:
-            return []
         found: dict[int, TurnTimes] = {}
-        for times, index in zip(self._parts, turns, strict=False):  # a part may be known before its audio begins
+        for times, part in zip(self._parts, parts, strict=False):  # a part may be known before its audio begins
             start_s, end_s = times.start_s / self._speed, min(times.end_s / self._speed, sent_s)
-            if times.is_speech and start_s < sent_s:
-                first = found.get(index)
-                start_s = start_s + delay_s if first is None else first.start_s
-                found[index] = TurnTimes(index, voices[index], start_s, end_s + delay_s)
+            if part is None or start_s + TOLERANCE_S > sent_s:
+                continue
+            first = found.get(part.index)
+            start_s = start_s + delay_s if first is None else first.start_s
+            found[part.index] = TurnTimes(part.index, part.voice, start_s, end_s + delay_s)
         return list(found.values())
 
     @property

@@ -31,6 +31,19 @@ class SpokenPart(BaseModel):
 
     text: str = Field(description="The text as it came in")
     end_ms: int = Field(description="End of the part in the audio, in milliseconds")
+    voice: str | None = Field(
+        default=None,
+        description="Name of its voice, in a dialogue; null for a pause, and for a voice without a name",
+    )
+
+
+class SpokenTurn(BaseModel):
+    """A turn of a dialogue, and the seconds of the utterance's audio at which it is said."""
+
+    index: int = Field(description="Number of the turn, from 0")
+    voice: str | None = Field(description="Name of its voice; null if it has none")
+    start: float = Field(description="Its beginning, in seconds")
+    end: float = Field(description="Its end, in seconds; that of the audio if the turn was cut")
 
 
 class SpokenWord(BaseModel):
@@ -41,15 +54,6 @@ class SpokenWord(BaseModel):
     end: float | None = Field(description="Its end, in seconds; null if it is not known")
     text_start: int = Field(description="Its first character in the utterance's text, from 0")
     text_end: int = Field(description="The character behind its last one")
-
-
-class SpokenTurn(BaseModel):
-    """A turn of a dialogue, and the seconds of the utterance's audio from which to which it is heard."""
-
-    index: int = Field(description="Number of the turn, from 0")
-    voice: str | None = Field(description="Name of its voice; null if the session brings the voice")
-    start: float = Field(description="Its beginning, in seconds")
-    end: float = Field(description="Its end, in seconds")
 
 
 class SessionCreated(BaseModel):
@@ -83,8 +87,8 @@ class AudioDone(BaseModel):
     spoken_text_chars: int = Field(
         description="Characters of the text of which all audio was sent, up to a word if the model has word times"
     )
-    segments: list[SpokenTurn] = Field(default=[], description="The turns, if several voices speak")
     text_begun: str = Field(default="", description="The next word or part, of which some audio was sent")
+    segments: list[SpokenTurn] = Field(default=[], description="The turns that were sent, of a dialogue")
     warnings: list[str] = Field(default=[], description="Sentences about what was not spoken as it was asked for")
     finish_reason: Literal["length"] = Field(default="length", description="max_new_tokens ended the speech")
 

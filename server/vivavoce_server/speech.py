@@ -26,7 +26,7 @@ from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.metrics import SpeechMeter
 from vivavoce_server.phrases.cache import Utterance
-from vivavoce_server.said import PartTimes, TurnTimes
+from vivavoce_server.said import PartTimes, PartTurn, TurnTimes
 from vivavoce_server.turns import Script, Silence
 from vivavoce_server.whole_files import WholeFile
 from vivavoce_server.word_times import Word
@@ -163,8 +163,16 @@ class Speech:
     @property
     def turns(self) -> list[TurnTimes]:
         """The turns that have begun, in order. There are none unless the text has several."""
-        voices = [turn.voice for turn in self._script.turns]
-        return self.times.turns(self._script.part_turns, voices, self._encoder.delay_s)
+        if not self._script.is_dialogue:
+            return []
+        parts = zip(self._script.parts, self._script.part_turns, strict=True)
+        return self.times.turns(
+            [
+                PartTurn(index, self._script.turns[index].voice) if isinstance(part, str) else None
+                for part, index in parts
+            ],
+            self._encoder.delay_s,
+        )
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yields the bytes of the file. Each piece leaves as soon as its audio is made.

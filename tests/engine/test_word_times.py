@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from vivavoce_engine import WordTime
 from vivavoce_engine.batching.text_paths import BEHIND, EPS, WINDOW, TextPaths
-from vivavoce_engine.batching.word_times import EDGE_S, LEAST_SCORE, SCORE_FRAMES, SpokenWords
+from vivavoce_engine.batching.word_times import EDGE_S, LEAST_SCORE, SCORE_FRAMES, SpeechEnd, SpokenWords
 from vivavoce_engine.text.words import TextWord
 
 FRAME_S, SAMPLES, OFFSET_S = 0.08, 1920, -0.045
@@ -64,8 +64,9 @@ def utterance(seed: int, tokens: int, frames_per_token: float = 2.5) -> Said:
 class Speaking:
     """An utterance that is fed step by step, and whose samples are given in pieces."""
 
-    def __init__(self, said: Said, paths: TextPaths, row: int) -> None:
+    def __init__(self, said: Said, paths: TextPaths, row: int, ends: SpeechEnd = "ended") -> None:
         self.said = said
+        self.ends = ends
         self.words = SpokenWords(paths.begin(row), FRAME_S, OFFSET_S)
         self.heard: list[WordTime] = []
         self.sent = 0
@@ -78,18 +79,18 @@ class Speaking:
         return self.said.window(self.step, self.words.path.window_from(self.step))
 
     def send(self, frames: int) -> tuple[WordTime, ...]:
-        complete = self.sent + frames == self.said.frames
+        end: SpeechEnd = self.ends if self.sent + frames == self.said.frames else "open"
         pcm = self.said.pcm[self.sent * SAMPLES : (self.sent + frames) * SAMPLES]
         self.sent += frames
-        return self.words.add(pcm, frames, self.said.words, complete)
+        return self.words.add(pcm, frames, self.said.words, end)
 
 
-def streamed(utterances: list[Said], seed: int) -> list[list[WordTime]]:
+def streamed(utterances: list[Said], seed: int, ends: SpeechEnd = "ended") -> list[list[WordTime]]:
     """The words of several utterances that share the steps, with gaps, and whose samples come in random pieces."""
     rng = np.random.default_rng(seed)
     paths = TextPaths(len(utterances) + 1)
     rows = rng.permutation(len(utterances) + 1)
-    speaking = [Speaking(said, paths, int(row)) for said, row in zip(utterances, rows, strict=False)]
+    speaking = [Speaking(said, paths, int(row), ends) for said, row in zip(utterances, rows, strict=False)]
     while any(each.sent < each.said.frames for each in speaking):
         going = [each for each in speaking if each.step < each.said.frames and rng.random() < 0.8]
         if going:
@@ -309,6 +310,18 @@ def test_words_that_the_speech_does_not_reach_are_unknown() -> None:
     cut = replace(said, scores=said.scores[:45], pcm=said.pcm[: 45 * SAMPLES])
     [heard] = streamed([cut], 2)
     assert [each.start_s is None for each in heard] == [False] * 16 + [True] * 14
+
+
+def test_words_that_a_cut_leaves_without_their_end_are_not_told() -> None:
+    said = clear(30, 3)
+    whole = streamed([said], 2)[0]
+    for frames in (44, 45, 46, 47):
+        cut = replace(said, scores=said.scores[:frames], pcm=said.pcm[: frames * SAMPLES])
+        [heard] = streamed([cut], 2, "cut")
+        # Frame 45 is the first one of the token behind the 15th word.
+        assert len(heard) == (15 if frames >= 45 else 14)
+        same(heard[:14], whole[:14])
+        assert all(each.end_s is not None and each.end_s <= frames * FRAME_S for each in heard)
 
 
 def test_a_word_comes_with_the_piece_that_settles_it() -> None:

@@ -141,3 +141,33 @@ async def end_of(socket: Socket, *fragments: str) -> dict[str, Any]:
     await socket.say(*fragments)
     await socket.send("input.done")
     return (await socket.utterance()).done
+
+
+async def test_the_end_of_a_dialogue_tells_its_turns_and_the_voice_of_each_part() -> None:
+    text = "One. [voice:michael]Two.[pause:1s] Three. [voice:heart]Four."
+    with live_server() as server:
+        async with dial(server) as socket:
+            await socket.configure(turn_pause_s=0.5)
+            await socket.say(text)
+            await socket.send("input.done")
+            done = (await socket.utterance()).done
+            await socket.say("Alone. [pause:1s] Still.")
+            await socket.send("input.done")
+            alone = (await socket.utterance()).done
+    frame_s = SAMPLES_PER_FRAME / SAMPLE_RATE
+    ends = np.cumsum([5 * frame_s, 0.5, 4 * frame_s, 1.0, 7 * frame_s, 0.5, 5 * frame_s])
+    assert [(part["text"], part["voice"]) for part in done["parts"]] == [
+        ("One.", "heart"),
+        ("", None),
+        (" [voice:michael]Two.", "michael"),
+        ("[pause:1s]", None),
+        (" Three.", "michael"),
+        ("", None),
+        (" [voice:heart]Four.", "heart"),
+    ]
+    assert [part["end_ms"] for part in done["parts"]] == [round(1000 * end) for end in ends]
+    assert [(turn["index"], turn["voice"]) for turn in done["segments"]] == [(0, "heart"), (1, "michael"), (2, "heart")]
+    assert [turn["start"] for turn in done["segments"]] == pytest.approx([0.0, ends[1], ends[5]])
+    assert [turn["end"] for turn in done["segments"]] == pytest.approx([ends[0], ends[4], ends[6]])
+    assert "segments" not in alone
+    assert all("voice" not in part for part in alone["parts"])

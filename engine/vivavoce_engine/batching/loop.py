@@ -266,7 +266,7 @@ class EngineLoop:
             return chunk
         if sequence.complete:
             self._paths.finish(words.path, text.text_tokens)
-        return replace(chunk, words=words.add(chunk.pcm, chunk.frames, text.words, sequence.complete))
+        return replace(chunk, words=words.add(chunk.pcm, chunk.frames, text.words, sequence.end))
 
     def _last_event(self, sequence: Sequence) -> Finished | Failed | None:
         """The event that ends the utterance, if it has ended."""

@@ -67,7 +67,8 @@ class AudioChunk:
     """A piece of speech: `codes` int16 [frames, code groups], and `pcm` [samples], float32 mono in [-1, 1].
 
     `words` are those whose times became certain with this piece, in order. A word comes with the piece that ends it or
-    with a later one, and the last words with the last piece. There are none unless UtteranceOptions.word_times is set.
+    with a later one, and the last words with the last piece. Of speech that max_frames cut off, the words that were not
+    said to their end do not come. There are none unless UtteranceOptions.word_times is set.
     """
 
     pcm: NDArray[np.float32]

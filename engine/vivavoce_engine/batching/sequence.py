@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vivavoce_engine.batching.listener import Listener, Playback
 from vivavoce_engine.batching.messages import AudioChunk, Finished
 from vivavoce_engine.batching.pending import Pending, TrailingText
-from vivavoce_engine.batching.word_times import SpokenWords
+from vivavoce_engine.batching.word_times import SpeechEnd, SpokenWords
 
 MIN_FRAMES = 2
 """The reference draws no end of speech before two codes exist (min_new_tokens=2)."""
@@ -112,6 +112,13 @@ class Sequence:
     @property
     def complete(self) -> bool:
         return self.ended and self.frames_made == self.frames_known == self.frames_sent
+
+    @property
+    def end(self) -> SpeechEnd:
+        """Whether all of the speech has been sent, and what ended it."""
+        if not self.complete:
+            return "open"
+        return "cut" if self._hit_limit else "ended"
 
     def add_frame(self) -> None:
         """Counts a frame whose step begins."""

@@ -7,6 +7,8 @@ and samples alone, not on the pieces in which they come: each word waits until n
 it.
 """
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +16,8 @@ from vivavoce_engine.batching.messages import WordTime
 from vivavoce_engine.batching.text_paths import TextPath
 from vivavoce_engine.text.words import TextWord
 
+SpeechEnd = Literal["open", "ended", "cut"]
+"""Whether speech goes on, has ended by itself, or was ended by the limit of its frames."""
 BINS = 8
 """Parts of a frame that count as silence or sound; of 10 ms where a frame has 80."""
 SILENCE_DB = 30.0
@@ -99,16 +103,19 @@ class SpokenWords:
         self._floor_s = 0.0
         """End of the last word."""
 
-    def add(self, pcm: NDArray[np.float32], frames: int, words: list[TextWord], complete: bool) -> tuple[WordTime, ...]:
+    def add(self, pcm: NDArray[np.float32], frames: int, words: list[TextWord], end: SpeechEnd) -> tuple[WordTime, ...]:
         """Takes the next samples. Returns the words whose times are certain now.
 
-        `words` are those of the text so far. `complete` says that the speech has ended with these samples, and that
-        its path has been finished.
+        `words` are those of the text so far. Before an `end`, the path has been finished. Of speech that was cut, only
+        the words that were said to their end are told.
         """
         self._sound.add(pcm, frames)
+        complete = end != "open"
         found = []
         while self._given < len(words):
             word = words[self._given]
+            if end == "cut" and self.path.steps[word.end_token] > self.path.frames:
+                break
             following = words[self._given + 1] if self._given + 1 < len(words) else None
             times = self._times(word, following, complete)
             if times is None:

@@ -22,6 +22,7 @@ from vivavoce_server.live.cutting import PartCutter
 from vivavoce_server.live.plan import LivePlan
 from vivavoce_server.reading import CHARS_A_JOB, can_begin, check_speakable, in_worker, nothing_to_speak, warnings_of
 from vivavoce_server.references import Chosen
+from vivavoce_server.said import PartTurn
 from vivavoce_server.text_parts import MAX_TURNS, MAX_VOICES, TOO_MANY_PAUSES, PauseBudget, is_speakable
 from vivavoce_server.turns import Silence, check_tag
 from vivavoce_server.word_times import WordMap
@@ -72,10 +73,6 @@ class LiveText:
         """The voices that were found, by their names in small letters."""
         self._is_paused = False
         """True if a pause tag stands behind what was spoken last."""
-        self.part_turns: list[int] = []
-        """The turn of each part that has begun, as a number; that of a pause has no meaning."""
-        self.turn_voices: list[str | None] = []
-        """The name of each turn's voice; None for one that has none."""
         self.voices: list[str] = []
         """Names of the voices that have spoken, each once."""
         self._last_voice: str | None = None
@@ -94,6 +91,10 @@ class LiveText:
         """End of the written text that the current part has got."""
         self.ends: list[int] = []
         """Ends of the texts of the parts that have begun, in what was written. That of an open part moves on."""
+        self.part_turns: list[PartTurn | None] = []
+        """The turn of each such part; None for a pause."""
+        self._turn = -1
+        """Number of the turn that speaks."""
         self.places = WordMap()
         """Places of the parts' words in the writing. Its `written` is the text that has been read."""
         self._said: list[Traced] = []
@@ -265,8 +266,7 @@ class LiveText:
         if before is not None and before != voice:
             self._pause_between_turns()
             self._parts.put_nowait(VoiceChange())
-        if before != voice:
-            self.turn_voices.append(self._voice or None)
+        self._turn += before != voice
         self._is_paused = False
 
     def _pause_between_turns(self) -> None:
@@ -282,7 +282,7 @@ class LiveText:
     def _put(self, part: Part, end: int) -> None:
         """Puts a part, whose text ends at `end` in what was written."""
         self.ends.append(end)
-        self.part_turns.append(max(0, len(self.turn_voices) - 1))
+        self.part_turns.append(None if isinstance(part, Silence) else PartTurn(self._turn, self._voice or None))
         self._parts.put_nowait(part)
 
     def _end_part(self, last: str = "") -> None:

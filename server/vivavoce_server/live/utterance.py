@@ -36,7 +36,9 @@ class UtteranceSummary:
     cancelled: bool
     said: Said
     turns: Sequence[TurnTimes]
-    """The turns that were sent, if there are several, in seconds of the utterance's audio."""
+    """The turns that were sent, if the utterance has several."""
+    part_voices: Sequence[str | None]
+    """The voice of each of the said parts in such an utterance; None for a pause and for a voice without a name."""
     warnings: tuple[str, ...]
     ignored: tuple[str, ...]
     """Fields of the client that the model cannot follow."""
@@ -182,6 +184,9 @@ class Utterance:
         said = self.times.said(
             self.text.written, self.text.ends, sent_s if cancelled else math.inf, self.held_s if cancelled else 0.0
         )
+        turns = self.times.turns(self.text.part_turns, self.encoder.delay_s, sent_s)
+        part_voices = [None if turn is None else turn.voice for turn in self.text.part_turns[: len(said.parts)]]
+        is_dialogue = len({turn.index for turn in self.text.part_turns if turn}) > 1
         self.meter.end(outcome, sent_s, said.frames)
         self.line.note(chars=self.text.chars)
         if len(self.text.voices) > 1:
@@ -193,7 +198,8 @@ class Utterance:
             sent_s,
             cancelled,
             said,
-            self.times.turns(self.text.part_turns, self.text.turn_voices, self.encoder.delay_s, sent_s),
+            turns if is_dialogue else [],
+            part_voices if is_dialogue else [],
             self.text.warnings,
             self.text.ignored,
             self.is_cut_short,

@@ -30,17 +30,17 @@ Server → client
                      audio, and its characters in the utterance's text. start and end are null where they are not known.
                      Each word comes once, in order, and all of them before audio.done. Fragments of the text change
                      neither the words nor their times.
-    audio.done       {utterance_index, duration_ms, total_bytes, frames, cancelled, parts, spoken_text_chars, segments?,
-                     text_begun?}: exactly one for each audio.start. After a cancellation, audio already on its way may
-                     precede it. No audio of the utterance follows it. The numbers count what was sent: milliseconds,
-                     bytes, and codec frames of 80 ms, which pauses do not have. `parts` are [{text, end_ms}]: the text
-                     as it came in, cut where the speech was cut, and each part's end in the audio. Only parts of which
-                     all audio was sent are there, so their texts, joined, were said for certain; spoken_text_chars is
-                     their length. With a model that has word times, the last of them may end with a word. `text_begun`
-                     is there if the utterance was cancelled: the next word, or the next part if the times of its words
-                     are not known, of which some audio was sent, or "". `segments` are the turns of a dialogue,
-                     [{index, voice, start, end}], in seconds of the utterance's audio; absent if one voice speaks.
-                     `voice` is null if the session brings the voice.
+    audio.done       {utterance_index, duration_ms, total_bytes, frames, cancelled, parts, spoken_text_chars,
+                     text_begun?, segments?}: exactly one for each audio.start. After a cancellation, audio already on
+                     its way may precede it. No audio of the utterance follows it. The numbers count what was sent:
+                     milliseconds, bytes, and codec frames of 80 ms, which pauses do not have. `parts` are [{text,
+                     end_ms}]: the text as it came in, cut where the speech was cut, and each part's end in the audio.
+                     Only parts of which all audio was sent are there, so their texts, joined, were said for certain;
+                     spoken_text_chars is their length. With a model that has word times, the last of them may end with
+                     a word. `text_begun` is there if the utterance was cancelled: the next word, or the next part if
+                     the times of its words are not known, of which some audio was sent, or "". A dialogue has
+                     `segments`, the turns that were sent: [{index, voice, start, end}], in seconds of the audio. Each
+                     of its parts has a `voice`, which is null for a pause or a voice without a name.
                      `warnings` is a list of sentences about what was not spoken as it was asked for, such as letters
                      or instructions that the model cannot follow; absent without any. `ignored` is a list of the
                      fields that were ignored because the model cannot follow them; absent without any.
@@ -283,10 +283,10 @@ class SpeechStream:
             total_bytes=summary.audio_bytes,
             frames=summary.said.frames,
             cancelled=summary.cancelled,
-            parts=[{"text": part.text, "end_ms": round(part.end_s * 1000)} for part in summary.said.parts],
+            parts=_parts(summary),
             spoken_text_chars=summary.said.chars,
-            **({"segments": [turn.fields() for turn in summary.turns]} if summary.turns else {}),
             **({"text_begun": summary.said.begun} if summary.cancelled else {}),
+            **({"segments": [turn.fields() for turn in summary.turns]} if summary.turns else {}),
             **({"warnings": summary.warnings} if summary.warnings else {}),
             **({"ignored": summary.ignored} if summary.ignored else {}),
             **({"finish_reason": CUT_SHORT} if summary.is_cut_short else {}),
@@ -298,6 +298,16 @@ class SpeechStream:
 
     def farewell(self) -> str:
         return _json("session.done", utterances=self._utterances)
+
+
+def _parts(summary: UtteranceSummary) -> list[dict[str, object]]:
+    """The parts that were said. Those of a dialogue name their voices."""
+    parts: list[dict[str, object]] = [
+        {"text": part.text, "end_ms": round(part.end_s * 1000)} for part in summary.said.parts
+    ]
+    for part, voice in zip(parts, summary.part_voices, strict=False):
+        part["voice"] = voice
+    return parts
 
 
 def limits_of(config: ServerConfig) -> dict[str, float]:
