@@ -46,6 +46,11 @@ async def test_a_text_that_begins_with_a_tag_waits_for_its_turn_with_that_voice(
         ("One. [pause:1s][voice:michael] Two.", ["One. ", 1.0, "Two."]),
         ("One. [voice:michael] [pause:0s] Two.", ["One. ", 0.0, "Two."]),
         ("One. [voice:HEART] two.", ["One. two."]),
+        ("One. [voice:alloy] two. [voice:heart]Three.", ["One. two. Three."]),
+        (
+            "One. [voice:michael] Two. [voice:alloy] Three. [voice:heart] Four.",
+            ["One. ", 0.25, "Two. ", 0.25, "Three. Four."],
+        ),
         ("One. [voice:michael] ... [voice:heart] Two.", ["One. ", "Two."]),
         ("One. [voice:michael] Two. [voice:emma]", ["One. ", 0.25, "Two. "]),
     ],
@@ -102,6 +107,11 @@ async def test_the_live_socket_speaks_each_turn_with_its_voice() -> None:
     assert len(audio) // 2 == frames * SAMPLES_PER_FRAME + SAMPLE_RATE // 2
     silence = np.frombuffer(audio, "<i2")[len("One. ") * SAMPLES_PER_FRAME :][: SAMPLE_RATE // 2]
     assert not silence.any()
+
+
+async def test_another_name_of_the_first_voice_begins_at_once() -> None:
+    found = await record(plan_for(FAKE_INFO), ["[voice:michael][voice:alloy] Hello. [voice:heart] Bye."])
+    assert (found.voices, found.parts) == ([("heart", False)], ["Hello. Bye."])
 
 
 async def test_the_end_of_a_dialogue_tells_its_turns() -> None:
