@@ -23,7 +23,7 @@ from vivavoce_server.elevenlabs_options import (
 )
 from vivavoce_server.errors import ApiError, responses
 from vivavoce_server.formats import FORMATS
-from vivavoce_server.framing import AudioFraming, Framing, TimestampsFraming
+from vivavoce_server.framing import JSON, LINES, AudioFraming, Framing, TimestampsFraming
 from vivavoce_server.http import (
     ERROR_RESPONSES,
     FILE_HEADERS,
@@ -62,8 +62,8 @@ def _responses(headers: Mapping[str, Any], *media_types: str) -> Responses:
 
 MEDIA_TYPES = tuple(dict.fromkeys(audio.media_type for audio in FORMATS.values()))
 AUDIO_RESPONSES = {**_responses(FILE_HEADERS, *MEDIA_TYPES), **NOT_MODIFIED}
-TIMESTAMPS_RESPONSES = {**_responses(FILE_HEADERS, TimestampsFraming.media_type), **NOT_MODIFIED}
-LINES_RESPONSES = _responses(SPEECH_HEADERS, TimestampsFraming.media_type)
+TIMESTAMPS_RESPONSES = {**_responses(FILE_HEADERS, JSON), **NOT_MODIFIED}
+LINES_RESPONSES = _responses(SPEECH_HEADERS, LINES)
 
 
 # ---- speech ---------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Spoken:
         job = await self._job()
         if with_times:
             job = job.with_word_times()
-        framing: Framing = TimestampsFraming() if with_times else AudioFraming(job.audio.media_type)
+        framing: Framing = TimestampsFraming(whole=whole) if with_times else AudioFraming(job.audio.media_type)
         return TextToSpeechResponse(self._service, self._caller, job, framing, whole)
 
     async def _job(self) -> SpeechJob:
