@@ -57,6 +57,7 @@ from vivavoce_engine.request import (
 )
 from vivavoce_engine.runtime import freeze_gc
 from vivavoce_engine.text.prompt import check_characters
+from vivavoce_engine.text.words import WORD_BREAK
 from vivavoce_engine.traces import error_name, format_trace
 from vivavoce_engine.voices.blends import MAX_CHARS as MAX_BLEND_CHARS
 from vivavoce_engine.voices.blends import MAX_PARTS as MAX_BLEND_PARTS
@@ -81,6 +82,7 @@ __all__ = [
     "MAX_WAITING_RECORDINGS",
     "MIN_BLEND_WEIGHT",
     "SEED_MAX",
+    "WORD_BREAK",
     "AudioChunk",
     "AudioStream",
     "CheckpointError",

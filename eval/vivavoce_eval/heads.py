@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from vivavoce_engine.batching.text_paths import WINDOW, TextPath, TextPaths
+from vivavoce_engine.batching.text_paths import WINDOW, TextPath, feed
 from vivavoce_engine.batching.word_times import BINS, Sound
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.text.prompt import Prompt
@@ -110,17 +110,16 @@ class Survey:
 def follow(scores: Scores, text_tokens: int) -> list[TextPath]:
     """The paths of all heads through a text, by the engine's own search: each head is a row of it."""
     heads, frames, columns = scores.shape
-    search = TextPaths(heads)
-    paths = [search.begin(row) for row in range(heads)]
+    paths = [TextPath() for _ in range(heads)]
     padded = np.pad(scores, ((0, 0), (0, 0), (0, WINDOW)), constant_values=-np.inf)
     rows = np.arange(heads)[:, None]
     for frame in range(1, frames):
         firsts = np.array([path.window_from(path.frames) for path in paths])
         window = padded[rows, frame, firsts[:, None] + np.arange(WINDOW)]
         known = min(columns, int(np.isfinite(scores[0, frame]).sum()))
-        search.feed(paths, window, [known] * heads)
+        feed(paths, list(window), [known] * heads)
     for path in paths:
-        search.finish(path, text_tokens)
+        path.finish(text_tokens)
     return paths
 
 

@@ -4,7 +4,6 @@ The beginning is known at the ends of the text's parts, and with word times at t
 """
 
 import math
-import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,6 @@ from vivavoce_engine import AudioChunk, WordTime
 
 from vivavoce_server.word_times import Word, WordJoiner, WordMap, rounded
 
-NEXT_WORD = re.compile(r"\s*\S+")
 TOLERANCE_S = 1e-4
 """Seconds by which sums of the same pieces of audio may differ."""
 
@@ -104,6 +102,7 @@ class PartTimes:
         self._frame_s = frame_s
         self._parts: list[_Times] = []
         self._made_s = 0.0
+        self._map = words
         self._joiner = None if words is None else WordJoiner(words)
         self._spoken_parts = 0
         self._waiting: list[WordTime] = []
@@ -133,21 +132,21 @@ class PartTimes:
         if seconds and self._waiting:
             self._place_words()
 
-    def end(self) -> None:
-        self._parts[-1].is_over = True
-        self._waiting = []  # words that the speech was cut off before
+    def end(self, *, is_cut: bool = False) -> None:
+        """Ends the current part. One that `is_cut` was not said to its end, nor was a word that goes on behind it."""
+        self._parts[-1].is_over = not is_cut
+        self._waiting = []
+        if is_cut and self._joiner is not None:
+            self.words += self._joiner.cut()
 
     def _place_words(self) -> None:
         """Gives the words whose audio is there their times in the file."""
         part = self._parts[-1]
         dropped_s = max(0.0, part.given_s - part.taken_s)
-        while self._waiting:
-            word = self._waiting[0]
-            if word.start_s is not None and word.start_s >= part.given_s:
-                return
-            del self._waiting[0]
-            if self._joiner is None:
-                continue
+        waiting, self._waiting = self._waiting, []
+        if self._joiner is None:
+            return
+        for word in waiting:
             if word.start_s is not None and word.end_s is not None:
                 start_s, end_s = (
                     min(part.start_s + max(0.0, at_s - dropped_s) / part.tempo, part.end_s) / self._speed
@@ -183,37 +182,46 @@ class PartTimes:
         begun, start = "", 0
         for times, end in zip(self._parts, ends, strict=False):  # a part may be known before its audio begins
             if not times.is_over or times.end_s > whole_s:
-                begun_part = text[start:end] if times.start_s + TOLERANCE_S < sent_s else ""
-                last, begun = self._said_of_part(start, begun_part, sent_s / self._speed, whole_s / self._speed)
-                parts += last
+                if times.start_s + TOLERANCE_S < sent_s:
+                    last, begun = self._said_of_part(text, (start, end), sent_s / self._speed, whole_s / self._speed)
+                    parts += last
                 break
             parts.append(SaidPart(text[start:end], times.end_s / self._speed))
             start = end
         return Said(tuple(parts), begun, self._frames(sent_s))
 
-    def _said_of_part(self, start: int, text: str, sent_s: float, whole_s: float) -> tuple[list[SaidPart], str]:
-        """The beginning of a part's `text` that was said up to a word, and what was begun behind it.
+    def _said_of_part(
+        self, text: str, span: tuple[int, int], sent_s: float, whole_s: float
+    ) -> tuple[list[SaidPart], str]:
+        """The beginning of a part that was said up to a word, and what was begun behind it.
 
-        The part begins at the character `start`. Seconds are the file's.
+        The part has the characters `span` of the text. Seconds are the file's.
         """
-        said: list[SaidPart] = []
-        cut = 0
-        are_known = self._joiner is not None
+        start, end = span
+        if self._map is None:
+            return [], text[start:end]
+        said: Word | None = None
+        are_known = has_begun = True
         for word in self.words:
-            if not start <= word.start < start + len(text):
+            if not start <= word.start < end:
                 continue
             are_known = word.start_s is not None
             if word.start_s is None or word.end_s is None:
                 continue
             if word.end_s > whole_s:
-                return said, text[cut : word.end - start] if word.start_s + TOLERANCE_S < sent_s else ""
-            cut = word.end - start
-            while cut < len(text) and not (text[cut].isspace() or text[cut].isalnum()):
-                cut += 1
-            said = [SaidPart(text[:cut], word.end_s)]
-        # The times of the next word are certain only once a little more has been said.
-        following = NEXT_WORD.match(text, cut) if are_known else None
-        return said, text[cut:] if following is None else following[0]
+                has_begun = word.start_s + TOLERANCE_S < sent_s
+                break
+            said = word
+        spoken_end, word_end = (self._map.begin_of(start), start) if said is None else (said.spoken[-1].end, said.end)
+        # Behind words that are told, the next one has begun: its times are certain only once a little more is said.
+        cut, reached = self._map.next_word(spoken_end, word_end, end)
+        if said is None or said.end_s is None:
+            cut, parts = start, list[SaidPart]()
+        else:
+            parts = [SaidPart(text[start:cut], said.end_s)]
+        if not has_begun:
+            return parts, ""
+        return parts, text[cut : reached if are_known else end]
 
     def turns(self, parts: Sequence[PartTurn | None], delay_s: float, sent_s: float = math.inf) -> list[TurnTimes]:
         """The turns of which some audio is in the file's first `sent_s` seconds, in order.

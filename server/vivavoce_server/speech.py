@@ -49,15 +49,17 @@ class Usage:
         return self.input_tokens + self.output_tokens
 
 
-def is_cut_short(finished: Finished, max_frames: int | None) -> bool:
-    """True if the client's own limit ended a text, false if the speech ended by itself.
+def is_cut_short(finished: Finished | None, max_frames: int | None) -> bool:
+    """True if the client's own limit ended a text, false if the speech ended by itself, or has not ended (None).
 
     Raises:
         EndlessSpeech: another limit ended it, which the client does not know.
     """
-    if finished.reason == "length" and finished.frames != max_frames:
+    if finished is None or finished.reason != "length":
+        return False
+    if finished.frames != max_frames:
         raise EndlessSpeech(f"the speech was cut off after {finished.frames} frames, the most that the model makes")
-    return finished.reason == "length"
+    return True
 
 
 class Speech:
@@ -263,9 +265,7 @@ class Speech:
                 beginning = beginning.again()
             async for pcm in _at_tempo(self._counted(beginning.trimmed(self.times.noted(stream))), tempo, sample_rate):
                 yield pcm
-            self.times.end()
-            if stream.finished:
-                is_cut_short(stream.finished, self._cast[0].max_frames)
+            self.times.end(is_cut=is_cut_short(stream.finished, self._cast[0].max_frames))
         if self._streams and (finished := self._streams[0].finished):
             self._meter.add_queue_wait(finished)
 

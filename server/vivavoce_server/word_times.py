@@ -15,15 +15,17 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from vivavoce_engine import WordTime
+from vivavoce_engine import WORD_BREAK, WordTime
 from vivavoce_text import Traced
 
 from vivavoce_server.text_parts import TAG
 
 SIGNS_OF_WORDS = "%\u2030\u00b0+"
 """Signs at a word's end that belong to it, besides letters, digits, their accents, and currencies."""
-BREAK_IN_RUN = re.compile(r"[\u2014\u2026]|--|\.\.|\[(?:pause|voice):|<break\b", re.IGNORECASE)
-"""Signs and tags that part two words without a blank."""
+BREAK_IN_RUN = re.compile(rf"{WORD_BREAK.pattern}|\[(?:pause|voice):|<[^<>\s][^<>]*>|&#?\w+;", re.IGNORECASE)
+"""Signs that part two words without a blank, tags, and a blank that HTML names."""
+LOOK_AHEAD_CHARS = 64
+"""Characters behind a word of live text in which a blank or a letter is looked for."""
 DECIMALS = 3
 """Decimals of the seconds that clients get."""
 
@@ -136,7 +138,7 @@ class WordMap:
     def append(self, said: Traced) -> None:
         """Takes the next piece of what is said. A tag is a blank there; a blank behind another is left out."""
         if TAG.fullmatch(said.text):
-            said = Traced(" ", said.starts[-1:], said.ends[-1:])
+            said = Traced(" ", said.starts[:1], said.ends[-1:])
         if not self.spoken or self.spoken[-1].isspace():
             said = said.slice(len(said.text) - len(said.text.lstrip()), len(said.text))
         offset = len(self.spoken)
@@ -187,21 +189,57 @@ class WordMap:
         """
         if start < end:
             return True
-        between = self.written[end:start]
-        if any(char.isspace() for char in between) or BREAK_IN_RUN.search(between):
+        if any(char.isspace() for char in self.written[end:start]) or self._is_parted(end, start):
             return False
         return not (_has_no_blanks(self.written[end - 1]) or _has_no_blanks(self.written[start]))
 
-    def may_go_on(self, spoken_end: int, end: int) -> bool:
-        """True if what is said behind a word may belong to the same written word. `end` is the written word's."""
+    def begin_of(self, start: int) -> int:
+        """The first character of what is said that comes from the written one `start` or from a later one."""
+        return bisect_left(self._starts, start)
+
+    def next_word(self, spoken_end: int, end: int, most: int) -> tuple[int, int]:
+        """Where the text of a word ends that is said up to `spoken_end`, and where that of the next word does.
+
+        The places are characters of the written text. The word itself ends at `end`; signs and markup behind it belong
+        to it up to a blank. Both words lie before `most`. Without a next word, both places are there.
+        """
+        cut, blank, reached = end, None, None
+        for at in range(spoken_end, len(self.spoken)):
+            char, start = self.spoken[at], self._starts[at]
+            if start >= most:
+                break
+            if reached is not None and (char.isspace() or char.isalnum()) and not self._goes_on(at, reached):
+                return cut if blank is None else max(cut, blank), max(reached, start if char.isspace() else 0)
+            if char.isspace():
+                blank = start if blank is None else blank
+            elif char.isalnum() or reached is not None:
+                reached = self._ends[at]
+            elif blank is None:
+                cut = max(cut, self._ends[at])
+        return most if reached is None else cut if blank is None else max(cut, blank), most
+
+    def _goes_on(self, spoken_end: int, end: int) -> bool | None:
+        """True if what is said from `spoken_end` on belongs to a written word that ends at `end`; None if not known."""
         for number in range(bisect_left(self._signs, spoken_end), len(self._signs)):
             at = self._signs[number]
             if self.spoken[at].isalnum():
                 return self.is_one_word(end, self._starts[at])
+        return None
+
+    def may_go_on(self, spoken_end: int, end: int) -> bool:
+        """True if what is said behind a word may belong to the same written word. `end` is the written word's."""
+        goes_on = self._goes_on(spoken_end, end)
+        if goes_on is not None:
+            return goes_on
         if self._is_closed:
             return False
-        behind = next((char for char in self.written[end : end + 64] if char.isspace() or char.isalnum()), "")
-        return not behind.isspace()
+        behind = enumerate(self.written[end : end + LOOK_AHEAD_CHARS], end)
+        at, char = next((each for each in behind if each[1].isspace() or each[1].isalnum()), (end, ""))
+        return not (char.isspace() or self._is_parted(end, at))
+
+    def _is_parted(self, end: int, start: int) -> bool:
+        """True if a sign or tag parts words between two characters of the written text."""
+        return BREAK_IN_RUN.search(self.written, end, start + 1) is not None
 
 
 def most_words(text: str) -> int:
@@ -250,6 +288,13 @@ class WordJoiner:
         """The open word, if it is complete by now."""
         opened = self._open
         return [] if opened is None or self._map.may_go_on(opened.spoken[-1].end, opened.end) else self.finish()
+
+    def cut(self) -> list[Word]:
+        """The open word, if all of it was said when the speech was cut off behind it. Otherwise it is left out."""
+        opened = self._open
+        if opened is not None and self._map.may_go_on(opened.spoken[-1].end, opened.end):
+            self._open = None
+        return self.finish()
 
     def finish(self) -> list[Word]:
         """The open word, which is complete: no more of it will be said."""

@@ -50,6 +50,14 @@ def pieces(parts: list[str]) -> list[Span]:
         ("a\u0327\u0301b \u1112\u1161\u11ab\uae00 ok", ["a\u0327\u0301b", "\u1112\u1161\u11ab\uae00", "ok"]),
         ("\u4f60\u597d\uff0c\u4e16\u754c3 kg", ["\u4f60", "\u597d\uff0c", "\u4e16", "\u754c", "3", "kg"]),
         ("\u304b\u3099\u304d\u3002", ["\u304b\u3099", "\u304d\u3002"]),
+        (
+            "hi!there?yes wait\u2026what - one,two 1,000",
+            ["hi!", "there?", "yes", "wait\u2026", "what", "one,", "two", "1,000"],
+        ),
+        (
+            "state-of-the-art and/or a|b x\u2022y \u201cso\u201d\u201cit\u201d",
+            ["state-of-the-art", "and/or", "a|", "b", "x\u2022", "y", "\u201cso\u201d\u201c", "it\u201d"],
+        ),
         (" ... -", []),
     ],
 )

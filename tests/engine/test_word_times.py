@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from vivavoce_engine import WordTime
-from vivavoce_engine.batching.text_paths import BEHIND, EPS, WINDOW, TextPaths
+from vivavoce_engine.batching.text_paths import BEHIND, EPS, WINDOW, TextPath, feed
 from vivavoce_engine.batching.word_times import EDGE_S, LEAST_SCORE, SCORE_FRAMES, SpeechEnd, SpokenWords
 from vivavoce_engine.text.words import TextWord
 
@@ -64,10 +64,10 @@ def utterance(seed: int, tokens: int, frames_per_token: float = 2.5) -> Said:
 class Speaking:
     """An utterance that is fed step by step, and whose samples are given in pieces."""
 
-    def __init__(self, said: Said, paths: TextPaths, row: int, ends: SpeechEnd = "ended") -> None:
+    def __init__(self, said: Said, ends: SpeechEnd = "ended") -> None:
         self.said = said
         self.ends = ends
-        self.words = SpokenWords(paths.begin(row), FRAME_S, OFFSET_S)
+        self.words = SpokenWords(TextPath(), FRAME_S, OFFSET_S)
         self.heard: list[WordTime] = []
         self.sent = 0
 
@@ -88,20 +88,18 @@ class Speaking:
 def streamed(utterances: list[Said], seed: int, ends: SpeechEnd = "ended") -> list[list[WordTime]]:
     """The words of several utterances that share the steps, with gaps, and whose samples come in random pieces."""
     rng = np.random.default_rng(seed)
-    paths = TextPaths(len(utterances) + 1)
-    rows = rng.permutation(len(utterances) + 1)
-    speaking = [Speaking(said, paths, int(row), ends) for said, row in zip(utterances, rows, strict=False)]
+    speaking = [Speaking(said, ends) for said in utterances]
     while any(each.sent < each.said.frames for each in speaking):
         going = [each for each in speaking if each.step < each.said.frames and rng.random() < 0.8]
         if going:
-            scores = np.stack([each.window() for each in going])
-            paths.feed([each.words.path for each in going], scores, [each.said.tokens + 1 for each in going])
+            scores = [each.window() for each in going]
+            feed([each.words.path for each in going], scores, [each.said.tokens + 1 for each in going])
         for each in speaking:
             ready = each.step - each.sent
             if ready and (each.step == each.said.frames or rng.random() < 0.4):
                 frames = int(rng.integers(1, ready + 1))
                 if each.sent + frames == each.said.frames:
-                    paths.finish(each.words.path, each.said.tokens)
+                    each.words.path.finish(each.said.tokens)
                 each.heard += each.send(frames)
     return [each.heard for each in speaking]
 
@@ -253,11 +251,10 @@ def test_a_clear_path_gives_the_frames_of_the_tokens() -> None:
 
 def test_the_window_goes_along_a_text_of_thousands_of_tokens() -> None:
     said = clear(3000, 1)
-    paths = TextPaths(1)
-    path = paths.begin(0)
+    path = TextPath()
     for step in range(said.frames):
-        paths.feed([path], said.window(step, path.window_from(step))[None], [said.tokens + 1])
-    paths.finish(path, said.tokens)
+        feed([path], [said.window(step, path.window_from(step))], [said.tokens + 1])
+    path.finish(said.tokens)
     assert path.starts == pytest.approx(range(3001), abs=0.02)
 
 
@@ -265,29 +262,28 @@ def test_tokens_that_have_not_come_yet_change_nothing() -> None:
     """The scores of positions behind the text that is known are those of something else."""
     said = clear(40, 2)
     late = replace(said, scores=said.scores.copy())
-    paths, starts = TextPaths(2), list[list[float]]()
-    for row, each in enumerate((said, late)):
-        path = paths.begin(row)
+    starts = list[list[float]]()
+    for each in (said, late):
+        path = TextPath()
         for step in range(said.frames):
             known = min(said.tokens + 1, (step + 1) // 2 + 3)
             if each is late:
                 late.scores[step, known:] = 50.0
             tokens = known if each is late else said.tokens + 1
-            paths.feed([path], each.window(step, path.window_from(step))[None], [tokens])
-        paths.finish(path, said.tokens)
+            feed([path], [each.window(step, path.window_from(step))], [tokens])
+        path.finish(said.tokens)
         starts.append(path.starts)
     assert starts[0] == pytest.approx(starts[1], abs=0.02)
 
 
 def test_a_window_is_the_same_whether_the_last_step_has_ended_or_not() -> None:
     """A card begins a step before the last one has ended, a CPU after it."""
-    said, paths = clear(60, 1), TextPaths(1)
-    path = paths.begin(0)
+    said, path = clear(60, 1), TextPath()
     early = [path.window_from(0)]
     for step in range(said.frames):
         early.append(path.window_from(step + 1))
         assert path.window_from(step) == early[step]
-        paths.feed([path], said.window(step, path.window_from(step))[None], [said.tokens + 1])
+        feed([path], [said.window(step, path.window_from(step))], [said.tokens + 1])
     assert early[-1] > 40
 
 
@@ -325,12 +321,12 @@ def test_words_that_a_cut_leaves_without_their_end_are_not_told() -> None:
 
 
 def test_a_word_comes_with_the_piece_that_settles_it() -> None:
-    said, paths = clear(12, 3), TextPaths(1)
-    speaking, counts = Speaking(said, paths, 0), list[int]()
+    said = clear(12, 3)
+    speaking, counts = Speaking(said), list[int]()
     for step in range(said.frames):
-        paths.feed([speaking.words.path], speaking.window()[None], [said.tokens + 1])
+        feed([speaking.words.path], [speaking.window()], [said.tokens + 1])
         if step == said.frames - 1:
-            paths.finish(speaking.words.path, said.tokens)
+            speaking.words.path.finish(said.tokens)
         counts.append(len(speaking.send(1)))
     assert sum(counts) == 12
     # A silence behind the edge would have to begin in the two frames that are waited for.

@@ -214,3 +214,27 @@ async def test_words_of_audio_that_was_dropped_are_not_told() -> None:
     sent_s = heard.done["duration_ms"] / 1000
     assert all(word["start"] < sent_s for word in heard.words)
     assert text[: heard.done["spoken_text_chars"]] == "".join(part["text"] for part in heard.done["parts"])
+
+
+async def test_speech_that_a_limit_ends_tells_the_words_before_the_cut(server: LiveServer) -> None:
+    text = "One [link](https://a.example/b) two three."
+    spoken = "One link two three."
+    cut = spoken.index(" three") + 3
+    heard = await speak(server, text, normalize=True, max_new_tokens=cut)
+    assert [word["word"] for word in heard.words] == ["One", "link", "two"]
+    said = "One [link](https://a.example/b) two"
+    assert heard.done["parts"] == [{"text": said, "end_ms": round(len("One link two") * CHAR_S * 1000)}]
+    assert (heard.done["spoken_text_chars"], heard.done["text_begun"]) == (len(said), " three.")
+    assert (heard.done["frames"], heard.done["finish_reason"]) == (cut, "length")
+    heard = await speak(server, text, normalize=True, max_new_tokens=len("One link t"))
+    assert [part["text"] for part in heard.done["parts"]] == ["One [link](https://a.example/b)"]
+    assert heard.done["text_begun"] == " two"
+
+
+async def test_parts_behind_one_that_a_limit_ended_are_spoken_but_not_counted() -> None:
+    text = "One two. [pause:1s]Four."
+    with live_server() as server:
+        heard = await speak(server, text, max_new_tokens=len("One t"))
+    assert [word["word"] for word in heard.words] == ["One", "Four"]
+    assert [part["text"] for part in heard.done["parts"]] == ["One"]
+    assert heard.done["text_begun"] == " two."

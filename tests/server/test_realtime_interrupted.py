@@ -59,6 +59,23 @@ async def test_a_cancelled_response_has_the_word_that_had_begun() -> None:
     assert heard.response["usage"]["output_tokens"] == (len(audio) - 48000) / len(pcm_of(0, 1))
 
 
+async def test_a_cancelled_response_is_not_cut_in_markup() -> None:
+    gate = Gate(hold_from_step=5)
+    with live_server(fake_engine(before_step=gate)) as server:
+        async with dial_realtime(server) as socket:
+            await begin(socket)
+            await socket.add("A [link](https://a.example/b) two.")
+            await socket.send("response.create")
+            audio = b""
+            while len(audio) < len(pcm_of(0, 2)):
+                audio += (await socket.until("response.output_audio.delta")).audio
+            await socket.send("response.cancel")
+            heard = await socket.response()
+            gate.open()
+    [item] = heard.response["output"]
+    assert item["content"][0]["transcript"] == "A [link](https://a.example/b)"
+
+
 async def test_a_truncated_item_keeps_the_words_that_were_heard(server: LiveServer) -> None:
     async with dial_realtime(server) as socket:
         await begin(socket)

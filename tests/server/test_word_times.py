@@ -4,10 +4,12 @@ import math
 import random
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from vivavoce_engine import AudioChunk, WordTime
+from vivavoce_engine import WORD_BREAK, AudioChunk, WordTime
 from vivavoce_server.said import PartTimes
 from vivavoce_server.word_times import Alignment, CharacterTimes, Word, WordJoiner, WordMap, spoken_times, written_times
 from vivavoce_text import PAUSE_TAG, STAGES, Profile, Reading, Traced, speakable
@@ -17,11 +19,14 @@ from tests.support.scripts import parts_of
 WORDS_PROFILE = Profile(stages=frozenset(STAGES))
 PLAIN = Profile(stages=frozenset({"clean"}))
 FRAME_S = 0.08
+WORD = re.compile(r"\S+")
 
 
 def words_of(text: str) -> list[WordTime]:
     """Every spoken word of a part's text, a second for each character."""
-    return [WordTime(*word.span(), float(word.start()), float(word.end())) for word in re.finditer(r"\S+", text)]
+    bounds = [0, *(each.end() for each in WORD_BREAK.finditer(text)), len(text)]
+    runs = [each for bound in pairwise(bounds) for each in WORD.finditer(text, *bound)]
+    return [WordTime(*word.span(), float(word.start()), float(word.end())) for word in runs]
 
 
 def joined(written: str, profile: Profile = WORDS_PROFILE, most_chars: int = 1000) -> list[Word]:
@@ -50,6 +55,12 @@ def joined(written: str, profile: Profile = WORDS_PROFILE, most_chars: int = 100
         ("One. [pause:1s] Two. ... !", ["One", "Two"]),
         ("One[pause:1s]two<break/>three", ["One", "two", "three"]),
         ("  At 6:40 on May 5, 2026 the FBI came. ", ["At", "6:40", "on", "May 5, 2026", "the", "FBI", "came"]),
+        ("<p>One.</p><p>Two.</p>three<br>four", ["One", "Two", "three", "four"]),
+        ("one|two&nbsp;three", ["one", "two", "three"]),
+        ("\u2022 one\u2022two", ["one", "two"]),
+        ("hi!there?yes,so;be it", ["hi", "there", "yes", "so", "be", "it"]),
+        ("Hi\U0001f600there \u201cone\u201d\u201ctwo\u201d", ["Hi", "there", "one", "two"]),
+        ("A&amp;B, R&D, and/or 1,000 word(s) it's", ["A&amp;B", "R&D", "and/or", "1,000", "word(s)", "it's"]),
         ("caf\u00e9 (na\u00efve) \u201cquoted\u201d", ["caf\u00e9", "na\u00efve", "quoted"]),
     ],
 )
@@ -161,7 +172,13 @@ def chunk(frames: int, *words: WordTime) -> AudioChunk:
     return AudioChunk(np.zeros(frames * 8, np.float32), np.zeros((frames, 1), np.int16), words)
 
 
-async def speak(times: PartTimes, chunks: list[AudioChunk], dropped_s: float = 0.0) -> None:
+def timed_words(said: Traced) -> list[WordTime]:
+    """A frame for each spoken word."""
+    words = words_of(said.text)
+    return [replace(word, start_s=at * FRAME_S, end_s=(at + 1) * FRAME_S) for at, word in enumerate(words)]
+
+
+async def speak(times: PartTimes, chunks: list[AudioChunk], dropped_s: float = 0.0, *, is_cut: bool = False) -> None:
     """Plays a part, of which the first `dropped_s` are dropped, like silence at its beginning."""
 
     async def given() -> AsyncIterator[AudioChunk]:
@@ -173,7 +190,7 @@ async def speak(times: PartTimes, chunks: list[AudioChunk], dropped_s: float = 0
         seconds = each.frames * FRAME_S
         heard_s, dropped_s = max(0.0, seconds - dropped_s), max(0.0, dropped_s - seconds)
         times.add(heard_s)
-    times.end()
+    times.end(is_cut=is_cut)
 
 
 def two_parts(speed: float = 1.0) -> tuple[str, PartTimes]:
@@ -220,8 +237,50 @@ async def test_a_word_waits_for_the_audio_in_which_it_begins() -> None:
 
 async def test_words_behind_the_end_of_speech_that_was_cut_off_are_left_out() -> None:
     _, times = two_parts()
-    await speak(times, [chunk(3, WordTime(0, 3, 0.1, 0.4), WordTime(4, 8, 0.5, 0.8))])
-    assert [(word.text, word.start_s, word.end_s) for word in times.take_words()] == [("One", 0.1, 0.24)]
+    await speak(times, [chunk(6, WordTime(0, 3, 0.1, 0.4))], is_cut=True)
+    assert [(word.text, word.start_s, word.end_s) for word in times.take_words()] == [("One", 0.1, 0.4)]
+    said = times.said("One two. [pause:1s] Three four.", [8, 19, 31])
+    assert (said.text, said.begun) == ("One", " two.")
+    await speak(times, SECOND)
+    assert [word.text for word in times.take_words()] == ["Three", "four"]
+    assert times.said("One two. [pause:1s] Three four.", [8, 31]).text == "One", "what is said is told up to the cut"
+
+
+@pytest.mark.parametrize(("spoken", "words"), [(2, ["now"]), (5, ["now"]), (6, ["now", "$5.50"])])
+async def test_a_written_word_is_told_only_if_all_that_it_says_was_said(spoken: int, words: list[str]) -> None:
+    written = "now $5.50 yes"
+    said = speakable(written, "en", WORDS_PROFILE).traced
+    assert said.text == "now five dollars and fifty cents yes"
+    times = PartTimes(1.0, FRAME_S, WordMap.of(written, said, [said.text]))
+    await speak(times, [chunk(spoken, *timed_words(said)[:spoken])], is_cut=True)
+    assert [word.text for word in times.take_words()] == words
+    left = times.said(written, [len(written)])
+    assert (left.text, left.begun) == (("now", " $5.50") if len(words) == 1 else ("now $5.50", " yes"))
+
+
+MARKED = [
+    ("[link](https://a.example/b) here", "[link](https://a.example/b)", " here"),
+    ('[link](https://a.example "b c") here', '[link](https://a.example "b c")', " here"),
+    ('**One** <font color="red">two</font>', "**One**", ' <font color="red">two</font>'),
+    ("<p>One.</p><p>Two.</p>", "<p>One.", "</p><p>Two.</p>"),
+    ("One, **two** three", "One,", " **two**"),
+    ("One [link](https://a.example/b) two", "One", " [link](https://a.example/b)"),
+    ("One (two) three", "One", " (two)"),
+    ("$5.50, no", "$5.50,", " no"),
+    ("One \u2014 two", "One \u2014 ", "two"),
+    ("One... two", "One...", " two"),
+    ("One", "One", ""),
+]
+
+
+@pytest.mark.parametrize(("written", "text", "begun"), MARKED)
+async def test_said_text_is_not_cut_in_markup(written: str, text: str, begun: str) -> None:
+    said = speakable(written, "en", WORDS_PROFILE).traced
+    times = PartTimes(1.0, FRAME_S, WordMap.of(written, said, [said.text]))
+    spoken = 5 if written.startswith("$") else 1
+    await speak(times, [chunk(spoken, *timed_words(said)[:spoken])], is_cut=True)
+    found = times.said(written, [len(written)])
+    assert (found.text, found.begun) == (text, begun)
 
 
 @pytest.mark.parametrize(
@@ -229,11 +288,11 @@ async def test_words_behind_the_end_of_speech_that_was_cut_off_are_left_out() ->
     [
         (0.1, "", ""),
         (0.3, "", "One"),
-        (0.41, "One", " two"),
+        (0.41, "One", " two."),
         (0.8, "One two.", ""),
         (1.85, "One two. [pause:1s]", ""),
         (2.0, "One two. [pause:1s]", " Three"),
-        (2.31, "One two. [pause:1s] Three", " four"),
+        (2.31, "One two. [pause:1s] Three", " four."),
         (math.inf, "One two. [pause:1s] Three four.", ""),
     ],
 )

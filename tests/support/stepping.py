@@ -132,6 +132,7 @@ class LateRunner(WatchedRunner):
             self.moments.append((number, "ends"))
             outcome.ended.update(given.ended)
             outcome.audio.update(given.audio)
+            outcome.scores.update(given.scores)
 
         return BegunStep(outcome, wait)
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import numpy as np
-
 from vivavoce_engine.batching.admission import Admission
 from vivavoce_engine.batching.line import SOON_FRAMES, Line, LoopState, Waiting
 from vivavoce_engine.batching.messages import (
@@ -31,7 +29,7 @@ from vivavoce_engine.batching.pending import Pending
 from vivavoce_engine.batching.runner import Outcome, Runner, Step
 from vivavoce_engine.batching.scheduler import Plan, Scheduler
 from vivavoce_engine.batching.sequence import Sequence
-from vivavoce_engine.batching.text_paths import TextPaths
+from vivavoce_engine.batching.text_paths import TextPath, feed
 from vivavoce_engine.batching.word_times import SpokenWords
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EndlessSpeech, EngineError, Overloaded
@@ -86,7 +84,6 @@ class EngineLoop:
         self._underway: deque[Underway] = deque()
         self._last_end_s = -math.inf
         self._durations = StepDurations()
-        self._paths = TextPaths(config.rows)
 
     def state(self) -> LoopState:
         """A snapshot for any thread."""
@@ -253,11 +250,10 @@ class EngineLoop:
         words = []
         for sequence in followed:
             if sequence.words is None:
-                path = self._paths.begin(sequence.row)
-                sequence.words = SpokenWords(path, self._frame_s, self._runner.info.alignment_offset_s)
+                sequence.words = SpokenWords(TextPath(), self._frame_s, self._runner.info.alignment_offset_s)
             words.append(sequence.words)
-        scores = np.stack([outcome.scores[sequence.utterance_id] for sequence in followed])
-        self._paths.feed([each.path for each in words], scores, [sequence.tokens_seen for sequence in followed])
+        scores = [outcome.scores[sequence.utterance_id] for sequence in followed]
+        feed([each.path for each in words], scores, [sequence.tokens_seen for sequence in followed])
 
     def _with_words(self, sequence: Sequence, chunk: AudioChunk) -> AudioChunk:
         """The piece with the words whose times have become certain."""
@@ -265,7 +261,7 @@ class EngineLoop:
         if words is None:
             return chunk
         if sequence.complete:
-            self._paths.finish(words.path, text.text_tokens)
+            words.path.finish(text.text_tokens)
         return replace(chunk, words=words.add(chunk.pcm, chunk.frames, text.words, sequence.end))
 
     def _last_event(self, sequence: Sequence) -> Finished | Failed | None:

@@ -3,15 +3,20 @@
 A frame's attention over the text's tokens is a distribution over where the speech is. The path takes one token a frame:
 it stays, or goes on by up to three tokens. Each frame is settled LAG frames later and never taken back, so a result
 depends on the frames alone. All rows advance in one call.
+
+A step of one row is to cost a hundredth of a CPU's frame. So arrays are few and small here, sums over a few values are
+made of Python's floats, and the way by which a path came is found only for the tokens that it has passed.
 """
 
 import math
 from collections import deque
 from collections.abc import Sequence as SequenceOf
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
+Floats = NDArray[np.float32]
 WINDOW = 32
 """Tokens whose attention a step tells."""
 BEHIND = 6
@@ -19,15 +24,24 @@ BEHIND = 6
 LAG = 2
 EPS = 1e-4
 """Weight below which a token's attention makes no difference."""
-JUMPS = np.log(np.array([1.0, 1.0, 0.3, 0.1], np.float32))[:, None]
-"""Log weight of going on by 0, 1, 2 and 3 tokens."""
-MOVES = len(JUMPS)
+LEAST = np.full(1, EPS, np.float32)
+JUMP_2, JUMP_3 = np.log(np.array([[0.3], [0.1]], np.float32))
+"""Log weight of going on by 2 and 3 tokens, float32 [1]. That of going on by fewer is 0."""
+FRONT = 3
+"""Columns for none before those of the window, from which the longest step comes."""
 NEVER = np.float32(-1e9)
-COLUMNS = np.arange(WINDOW)
-SOURCES = COLUMNS + (MOVES - 1) - np.arange(MOVES)[:, None]
-"""[moves, tokens]: the state in a row of `_best` from which each move comes."""
 KEPT = LAG + 3
 """Frames whose attention is kept: a token's begin takes that of two frames before its step and two from it on."""
+
+
+def _first_state() -> Floats:
+    """Log weights in frame 0, which is at token 0."""
+    best = np.full(FRONT + WINDOW, NEVER, np.float32)
+    best[FRONT] = 0.0
+    return best
+
+
+FIRST_STATE = _first_state()
 
 
 class TextPath:
@@ -37,8 +51,7 @@ class TextPath:
     not known, because the prompt makes it. Step m of the utterance tells that of frame m + 1.
     """
 
-    def __init__(self, row: int) -> None:
-        self.row = row
+    def __init__(self) -> None:
         self.frames = 0
         """Frames behind frame 0 that have been fed: the last one's number."""
         self.token = 0
@@ -47,32 +60,56 @@ class TextPath:
         self.steps = [0]
         self.log_weights: list[float] = []
         """Log weight of its token in each settled frame."""
+        self.best = FIRST_STATE
+        """Log weight of the best path that ends at each token of the last window, behind columns for none."""
+        self.top = 0
+        """The token at which the best of them ends."""
         self._first = self._previous_first = 0
-        self.fed_first = 0
-        """The first token of the window of the last fed frame."""
-        self.firsts = deque([0], KEPT)
-        self.masses = deque([np.array([0.0] + [1.0] * WINDOW)], KEPT)
-        """Weight of all tokens before each one of the window, and of all, in each of the last frames."""
+        self._firsts = deque([0], KEPT)
+        """The first tokens of the windows of the last frames."""
+        self._masses = deque([[0.0] + [1.0] * WINDOW], KEPT)
+        """Weight of all tokens before each one of the window, and of all, in each of these frames."""
+        self._sources = deque[tuple[Floats, Floats, Floats]]([], LAG)
+        """For the last frames: log weights before the frame by the column they go to, and by jumps of 2 and 3."""
 
     def window_from(self, step: int) -> int:
         """The first token of the window of a step. It follows from the steps up to the last but one, which have ended
         on every device when this one begins."""
         return self._first if self.frames < step else self._previous_first
 
-    def settle(self, token: int, mass: NDArray[np.float64]) -> None:
-        """Takes the weights of a fed frame, and the token at which the path was LAG frames earlier."""
+    @property
+    def fed_first(self) -> int:
+        """The first token of the window of the last fed frame."""
+        return self._firsts[-1]
+
+    def feed(
+        self, first: int, weights: list[float], best: Floats, top: int, sources: tuple[Floats, Floats, Floats]
+    ) -> None:
+        """Takes a frame: its window and the weights there, the best paths, and what they came from."""
         self.frames += 1
-        self.firsts.append(self.fed_first)
-        self.masses.append(mass)
+        self._firsts.append(first)
+        self._masses.append(list(accumulate(weights, initial=0.0)))
+        self.best, self.top = best, top
+        self._sources.append(sources)
         if self.frames >= LAG:
-            self._settle(self.frames - LAG, token, self.frames)
+            self._settle(self.frames - LAG, self.trace()[LAG], self.frames)
         self._previous_first, self._first = self._first, max(0, self.token - BEHIND)
 
-    def finish(self, tokens: tuple[int, ...], text_tokens: int) -> None:
-        """Settles the last frames, whose tokens these are. Tokens that the path has not reached begin at its end."""
+    def trace(self) -> list[int]:
+        """The tokens of the best path in the last frame, in the one before it, and in the one before that."""
+        tokens = [self.top]
+        for age in range(1, min(LAG, self.frames) + 1):
+            before, two, three = self._sources[-age]
+            column = tokens[-1] - self._firsts[-age]
+            come = before.item(FRONT + column), before.item(FRONT - 1 + column), two.item(column), three.item(column)
+            tokens.append(tokens[-1] - come.index(max(come)))
+        return tokens
+
+    def finish(self, text_tokens: int) -> None:
+        """Settles the last frames, at the end of a text of `text_tokens`. Tokens that were not reached begin there."""
+        tokens = self.trace()[min(LAG - 1, self.frames) :: -1]
         end = self.frames + 1
-        first = end - len(tokens)
-        for frame, token in enumerate(tokens, first):
+        for frame, token in enumerate(tokens, end - len(tokens)):
             self._settle(frame, token, min(end, frame + 2))
         self._begin_up_to(text_tokens, end, end)
 
@@ -82,94 +119,70 @@ class TextPath:
         self._begin_up_to(token, frame, end)
         self.token = token
         at, mass = self._at(frame), 0.0
-        column = token - self.firsts[at]
+        column = token - self._firsts[at]
         if 0 <= column < WINDOW:
-            mass = float(self.masses[at][column + 1] - self.masses[at][column])
+            masses = self._masses[at]
+            mass = masses[column + 1] - masses[column]
         self.log_weights.append(math.log(mass + EPS))
 
     def _begin_up_to(self, token: int, step: int, end: int) -> None:
         """Notes where the tokens up to this one begin, which the path reaches in frame `step`."""
+        if token < len(self.starts):
+            return
         begin = max(0, step - 2)
-        frames = [(self.firsts[at], self.masses[at]) for at in map(self._at, range(begin, min(end, self.frames + 1)))]
+        frames = [(self._firsts[at], self._masses[at]) for at in map(self._at, range(begin, min(end, self.frames + 1)))]
         for number in range(len(self.starts), token + 1):
             start = float(begin)
             for first, mass in frames:
-                start += float(mass[min(max(number - first, 0), WINDOW)])
+                start += mass[min(max(number - first, 0), WINDOW)]
             self.starts.append(max(start, self.starts[-1]))
             self.steps.append(step)
 
     def _at(self, frame: int) -> int:
         """The place of a frame among those that are kept."""
-        return frame - self.frames - 1 + len(self.firsts)
+        return frame - self.frames - 1 + len(self._firsts)
 
 
-class TextPaths:
-    """The best paths up to the present frame, of all rows. Scores in, settled frames out."""
+def feed(paths: SequenceOf[TextPath], scores: SequenceOf[Floats], tokens: SequenceOf[int]) -> None:
+    """Takes a further frame of each path.
 
-    def __init__(self, rows: int) -> None:
-        self._best = np.full((rows, MOVES - 1 + WINDOW), NEVER, np.float32)
-        """Log weight of the best path that ends at each token of the last window, behind columns for none."""
-        self._moves = np.zeros((2, rows, WINDOW), np.int8)
-        """The tokens by which that path went on in the last frame and in the one before it."""
-        self._firsts = np.zeros((2, rows), np.int64)
-        """The first token of the windows of these two frames."""
-
-    def begin(self, row: int) -> TextPath:
-        """A path for a new utterance in this row."""
-        self._best[row] = NEVER
-        self._best[row, MOVES - 1] = 0.0
-        self._moves[:, row] = 0
-        self._firsts[:, row] = 0
-        return TextPath(row)
-
-    def feed(self, paths: SequenceOf[TextPath], scores: NDArray[np.float32], tokens: SequenceOf[int]) -> None:
-        """Takes a further frame of each path.
-
-        `scores` [paths, WINDOW] are those of the tokens from `window_from` on. `tokens` is the number of text tokens,
-        with tts_eos, that have a position; the others count for nothing.
-        """
-        rows = np.array([path.row for path in paths])
-        firsts = np.array([path.window_from(path.frames) for path in paths])
-        weights = softmax(scores, np.array(tokens) - firsts)
-        best = self._best[rows]
-        shifts = firsts - self._firsts[0, rows]
-        for at in np.flatnonzero(shifts):
-            shift = shifts[at]
-            best[at, MOVES - 1 : -shift] = best[at, MOVES - 1 + shift :]
-            best[at, -shift:] = NEVER
-        candidates = best[:, SOURCES] + JUMPS
-        moves = candidates.argmax(1)
-        best = candidates.max(1) + np.log(weights + np.float32(EPS))
-        best -= best.max(1, keepdims=True)
-        self._best[rows, MOVES - 1 :] = best
-        self._moves[1, rows], self._firsts[1, rows] = self._moves[0, rows], self._firsts[0, rows]
-        self._moves[0, rows], self._firsts[0, rows] = moves, firsts
-        masses = np.zeros((len(paths), WINDOW + 1))
-        np.cumsum(weights, axis=1, out=masses[:, 1:])
-        traces = self._trace(rows, best)
-        for at, path in enumerate(paths):
-            path.fed_first = int(firsts[at])
-            path.settle(int(traces[LAG][at]), masses[at])
-
-    def finish(self, path: TextPath, text_tokens: int) -> None:
-        """Settles the last frames of a path, at the end of a text of `text_tokens`."""
-        rows = np.array([path.row])
-        traces = self._trace(rows, self._best[rows, MOVES - 1 :])
-        path.finish(tuple(int(each[0]) for each in traces[min(LAG - 1, path.frames) :: -1]), text_tokens)
-
-    def _trace(self, rows: NDArray[np.int64], best: NDArray[np.float32]) -> list[NDArray[np.int64]]:
-        """The tokens of the best paths in the last frame, in the one before it, and in the one before that."""
-        token = self._firsts[0, rows] + best.argmax(1)
-        tokens = [token]
-        for age in range(LAG):
-            token = token - self._moves[age, rows, token - self._firsts[age, rows]]
-            tokens.append(token)
-        return tokens
+    `scores` [WINDOW] of each are those of the tokens from `window_from` on. `tokens` is the number of text tokens, with
+    tts_eos, that have a position; the others count for nothing.
+    """
+    firsts = [path.window_from(path.frames) for path in paths]
+    weights = softmax(np.array(scores), [known - first for known, first in zip(tokens, firsts, strict=True)])
+    before = np.array([path.best for path in paths])
+    for at, path in enumerate(paths):
+        if shift := firsts[at] - path.fed_first:
+            before[at, FRONT:-shift] = before[at, FRONT + shift :]
+            before[at, -shift:] = NEVER
+    two, three = before[:, 1:-2] + JUMP_2, before[:, :-3] + JUMP_3
+    best = np.full(before.shape, NEVER)
+    ends = best[:, FRONT:]
+    np.maximum(before[:, FRONT:], before[:, FRONT - 1 : -1], ends)
+    np.maximum(ends, two, ends)
+    np.maximum(ends, three, ends)
+    ends += np.log(weights + LEAST)
+    tops = ends.argmax(1)
+    ends -= _picked(ends, tops)
+    for at, (path, first, top, weight) in enumerate(zip(paths, firsts, tops.tolist(), weights.tolist(), strict=True)):
+        path.feed(first, weight, best[at], first + top, (before[at], two[at], three[at]))
 
 
-def softmax(scores: NDArray[np.float32], counts: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The weights of the first `counts` scores of each row."""
-    seen = np.where(counts[:, None] > COLUMNS, scores, np.float32(-np.inf))
-    weights: NDArray[np.float32] = np.exp(seen - seen.max(1, keepdims=True))
-    weights /= weights.sum(1, keepdims=True)
+def softmax(scores: Floats, counts: SequenceOf[int]) -> Floats:
+    """The weights of the first `counts` scores of each row, in place."""
+    for at, count in enumerate(counts):
+        if count < WINDOW:
+            scores[at, max(0, count) :] = -np.inf
+    scores -= _picked(scores, scores.argmax(1))
+    weights: Floats = np.exp(scores, scores)
+    weights /= np.add.reduce(weights, 1, keepdims=True)
     return weights
+
+
+def _picked(values: Floats, columns: NDArray[np.intp]) -> Floats:
+    """The value of one column of each row, [rows, 1]."""
+    if len(values) == 1:
+        column = columns.item()
+        return values[:, column : column + 1].copy()
+    return values[np.arange(len(values)), columns][:, None]

@@ -1,5 +1,6 @@
 """The words of a text, and the tokens that each of them is made of."""
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -20,6 +21,12 @@ WITHOUT_SPACES = (
     (0x20000, 0x323AF),
 )
 """Ranges of letters of scripts that put no spaces between words."""
+WORD_BREAK = re.compile(
+    r"[!?;|\u2014\u2015\u2022\u2026\u00ab\u00bb\u201c-\u201f\u2300-\u2bff\U0001f000-\U0001faff\"]|--|\.\."
+    r"|(?<=[^\W\d_]),(?=[^\W\d_])"
+)
+"""Signs that part two words without white space: ends of sentences, dashes but not hyphens, bullets, double quotes,
+pictures, and a comma between two letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +50,10 @@ class TextWord:
 class WordSplitter:
     """Finds the words of a text that arrives in fragments. Any fragmentation gives the words of the whole text.
 
-    White space splits words. A token belongs to the word of its last letter or digit; a token without one belongs to
-    none, unless it stands inside a word ("6:40", "I'm"). In scripts without spaces each token with a letter is a word.
-    The signs around a word are part of its characters. A word is certain once a token of the next one is known.
+    White space and WORD_BREAK split words. A token belongs to the word of its last letter or digit; a token without one
+    belongs to none, unless it stands inside a word ("6:40", "I'm"). In scripts without spaces each token with a letter
+    is a word. The signs around a word are part of its characters. A word is certain once a token of the next one is
+    known.
     """
 
     def __init__(self) -> None:
@@ -81,11 +89,12 @@ class WordSplitter:
         if self._last >= 0:
             between = text[self._last + 1 : last]
             if not any(map(str.isspace, between)):
+                *_, parted = [None, *WORD_BREAK.finditer(text, self._last + 1, last + 1)]
                 unspaced = _is_unspaced(text[last]) or _is_unspaced(text[self._last])
-                if last <= self._last or not unspaced:
+                if last <= self._last or not (parted or unspaced):
                     self._last = max(last, self._last)
                     return []
-                begins = max(start, self._last + 1)
+                begins = max(start, self._last + 1) if parted is None else parted.end()
                 words.append(self._word(begins))
             else:
                 words.append(self._word(self._behind(self._last)))

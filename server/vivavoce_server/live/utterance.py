@@ -159,9 +159,9 @@ class Utterance:
                 continue
             async for pcm in self.beginning.trimmed(self.times.noted(part)):
                 yield self._counted(pcm)
-            self.times.end()
-            if part.finished and is_cut_short(part.finished, self.max_frames):
-                self.is_cut_short = True
+            is_cut = is_cut_short(part.finished, self.max_frames)
+            self.times.end(is_cut=is_cut)
+            self.is_cut_short |= is_cut
             if part.finished and not waited:
                 self.meter.add_queue_wait(part.finished)
                 waited = True
