@@ -82,6 +82,10 @@ class Fields(BaseModel):
         return known
 
 
+TurnPause = Annotated[float, Field(ge=0, le=LONGEST_TURN_PAUSE_S)]
+"""Silence between the turns of two voices, in seconds."""
+
+
 class VoiceId(Fields):
     """OpenAI's custom voice object."""
 
@@ -311,10 +315,8 @@ class SpeechOptions(Fields):
         ),
     ] = None
     turn_pause_s: Annotated[
-        float | None,
+        TurnPause | None,
         Field(
-            ge=0,
-            le=LONGEST_TURN_PAUSE_S,
             description="Silence between the turns of two voices, in seconds. The default is 0.2; a pause tag there"
             " takes its place",
             examples=[0.2],
