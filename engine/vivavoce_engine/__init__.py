@@ -66,7 +66,7 @@ from vivavoce_engine.voices.blends import MAX_CHARS as MAX_BLEND_CHARS
 from vivavoce_engine.voices.blends import MAX_PARTS as MAX_BLEND_PARTS
 from vivavoce_engine.voices.blends import MAX_WEIGHT as MAX_BLEND_WEIGHT
 from vivavoce_engine.voices.blends import MIN_WEIGHT as MIN_BLEND_WEIGHT
-from vivavoce_engine.voices.blends import blend_embeddings, embedding_of
+from vivavoce_engine.voices.blends import blend_embeddings, embedding_of, parse_blend
 from vivavoce_engine.voices.consents import Consent, ConsentStore
 from vivavoce_engine.voices.reference_audio import MAX_BYTES as MAX_REFERENCE_BYTES
 from vivavoce_engine.voices.registry import MAX_WAITING as MAX_WAITING_RECORDINGS
@@ -139,6 +139,7 @@ __all__ = [
     "format_trace",
     "freeze_gc",
     "load_engine",
+    "parse_blend",
     "read_model",
     "why_not_writable",
 ]

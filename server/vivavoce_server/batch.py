@@ -18,7 +18,7 @@ from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid
 from vivavoce_server.http import COMMON_HEADERS, ERROR_RESPONSES, ServiceDep
 from vivavoce_server.jobs import SpeechJob, prepare
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
-from vivavoce_server.request_lines import current_line
+from vivavoce_server.request_lines import current_line, note
 from vivavoce_server.schemas import GivenText, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
 from vivavoce_server.speech import Speech, Usage
@@ -250,6 +250,8 @@ class BatchResponse(SpokenResponse):
                 await phrases.find(job, phrases.key_of(job, cast)) as phrase,
                 Speech(job, cast, meter, self.caller.client, phrase.submit) as speech,
             ):
+                if phrases.is_on:
+                    note(cache=phrase.source)
                 cost = await speech.whole(file)
             outcome = "completed"
         except Exception as error:

@@ -23,6 +23,7 @@ from vivavoce_server.schemas import (
     Seed,
     SpeechRequest,
     Speed,
+    TurnPause,
 )
 from vivavoce_server.streaming import SpeechResponse, SpeechRoute
 from vivavoce_server.text_parts import language_of_code
@@ -34,7 +35,7 @@ KOKORO_LANGUAGES = {"a": "en", "b": "en", "e": "es", "f": "fr", "i": "it", "j": 
 
 
 class CaptionedSpeech(Fields):
-    """Kokoro-FastAPI's fields. `seed` is an extension."""
+    """Kokoro-FastAPI's fields. `seed` and `turn_pause_s` are extensions."""
 
     input: Annotated[InputText, Field(description="The text to speak", examples=["Hello, this is Vivavoce."])]
     model: Annotated[
@@ -73,6 +74,10 @@ class CaptionedSpeech(Fields):
     allow_voice_tags: Annotated[
         bool | None, Field(description="false makes tags `[voice:NAME]` text like any other", examples=[True])
     ] = None
+    turn_pause_s: Annotated[
+        TurnPause | None,
+        Field(description="Silence between the turns of two voices, in seconds; the default is 0.2", examples=[0.2]),
+    ] = None
     seed: Annotated[
         Seed | None, Field(description="Seed of the random numbers: it makes speech repeatable", examples=[42])
     ] = None
@@ -97,9 +102,10 @@ class CaptionedSpeech(Fields):
             "normalization_options",
             "seed",
             "allow_voice_tags",
+            "turn_pause_s",
         )
         return SpeechRequest.model_construct(
-            **{name: getattr(self, name) for name in (*same, "seed")},
+            **{name: getattr(self, name) for name in same},
             model=None if self.model == "kokoro" else self.model,
             language=language and language_of_code(KOKORO_LANGUAGES.get(language, language)),
         )

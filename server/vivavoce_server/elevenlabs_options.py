@@ -8,16 +8,17 @@ warning, unless the server is strict. Any other name is refused.
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from vivavoce_engine import SEED_MAX, SpeechEngine
+from vivavoce_engine import SEED_MAX, Rejected, SpeechEngine
 
 from vivavoce_server.audio import AudioOptions
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.errors import ApiError, invalid, validation_detail
+from vivavoce_server.errors import ApiError, invalid, rejected_as, validation_detail
 from vivavoce_server.openai_voices import voice_aliases
 from vivavoce_server.reading import normalize_of
 from vivavoce_server.references import is_voice
@@ -155,6 +156,28 @@ def seed_of(seed: str) -> int:
     if not SEED.fullmatch(seed) or int(seed) > SEED_MAX:
         raise invalid("seed", f"seed is a whole number from 0 to {SEED_MAX}")
     return int(seed)
+
+
+FIELDS = {
+    "input": "text",
+    "voice": "voice_id",
+    "model": "model_id",
+    "language": "language_code",
+    "speed": "voice_settings",
+    "normalize": "apply_text_normalization",
+}
+"""A field of a SpeechRequest → ElevenLabs' name of it."""
+
+
+@contextmanager
+def naming_fields() -> Iterator[None]:
+    """Gives fields their names in ElevenLabs' requests, in errors about them."""
+    try:
+        yield
+    except (ApiError, Rejected) as error:
+        renamed = error if isinstance(error, ApiError) else rejected_as(error)
+        renamed.detail.param = FIELDS.get(renamed.detail.param or "", renamed.detail.param)
+        raise renamed from error.__cause__
 
 
 Options = TypeVar("Options", bound=SpeechOptions)

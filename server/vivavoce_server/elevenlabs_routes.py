@@ -1,8 +1,7 @@
 """ElevenLabs' routes for speech, voices and the account, for clients of ElevenLabs that are given this address."""
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -18,12 +17,13 @@ from vivavoce_server.elevenlabs_options import (
     aliases_of,
     audio_of,
     choose_voice,
+    naming_fields,
     speech_fields,
     validated,
 )
 from vivavoce_server.errors import ApiError, responses
 from vivavoce_server.formats import FORMATS
-from vivavoce_server.framing import AudioFraming, Framing, TimestampsFraming
+from vivavoce_server.framing import JSON, LINES, AudioFraming, Framing, TimestampsFraming
 from vivavoce_server.http import (
     ERROR_RESPONSES,
     FILE_HEADERS,
@@ -62,8 +62,8 @@ def _responses(headers: Mapping[str, Any], *media_types: str) -> Responses:
 
 MEDIA_TYPES = tuple(dict.fromkeys(audio.media_type for audio in FORMATS.values()))
 AUDIO_RESPONSES = {**_responses(FILE_HEADERS, *MEDIA_TYPES), **NOT_MODIFIED}
-TIMESTAMPS_RESPONSES = {**_responses(FILE_HEADERS, TimestampsFraming.media_type), **NOT_MODIFIED}
-LINES_RESPONSES = _responses(SPEECH_HEADERS, TimestampsFraming.media_type)
+TIMESTAMPS_RESPONSES = {**_responses(FILE_HEADERS, JSON), **NOT_MODIFIED}
+LINES_RESPONSES = _responses(SPEECH_HEADERS, LINES)
 
 
 # ---- speech ---------------------------------------------------------------------------------------------------
@@ -104,22 +104,11 @@ class TextToSpeech(BaseModel):
         return names[:MAX_IGNORED]
 
 
-@contextmanager
-def _naming_text() -> Iterator[None]:
-    """Gives the field of the text its name in ElevenLabs' requests, in errors about it."""
-    try:
-        yield
-    except ApiError as error:
-        if error.detail.param == "input":
-            error.detail.param = "text"
-        raise
-
-
 class TextToSpeechResponse(SpeechResponse):
     """A SpeechResponse for a body of ElevenLabs."""
 
     async def speak(self, send: Send) -> None:
-        with _naming_text():
+        with naming_fields():
             await super().speak(send)
 
 
@@ -146,10 +135,11 @@ class Spoken:
         self._output_format = output_format
 
     async def answer(self, whole: bool, with_times: bool = False) -> TextToSpeechResponse:
-        job = await self._job()
+        with naming_fields():
+            job = await self._job()
         if with_times:
             job = job.with_word_times()
-        framing: Framing = TimestampsFraming() if with_times else AudioFraming(job.audio.media_type)
+        framing: Framing = TimestampsFraming(whole=whole) if with_times else AudioFraming(job.audio.media_type)
         return TextToSpeechResponse(self._service, self._caller, job, framing, whole)
 
     async def _job(self) -> SpeechJob:
@@ -159,8 +149,7 @@ class Spoken:
         audio = audio_of(self._output_format, speed)
         fields = speech_fields(body.model_dump(), voice, speed)
         request = validated(SpeechRequest, {**fields, "input": body.text})
-        with _naming_text():
-            job = prepare(request, self._service, self._max_wait_s)
+        job = prepare(request, self._service, self._max_wait_s)
         ignored = (*body.ignored, *(("voice_id",) if voice.warnings else ()), *job.ignored)
         return replace(job.with_audio(audio), warnings=job.warnings + voice.warnings, ignored=ignored)
 

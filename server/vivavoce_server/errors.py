@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -213,6 +213,10 @@ def _named(path: Sequence[str | int]) -> str:
     return ".".join(str(part)[:SHOWN_CHARS] for part in (path[:2] if path[0] in OBJECTS else path[:1]))
 
 
+UNKNOWN_FIELD: Final = "unknown_field"
+"""Kind of the error about a field that an object does not have. Its reason is the field that may be meant."""
+
+
 def validation_detail(path: tuple[str | int, ...], kind: str, reason: str) -> ErrorDetail:
     """Error object for one of pydantic's errors. `path` is the field's path inside the body."""
     # Errors inside a union have a longer path, which names its members. Clients know the field.
@@ -224,8 +228,8 @@ def validation_detail(path: tuple[str | int, ...], kind: str, reason: str) -> Er
         case _:
             param = None
     match kind:
-        case "extra_forbidden":
-            message, code = f"Unknown field: {param}", "unknown_parameter"
+        case "unknown_field":
+            message, code = f"Unknown field: {param}{reason}", "unknown_parameter"
         case "missing" if param is not None and str(path[-1]) not in param:
             message, code = f"{param}: Missing required field: {path[-1]}", "missing_required_parameter"
         case "missing":

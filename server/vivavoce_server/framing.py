@@ -21,6 +21,7 @@ from vivavoce_server.word_times import (
     written_times,
 )
 
+JSON = "application/json"
 LINES = "application/x-ndjson"
 """Media type of JSON objects, one a line."""
 CUT_SHORT = "length"
@@ -88,17 +89,17 @@ def words_header(words: list[Word]) -> str:
 
 
 class TimestampsFraming:
-    """Sends ElevenLabs' objects, one JSON object a line, with the times of the characters whose audio is in it.
+    """Sends ElevenLabs' objects with the times of the characters whose audio is in them, one JSON object a line.
 
-    The seconds are those of the whole file. `alignment` has the characters of the text as it was written, and
-    `normalized_alignment` those by which it is said; both are null if there are none. The characters behind the last
-    word come in an object without audio.
+    A `whole` file is one object. The seconds are those of the whole file. `alignment` has the characters of the text as
+    it was written, and `normalized_alignment` those by which it is said; both are null if there are none. The
+    characters behind the last word come in an object without audio.
     """
 
-    media_type = "application/json"
     heartbeat: bytes | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool) -> None:
+        self.media_type = JSON if whole else LINES
         self._written = CharacterTimes()
         self._spoken = CharacterTimes()
 
@@ -159,7 +160,7 @@ class CaptionedFraming:
 
     def __init__(self, audio_type: str, *, whole: bool) -> None:
         """`audio_type` is the media type of the file. A `whole` file is one object."""
-        self.media_type = "application/json" if whole else LINES
+        self.media_type = JSON if whole else LINES
         self._audio_type = audio_type
 
     def whole(self, file: WholeFile, speech: Speech) -> list[Part]:
@@ -195,7 +196,8 @@ class SseFraming:
     """Sends OpenAI's events: speech.audio.delta, then speech.audio.done or speech.audio.error.
 
     Behind a delta, speech.audio.words has the words that begin in the audio so far, and speech.audio.done has all of
-    them, if their times are asked for. OpenAI has no such events. Of a dialogue, speech.audio.done has the turns.
+    them and the audio's `duration` in seconds, if times are asked for. OpenAI has no such events. Of a dialogue,
+    speech.audio.done has the turns.
     """
 
     media_type = "text/event-stream"
@@ -222,7 +224,9 @@ class SseFraming:
             "total_tokens": usage.total_tokens,
         }
         last_words = _words(speech.take_words(at_end=True))
-        words = {} if speech.word_map is None else {"words": [word.fields() for word in speech.words]}
+        words: dict[str, object] = {}
+        if speech.word_map is not None:
+            words = {"words": [word.fields() for word in speech.words], "duration": rounded(speech.file_s)}
         cut_short = {"finish_reason": CUT_SHORT} if usage.is_cut_short else {}
         turns = {"segments": [turn.fields() for turn in speech.turns]} if speech.turns else {}
         done = _event("speech.audio.done", usage=counts, **turns, **words, **cut_short, **self._mark)

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from vivavoce_engine import ModelInfo, Rejected, Sampling, SpeechEngine, UtteranceOptions, check_characters, draw_seed
@@ -33,7 +34,7 @@ from vivavoce_server.reading import (
     read,
     warnings_of,
 )
-from vivavoce_server.references import Chosen, References
+from vivavoce_server.references import Chosen, References, meaning_of
 from vivavoce_server.request_lines import current_line, note
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
@@ -125,7 +126,8 @@ class SpeechJob:
     def _of_text(self, request: SpeechRequest, said: list[Spoken]) -> "SpeechJob":
         """The job of texts that have been read. Raises as `read`."""
         warnings = self._check_said(said)
-        script = script_of(self.turns, [each.text for each in said], self.max_part_chars)
+        names = partial(meaning_of, engine=self.engine)
+        script = script_of(self.turns, [each.text for each in said], self.max_part_chars, names)
         texts = sum(isinstance(part, str) for part in script.parts)
         if not texts:
             silence = Silence(NOTHING_S * script.speed)

@@ -27,6 +27,7 @@ FILES: Final = frozenset(
         "client.js",
         "clone.js",
         "code.js",
+        "dialogue.js",
         "download.js",
         "events.js",
         "index.html",

@@ -9,7 +9,7 @@ voice that exists here, the request is ambiguous and refused.
 import asyncio
 import base64
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -28,6 +28,7 @@ from vivavoce_engine import (
     blend_embeddings,
     check_characters,
     embedding_of,
+    parse_blend,
 )
 
 from vivavoce_server.config import ServerConfig
@@ -162,6 +163,37 @@ def is_voice(name: str, engine: SpeechEngine) -> bool:
         return True
     store = engine.voices.store
     return store is not None and store.get(name) is not None
+
+
+def meaning_of(name: str, engine: SpeechEngine) -> Hashable:
+    """A value that is the same for every name of one voice: in any letter case, OpenAI's, or a mix of such names.
+
+    It is the name in small letters if there is no such voice. Reads the disk.
+    """
+    if (speaker := engine.voices.speaker(name)) is not None:
+        return speaker
+    store = engine.voices.store
+    if store is not None and (stored := store.get(name)) is not None:
+        return "stored", stored.name
+    aliases = voice_aliases(engine.info)
+    if (alias := aliases.get(name.casefold())) is not None:
+        return alias
+    try:
+        parts = parse_blend(name)
+    except Rejected:
+        return name.casefold()
+    if len(parts) == 1:
+        return name.casefold() if parts[0][0] == name else meaning_of(parts[0][0], engine)
+    return tuple((meaning_of(part, engine), weight) for part, weight in parts)
+
+
+def facts_of(voice: Chosen) -> Hashable:
+    """A value that is the same for the same voice, wherever it comes from."""
+    speaker, reference = voice
+    if reference is None:
+        return speaker, None
+    codes = b"" if reference.codes is None else reference.codes.tobytes()
+    return speaker, (reference.embedding.tobytes(), codes, reference.text)
 
 
 def mean_embedding(given: Sequence[float] | Sequence[WeightedEmbedding]) -> NDArray[np.float32]:

@@ -35,6 +35,7 @@ FIELDS = (
     "model",
     "voice",
     "format",
+    "cache",
     "chars",
     "audio_s",
     "frames",

@@ -223,10 +223,11 @@ class PartTimes:
             return parts, ""
         return parts, text[cut : reached if are_known else end]
 
-    def turns(self, parts: Sequence[PartTurn | None], sent_s: float = math.inf) -> list[TurnTimes]:
+    def turns(self, parts: Sequence[PartTurn | None], delay_s: float, sent_s: float = math.inf) -> list[TurnTimes]:
         """The turns of which some audio is in the file's first `sent_s` seconds, in order.
 
-        `parts` has the turn of each part, None for a pause. Each turn ends with the last of its audio there.
+        `parts` has the turn of each part, None for a pause. Each turn ends with the last of its audio there. A
+        decoded file is `delay_s` late.
         """
         found: dict[int, TurnTimes] = {}
         for times, part in zip(self._parts, parts, strict=False):  # a part may be known before its audio begins
@@ -234,7 +235,8 @@ class PartTimes:
             if part is None or start_s + TOLERANCE_S > sent_s:
                 continue
             first = found.get(part.index)
-            found[part.index] = TurnTimes(part.index, part.voice, start_s if first is None else first.start_s, end_s)
+            start_s = start_s + delay_s if first is None else first.start_s
+            found[part.index] = TurnTimes(part.index, part.voice, start_s, end_s + delay_s)
         return list(found.values())
 
     @property

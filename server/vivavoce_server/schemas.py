@@ -1,6 +1,7 @@
 """Bodies of requests, as pydantic models."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
@@ -15,7 +16,7 @@ from pydantic import (
 )
 from pydantic.config import JsonDict
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, ValidationError
 from vivavoce_engine import (
     EMBEDDING_MAX,
     MAX_BLEND_CHARS,
@@ -27,6 +28,7 @@ from vivavoce_engine import (
 )
 
 from vivavoce_server.config import MAX_TEXT_CHARS, LeadingSilenceChoice
+from vivavoce_server.errors import UNKNOWN_FIELD
 from vivavoce_server.formats import FormatName
 from vivavoce_server.stage_names import StageChoice, StageName
 from vivavoce_server.text_parts import LONGEST_TURN_PAUSE_S, MAX_TURNS, language_of_code
@@ -54,7 +56,8 @@ class NullIsDefault:
 class Fields(BaseModel):
     """An object of a client. An unknown field is an error; null means the default of every field that has one.
 
-    An object with thousands of unknown fields costs as much as one with one of them, because only that one is reported.
+    An object with thousands of unknown fields costs as much as one with one of them, because only that one is reported,
+    with the field that may be meant. A misspelt field is reported before one that is missing.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -70,8 +73,17 @@ class Fields(BaseModel):
             for name, field in fields.items()
             if name in given and (given[name] is not None or field.is_required())
         }
-        unknown = next((name for name in given if name not in fields), None)
-        return known if unknown is None else {**known, unknown: given[unknown]}
+        if (unknown := next((name for name in given if name not in fields), None)) is not None:
+            near = get_close_matches(str(unknown)[:MAX_NAME_CHARS].casefold(), fields, 1)
+            reason = PydanticCustomError(UNKNOWN_FIELD, f"; did you mean {near[0]}?" if near else "")
+            raise ValidationError.from_exception_data(
+                cls.__name__, [InitErrorDetails(type=reason, loc=(str(unknown),), input=None)]
+            )
+        return known
+
+
+TurnPause = Annotated[float, Field(ge=0, le=LONGEST_TURN_PAUSE_S)]
+"""Silence between the turns of two voices, in seconds."""
 
 
 class VoiceId(Fields):
@@ -246,7 +258,11 @@ class SpeechOptions(Fields):
     ] = None
     non_streaming_mode: Annotated[
         bool | None,
-        Field(description="True gives the model the whole text before it speaks", examples=[False]),
+        Field(
+            description="True gives the model the whole text before it speaks; false, the text while it speaks, as live"
+            " text does",
+            examples=[False],
+        ),
     ] = None
     initial_codec_chunk_frames: Annotated[
         Annotated[int, Field(ge=1, le=MAX_FRAMES)] | None,
@@ -303,10 +319,8 @@ class SpeechOptions(Fields):
         ),
     ] = None
     turn_pause_s: Annotated[
-        float | None,
+        TurnPause | None,
         Field(
-            ge=0,
-            le=LONGEST_TURN_PAUSE_S,
             description="Silence between the turns of two voices, in seconds. The default is 0.2; a pause tag there"
             " takes its place",
             examples=[0.2],

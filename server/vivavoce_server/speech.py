@@ -26,6 +26,7 @@ from vivavoce_server.jobs import SpeechJob
 from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.metrics import SpeechMeter
 from vivavoce_server.phrases.cache import Utterance
+from vivavoce_server.references import facts_of
 from vivavoce_server.said import PartTimes, PartTurn, TurnTimes
 from vivavoce_server.turns import Script, Silence
 from vivavoce_server.whole_files import WholeFile
@@ -170,9 +171,12 @@ class Speech:
         parts = zip(self._script.parts, self._script.part_turns, strict=True)
         return self.times.turns(
             [
-                PartTurn(index, self._script.turns[index].voice) if isinstance(part, str) else None
+                PartTurn(self._script.numbers[index], self._script.turns[index].voice)
+                if isinstance(part, str)
+                else None
                 for part, index in parts
-            ]
+            ],
+            self._encoder.delay_s,
         )
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -279,11 +283,7 @@ def _voice_number(cast: Sequence[UtteranceOptions], turn: int) -> int:
     """The first turn that has the voice of this one, and everything else on which an acoustic context depends."""
 
     def facts(options: UtteranceOptions) -> tuple[object, ...]:
-        reference, sample = options.reference, None
-        if reference is not None:
-            codes = b"" if reference.codes is None else reference.codes.tobytes()
-            sample = reference.embedding.tobytes(), codes, reference.text
-        return options.speaker, sample, options.language, options.instructions
+        return facts_of((options.speaker, options.reference)), options.language, options.instructions
 
     wanted = facts(cast[turn])
     return next(number for number, options in enumerate(cast) if facts(options) == wanted)

@@ -155,6 +155,7 @@ class SpeechResponse(SpokenResponse):
             with await self.service.phrases.find(job, key) as phrase:
                 if self.service.phrases.is_on:
                     self.headers[CACHE_HEADER] = phrase.source
+                    note(cache=phrase.source)
                 with Speech(job, cast, meter, self.caller.client, phrase.submit) as speech:
                     outcome = await (
                         self._send_whole(speech, send) if self._whole else self._send_stream(speech, meter, send)
@@ -184,6 +185,7 @@ class SpeechResponse(SpokenResponse):
         """Answers a request for a file that the client has. To POST this is an extension: RFC 9110, 13.1.2 has it for
         GET and HEAD. But the method is POST only because the request has a body; it changes nothing here."""
         self.service.phrases.count(self._job, "not_modified")
+        note(cache="not_modified")
         self.status_code = 304
         del self.headers["Content-Type"]
         await self.start(send)

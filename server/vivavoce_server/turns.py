@@ -5,9 +5,10 @@ one voice does, and all of them are one file. The next turn is made while the on
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice, pairwise
 
 from vivavoce_engine import UtteranceOptions
@@ -82,8 +83,14 @@ class Script:
         return self.turns[self.part_turns[number]].asked.speed / self.speed if isinstance(part, str) else 1.0
 
     @property
+    def numbers(self) -> dict[int, int]:
+        """The numbers that clients see, of the turns that say something. Segments keep their places in the request."""
+        said = sorted({turn for part, turn in zip(self.parts, self.part_turns, strict=True) if isinstance(part, str)})
+        return {turn: turn if self.turns[turn].is_segment else number for number, turn in enumerate(said)}
+
+    @property
     def is_dialogue(self) -> bool:
-        return len(self.turns) > 1
+        return len(self.numbers) > 1
 
 
 # ---- what is asked for ----------------------------------------------------------------------------------------
@@ -119,9 +126,9 @@ def _of_segment(request: SpeechRequest, segment: Segment) -> SpeechRequest:
     return request.model_copy(update={**hidden, **given, "input": segment.text, "segments": None})
 
 
-def voice_key(asked: SpeechOptions) -> tuple[object, ...]:
-    """A value that is the same for the same voice."""
-    name = (asked.voice_name or "").casefold()
+def voice_key(asked: SpeechOptions, meaning: Callable[[str], Hashable] = str.casefold) -> tuple[object, ...]:
+    """A value that is the same for the same voice, as far as `meaning` knows the names of one voice."""
+    name = asked.voice_name and meaning(asked.voice_name)
     return name, *(getattr(asked, field) for field in Segment.VOICE_FIELDS if field != "voice")
 
 
@@ -241,13 +248,17 @@ def joined(said: Iterable[Spoken], written: Iterable[str]) -> Spoken:
     return Spoken(Traced.join(parts), tuple(left_out))
 
 
-def script_of(turns: Sequence[Turn], said: Sequence[str], max_part_chars: int) -> Script:
+def script_of(
+    turns: Sequence[Turn], said: Sequence[str], max_part_chars: int, meaning: Callable[[str], Hashable] = str.casefold
+) -> Script:
     """The script of texts that have been read, one for each turn. Voice tags in them begin further turns.
+
+    `meaning` gives a value that is the same for all names of one voice.
 
     Raises:
         ApiError: 400, as PauseBudget.
     """
-    writer = _Writer(max_part_chars, turn_pause_s(turns[0].asked))
+    writer = _Writer(max_part_chars, turn_pause_s(turns[0].asked), meaning)
     for turn, text in zip(turns, said, strict=True):
         writer.begin(turn)
         writer.write(text)
@@ -257,7 +268,8 @@ def script_of(turns: Sequence[Turn], said: Sequence[str], max_part_chars: int) -
 class _Writer:
     """Writes a script, a text after the other."""
 
-    def __init__(self, max_part_chars: int, turn_pause_s: float) -> None:
+    def __init__(self, max_part_chars: int, turn_pause_s: float, meaning: Callable[[str], Hashable]) -> None:
+        self._meaning = cache(meaning)
         self._max_part_chars = max_part_chars
         self._turn_pause_s = turn_pause_s
         self._budget = PauseBudget()
@@ -266,6 +278,8 @@ class _Writer:
         self._turn: Turn | None = None
         """The current turn."""
         self._is_listed = False
+        self._voices: list[tuple[object, ...]] = []
+        """The voices that have spoken, with all that an acoustic context depends on."""
         self._last: Turn | None = None
         """The turn that spoke last."""
         self._is_paused = False
@@ -302,7 +316,7 @@ class _Writer:
     def _switch(self, tag: str, name: str) -> None:
         """Begins the turn of a tag, unless its voice speaks already."""
         assert self._turn is not None
-        if self._turn.voice is None or self._turn.voice.casefold() != name.casefold():
+        if self._turn.voice is None or self._meaning(self._turn.voice) != self._meaning(name):
             self.begin(self._turn.by_tag(tag, len(self._turns)))
 
     def _pause(self, tag: str, start: int, end: int) -> None:
@@ -314,6 +328,12 @@ class _Writer:
 
     def _speak(self, text: str, start: int) -> None:
         assert self._turn is not None
+        asked = self._turn.asked
+        voice = *voice_key(asked), asked.language, asked.instructions
+        if start and voice not in self._voices:
+            # Behind a tag, a voice that has nothing to go on from begins without a blank, as in live text.
+            start += len(text) - len(text.lstrip())
+            text = text.lstrip()
         for part in split_long(text, self._turn.options.language, self._max_part_chars):
             end = start + len(part)
             if is_speakable(part):
@@ -321,6 +341,8 @@ class _Writer:
                 if not self._is_listed:
                     self._list_turn()
                 self._parts.append((part, self._turn.index, (start, start + len(part.rstrip()))))
+                if voice not in self._voices:
+                    self._voices.append(voice)
                 self._last, self._is_paused = self._turn, False
             start = end
 
@@ -328,7 +350,7 @@ class _Writer:
         assert self._turn is not None
         if self._last is None or self._is_paused or not self._turn_pause_s:
             return
-        if voice_key(self._last.asked) != voice_key(self._turn.asked):
+        if voice_key(self._last.asked, self._meaning) != voice_key(self._turn.asked, self._meaning):
             self._budget.take_seconds(self._turn_pause_s, "turn_pause_s")
             self._parts.append((Silence(self._turn_pause_s, is_written=False), self._last.index, (at, at)))
 

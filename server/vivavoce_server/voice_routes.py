@@ -189,9 +189,17 @@ async def list_voices(service: ServiceDep) -> VoiceList:
 
 @router.get("/voices/{voice_id}", summary="Get a voice", responses=GETTING_RESPONSES)
 async def get_voice(voice_id: VoiceId, service: ServiceDep) -> VoiceObject:
-    """One voice, its name in any letter case. If several models have a speaker of that name, the first one's."""
-    for voice in (await list_voices(service)).voices:
-        if voice_id.casefold() in (voice.id.casefold(), voice.name.casefold()):
+    """One voice, its name in any letter case; OpenAI's names mean theirs, unless a voice has that name itself.
+
+    If several models have a speaker of that name, the first one's.
+    """
+    wanted = voice_id.casefold()
+    voices = (await list_voices(service)).voices
+    for voice in voices:
+        if wanted in (voice.id.casefold(), voice.name.casefold()):
+            return voice
+    for voice in voices:
+        if wanted in voice.aliases:
             return voice
     raise ApiError(404, f"There is no voice {voice_id!r}", None, "voice_not_found")
 

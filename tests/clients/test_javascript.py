@@ -3,6 +3,7 @@
 
 import base64
 import json
+import math
 import random
 import re
 import shutil
@@ -121,6 +122,14 @@ PARTS = (
     "{\\an8}",
     "\u200f…",
     "Dr.",
+    "Bros.",
+    "etc.",
+    "J.",
+    "(U.S.",
+    "3.",
+    "1984.",
+    "Wait...",
+    "“Éa.",
 )
 CHINESE = "那是四月里一个晴朗寒冷的日子，时钟敲了十三下。"
 
@@ -141,16 +150,22 @@ def spoken_text(rng: random.Random) -> dict[str, Any]:
     turns = [
         {"index": at, "voice": rng.choice([None, "a<b", "heart"]), "start": s, "end": s} for at, s in enumerate(at_s)
     ]
-    return {"text": rng.choice([text, text, "another"]), "words": words, "turns": rng.choice([[], turns])}
+    return {
+        "text": rng.choice([text, text, "another"]),
+        "words": words,
+        "turns": rng.choice([[], turns]),
+        "audio_s": rng.choice([None, clock_s, clock_s + 0.4]),
+    }
 
 
 def test_its_subtitles_are_those_of_the_python_client(installed: Path) -> None:
     rng = random.Random(5)
     cases = [spoken_text(rng) for _ in range(200)]
+    assert any(case["audio_s"] for case in cases)
     (installed / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
     answers = json.loads(run(installed, path_of("node"), "subtitles.mjs", "cases.json"))
     for case, answer in zip(cases, answers, strict=True):
-        given = (parse_words(case["words"]), case["text"], parse_turns(case["turns"]))
+        given = (parse_words(case["words"]), case["text"], parse_turns(case["turns"]), case["audio_s"] or math.inf)
         assert answer == [srt(*given), vtt(*given)]
 
 

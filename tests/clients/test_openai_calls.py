@@ -61,7 +61,11 @@ def speech_of(client: openai.OpenAI) -> dict[str, Any]:
     nulls: dict[str, Any] = {"instructions": None, "speed": None, "stream_format": None}
     styled = create(**SPEECH, instructions="Speak calmly.").response
     events = create(**SPEECH, stream_format="sse").text
+    timed = create(**SPEECH, stream_format="sse", extra_body={"word_timestamps": True}).text
+    whole = create(**SPEECH, extra_body={"word_timestamps": True, "stream": False}).response
     return {
+        "words": json.loads(timed.splitlines()[-2].removeprefix("data: "))["words"],
+        "wordsOfFile": json.loads(whole.headers["x-word-timestamps"]),
         "nulls": len(create(**SPEECH, **nulls).content),
         "ignored": styled.headers["x-vivavoce-ignored"],
         "fast": len(create(**SPEECH, speed=2).content),

@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import types
@@ -146,7 +147,7 @@ def test_an_empty_list_of_stages_is_refused(capsys: pytest.CaptureFixture[str]) 
 # ---- times of words -----------------------------------------------------------------------------------------------
 
 SAID = "Hello there, you. And so on!"
-SRT = "1\n00:00:00,000 --> 00:00:01,360\nHello there, you.\n\n2\n00:00:01,440 --> 00:00:02,440\nAnd so on!\n\n"
+SRT = "1\n00:00:00,000 --> 00:00:01,360\nHello there, you.\n\n2\n00:00:01,440 --> 00:00:02,240\nAnd so on!\n\n"
 
 
 def test_it_writes_subtitles_beside_the_speech(server: LiveServer, tmp_path: Path) -> None:
@@ -201,6 +202,21 @@ def test_subtitles_of_lines_of_standard_input_go_on(
     assert all(told["text"][word["text_start"] : word["text_end"]] == word["word"] for word in told["words"])
     first = len("Hello there, you.") * FAKE_INFO.frame_s
     assert first <= told["words"][3]["start"] == pytest.approx(first, abs=2 * FAKE_INFO.frame_s)
+
+
+def test_times_of_later_lines_are_rounded_and_turns_of_piped_text_have_their_voices(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines = "Good morning.\nDid it land here? [voice:michael] It did land.\nSo it goes on.\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+    files = [tmp_path / name for name in ("a.wav", "a.vtt", "a.json")]
+    options = ["-o", str(files[0]), "--vtt", str(files[1]), "--words", str(files[2])]
+    assert main(["say", "-", "--lines", *options]) == 0
+    cues = [re.sub(r"<[\d:.]+>", "", cue) for cue in files[1].read_text(encoding="utf-8").splitlines()[3::3]]
+    assert cues == ["Good morning.", "<v heart>Did it land here?", "<v michael>It did land.", "So it goes on."]
+    times = [word[name] for word in json.loads(files[2].read_text())["words"] for name in ("start", "end")]
+    assert times == [round(time, 3) for time in times]
+    assert times[4] == pytest.approx(13 * FAKE_INFO.frame_s, abs=0.001)
 
 
 def test_a_model_without_word_times_is_told_and_nothing_is_written(

@@ -105,6 +105,52 @@ def test_short_sentences_share_a_cue_or_stay_a_second() -> None:
     assert [cue[:2] for cue in cues_of(srt(close, "Yes! No."))] == [(0.5, 1.4), (1.4, 2.4)]
 
 
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("Doctors such as Dr. Smith and Prof. Jones came.", 1),
+        ("He met Mr. J. R. Smith, i.e. the U.S. President.", 1),
+        ("Wait till approx. noon etc. or longer.", 1),
+        ("The 3. May. Then it rained, and it did not stop.", 2),
+        ("It was in 1984. Then it ended, as all things do.", 2),
+        ("He said (of Dr. Smith.) Then he went away at last.", 2),
+        ("Then we left... Nobody saw us, and nobody cared.", 2),
+        ("Was that all? indeed it was, and it was enough!", 2),
+        ("Это г. Москва, т.е. столица и ул. Ленина.", 1),
+    ],
+)
+def test_a_point_of_an_abbreviation_ends_no_cue(text: str, sentences: int) -> None:
+    assert len(cues_of(srt(words_of(text, 0.1), text))) == sentences
+
+
+@pytest.mark.parametrize(("pause_s", "cues"), [(0.1, 1), (0.3, 2)])
+def test_behind_an_abbreviation_the_pause_tells_whether_a_sentence_ends(pause_s: float, cues: int) -> None:
+    for text in ("It is Acme Inc. Nobody", "He came at 5 p.m. Nobody", "They live in the U.S. Nobody"):
+        words = words_of(text, 0.1)
+        begins_s = (words[-2].end_s or 0) + pause_s
+        last = SpokenWord("Nobody", begins_s, begins_s + 1, words[-1].text_start, words[-1].text_end)
+        assert len(cues_of(srt([*words[:-1], last], text))) == cues
+
+
+def test_behind_a_title_no_sentence_ends_however_long_the_pause() -> None:
+    words = [SpokenWord("Dr.", 0, 1.1, 0, 3), SpokenWord("Smith", 1.5, 2.6, 4, 9)]
+    assert len(cues_of(srt(words, "Dr. Smith"))) == 1
+
+
+def test_no_cue_outlasts_the_audio() -> None:
+    text = "Yes. Nobody knew."
+    words = [
+        SpokenWord("Yes.", 0, 1.1, 0, 4),
+        SpokenWord("Nobody", 1.4, 1.5, 5, 11),
+        SpokenWord("knew.", 1.5, 1.7, 12, 17),
+    ]
+    assert [cue[1] for cue in cues_of(srt(words, text, audio_s=1.8))] == [1.1, 1.8]
+    assert [cue[1] for cue in cues_of(srt(words, text))] == [1.1, 2.4]
+    unknown = [*words[:1], SpokenWord("Nobody", None, None, 5, 11), SpokenWord("knew.", None, None, 12, 17)]
+    assert [cue[1] for cue in cues_of(srt(unknown, text, audio_s=1.3))] == [1.1, 1.3]
+    assert vtt(words, text, audio_s=1.8).splitlines()[5] == "00:00:01.400 --> 00:00:01.800"
+
+
 def test_unknown_times_lie_between_known_neighbours() -> None:
     text = "Words known. Nobody knew it. Then known."
     words = words_of(text, 0.1, unknown=["Nobody", "knew", "it."])

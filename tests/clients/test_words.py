@@ -44,7 +44,7 @@ SPOKEN = b"".join(
         event("speech.audio.of_the_future"),
         delta(b"cd"),
         event("speech.audio.words", words=[THERE]),
-        event("speech.audio.done", usage={}, words=[HELLO, THERE], segments=TURNS),
+        event("speech.audio.done", usage={}, words=[HELLO, THERE], segments=TURNS, duration=0.52),
         b"data: [DONE]\n\n",
     ]
 )
@@ -69,6 +69,7 @@ def test_events_give_audio_and_words_for_any_cuts_of_the_body(size: int) -> None
         assert list(events) == [WORDS[:1], b"cd", WORDS[1:]]
         assert speech.words == WORDS
         assert speech.turns == (SpokenTurn(0, "heart", 0, 0.3), SpokenTurn(1, None, 0.3, 0.5))
+        assert speech.duration_s == 0.52
 
 
 def test_bytes_alone_leave_the_words_for_later() -> None:
@@ -89,7 +90,7 @@ async def test_async_events() -> None:
 def test_without_the_option_the_body_is_the_file() -> None:
     with client_of(answer(b"ab", kind="audio/pcm")) as client, client.stream("Hello.", "heart") as speech:
         assert list(speech.events()) == [b"ab"]
-        assert (speech.words, speech.turns) == ((), ())
+        assert (speech.words, speech.turns, speech.duration_s) == ((), (), None)
 
 
 def test_a_speech_that_fails_is_the_servers_error() -> None:
@@ -172,7 +173,7 @@ async def test_words_of_a_connection_that_broke_come_again() -> None:
 
 
 def test_a_live_session_without_asyncio() -> None:
-    dialer = Dialer(Script(CREATED, START, b"ab", WORDS_MESSAGE, done(spoken_text_chars=5)))
+    dialer = Dialer(Script(CREATED, START, b"ab", WORDS_MESSAGE, done(spoken_text_chars=5, segments=TURNS)))
     with (
         Client("http://server", connect=dialer.connect) as client,
         client.live("heart", word_timestamps=True) as live,
@@ -180,3 +181,4 @@ def test_a_live_session_without_asyncio() -> None:
     ):
         assert list(speech.events()) == [b"ab", WORDS]
         assert (speech.words, speech.text, speech.spoken_text_chars) == (WORDS, "Hello thére.", 5)
+        assert speech.turns == (SpokenTurn(0, "heart", 0, 0.3), SpokenTurn(1, None, 0.3, 0.5))

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from vivavoce_engine import SynthesisRequest
+from vivavoce_engine import SynthesisRequest, VoiceStore
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import SAMPLE_RATE, SAMPLES_PER_FRAME
 from vivavoce_server import ServerConfig
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 FRAME_BYTES = 2 * SAMPLES_PER_FRAME
 TURN_PAUSE_BYTES = round(0.2 * SAMPLE_RATE) * 2
 TAGGED = "Hello there. [voice:michael] Good morning. [voice:heart]Bye."
-PARTS = ["Hello there. ", " Good morning. ", "Bye."]
+PARTS = ["Hello there. ", "Good morning. ", "Bye."]
 
 
 class Heard:
@@ -129,6 +129,38 @@ def test_the_same_voice_again_is_no_turn(talk: LiveServer, heard: Heard) -> None
     response = post(talk, input="One. [voice:HEART] Two.")
     assert [request.text for request in heard.requests] == ["One. ", " Two."]
     assert len(response.content) == len("One.  Two.") * FRAME_BYTES
+
+
+@pytest.mark.parametrize("names", ["heart alloy Heart", "alloy heart shimmer", "heart(2)+michael alloy(2)+MICHAEL"])
+def test_another_name_of_the_same_voice_is_no_turn_and_no_pause(talk: LiveServer, names: str) -> None:
+    first, *others = names.split()
+    text = "One." + "".join(f" [voice:{name}] Two." for name in others)
+    content = post(talk, input=text, voice=first).content
+    assert len(content) == (len("One. ") + len(others) * len(" Two. ") - 1) * FRAME_BYTES
+    assert "segments" not in events(post(talk, input=text, voice=first, stream_format="sse").text)[-1][1]
+    turns = segments(*((name, "One.") for name in [first, *others]))
+    content = post(talk, segments=turns).content
+    assert len(content) == len(turns) * len("One.") * FRAME_BYTES
+
+
+def test_a_stored_voice_of_an_openai_name_is_a_voice_of_its_own(tmp_path: Path) -> None:
+    with caching(None, store=VoiceStore(tmp_path)) as server:
+        server.engine.voices.add("alloy", "This is my voice.", [0.5] * 8)
+        done = events(post(server, input="One. [voice:alloy] Two.", stream_format="sse").text)[-1][1]
+    assert [turn["voice"] for turn in done["segments"]] == ["heart", "alloy"]
+
+
+def test_tags_with_nothing_behind_them_take_no_number(talk: LiveServer) -> None:
+    def turns(text: str) -> list[tuple[int, str]]:
+        done = events(post(talk, input=text, stream_format="sse").text)[-1][1]
+        return [(turn["index"], turn["voice"]) for turn in done.get("segments", [])]
+
+    assert turns("One. [voice:michael] ... [voice:heart(3)+michael] [voice:michael] Two. [voice:heart]") == [
+        (0, "heart"),
+        (1, "michael"),
+    ]
+    assert turns("One. [voice:michael] ...") == []
+    assert refused(talk, input="One. [voice:nobody] [voice:heart] Two.")["code"] == "voice_not_found"
 
 
 # ---- pauses between turns
@@ -276,6 +308,8 @@ def test_done_has_the_turns_with_their_times(talk: LiveServer) -> None:
         {"index": 1, "voice": None, "start": 0.6, "end": 1.8},
     ]
     assert "segments" not in done(input="abc[voice:heart]abc")
+    assert "duration" not in done(input="abcde")
+    assert done(input="abcde", word_timestamps=True)["duration"] == 0.4
 
 
 def test_words_have_their_times_over_all_turns(talk: LiveServer) -> None:

@@ -136,9 +136,9 @@ def test_options_without_a_meaning_are_ignored(server: LiveServer) -> None:
     ("path", "body", "param", "code"),
     [
         ("heart?output_format=mp3_8000_32", {}, "output_format", "invalid_value"),
-        ("nobody", {}, "voice", "voice_not_found"),
+        ("nobody", {}, "voice_id", "voice_not_found"),
         ("heart", {"language_code": "xx"}, "language_code", "invalid_value"),
-        ("heart", {"model_id": "other"}, "model", "model_not_found"),
+        ("heart", {"model_id": "other"}, "model_id", "model_not_found"),
         ("heart", {"text": None}, "text", "invalid_value"),
         ("heart", {"text": " "}, "text", "nothing_to_speak"),
         ("heart", {"text": "..."}, "text", "nothing_to_speak"),

@@ -135,3 +135,27 @@ def test_a_message_repeats_a_part_of_a_long_request(server: LiveServer, method: 
     response = httpx.request(method, server.url + path)
     assert response.status_code in (404, 405)
     assert len(response.json()["error"]["message"]) == errors.MAX_MESSAGE_CHARS
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"sped": 1.0}, "Unknown field: sped; did you mean speed?"),
+        ({"Response-Format": "wav"}, "Unknown field: Response-Format; did you mean response_format?"),
+        ({"normalization_options": {"url_normalisation": True}}, "did you mean url_normalization?"),
+        ({"xyz": 1}, "Unknown field: xyz"),
+        ({"s" * 100_000: 1}, "Unknown field: ssss"),
+    ],
+)
+def test_an_unknown_field_that_is_nearly_one_is_told_what_may_be_meant(
+    server: LiveServer, fields: dict[str, Any], message: str
+) -> None:
+    error = httpx.post(f"{server.url}/v1/audio/speech", json={**GOOD, **fields}).json()["error"]
+    assert error["code"] == "unknown_parameter"
+    assert message in error["message"]
+    assert ("did you mean" in error["message"]) == ("did you mean" in message)
+
+
+def test_a_misspelt_field_is_told_before_the_one_that_is_missing_therefore(server: LiveServer) -> None:
+    error = httpx.post(f"{server.url}/v1/audio/speech", json={"voice": "heart", "imput": "Hello."}).json()["error"]
+    assert (error["param"], error["message"]) == ("imput", "Unknown field: imput; did you mean input?")

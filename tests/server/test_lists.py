@@ -70,6 +70,7 @@ def test_a_voice_tells_how_it_sounds() -> None:
 
 
 def test_a_voice_that_does_not_exist_is_not_found(server: LiveServer) -> None:
+    assert httpx.get(f"{server.url}/v1/audio/voices/Alloy").json()["id"] == "heart"
     response = httpx.get(f"{server.url}/v1/audio/voices/nobody")
     assert (response.status_code, response.json()["error"]["code"]) == (404, "voice_not_found")
 

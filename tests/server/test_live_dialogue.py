@@ -1,6 +1,7 @@
 """Voice tags in live text: the same turns for every fragmentation, and voices that do not exist are passed over."""
 
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from vivavoce_engine.fake_runner import FAKE_INFO, SAMPLE_RATE, SAMPLES_PER_FRAM
 from vivavoce_server.text_parts import MAX_TURNS, MAX_VOICES
 
 from tests.support.live_server import fake_engine, live_server
-from tests.support.live_socket import dial
+from tests.support.live_socket import Socket, dial
 from tests.support.live_text import plan_for, record
 
 TAGGED = "Hello there. [voice:michael]Good morning. [voice: Heart ] Bye."
@@ -45,6 +46,11 @@ async def test_a_text_that_begins_with_a_tag_waits_for_its_turn_with_that_voice(
         ("One. [pause:1s][voice:michael] Two.", ["One. ", 1.0, "Two."]),
         ("One. [voice:michael] [pause:0s] Two.", ["One. ", 0.0, "Two."]),
         ("One. [voice:HEART] two.", ["One. two."]),
+        ("One. [voice:alloy] two. [voice:heart]Three.", ["One. two. Three."]),
+        (
+            "One. [voice:michael] Two. [voice:alloy] Three. [voice:heart] Four.",
+            ["One. ", 0.25, "Two. ", 0.25, "Three. Four."],
+        ),
         ("One. [voice:michael] ... [voice:heart] Two.", ["One. ", "Two."]),
         ("One. [voice:michael] Two. [voice:emma]", ["One. ", 0.25, "Two. "]),
     ],
@@ -101,6 +107,50 @@ async def test_the_live_socket_speaks_each_turn_with_its_voice() -> None:
     assert len(audio) // 2 == frames * SAMPLES_PER_FRAME + SAMPLE_RATE // 2
     silence = np.frombuffer(audio, "<i2")[len("One. ") * SAMPLES_PER_FRAME :][: SAMPLE_RATE // 2]
     assert not silence.any()
+
+
+async def test_another_name_of_the_first_voice_begins_at_once() -> None:
+    found = await record(plan_for(FAKE_INFO), ["[voice:michael][voice:alloy] Hello. [voice:heart] Bye."])
+    assert (found.voices, found.parts) == ([("heart", False)], ["Hello. Bye."])
+
+
+async def test_the_end_of_a_dialogue_tells_its_turns() -> None:
+    with live_server() as server:
+        async with dial(server) as socket:
+            await socket.configure(speed=2)
+            done = await end_of(socket, "abcde[voice:mich", "ael]abc[pause:1s]d")
+            assert done["segments"] == [
+                {"index": 0, "voice": "heart", "start": 0.0, "end": 0.2},
+                {"index": 1, "voice": "michael", "start": 0.4, "end": done["duration_ms"] / 1000},
+            ]
+            assert "segments" not in await end_of(socket, "abcde[voice:heart]abc")
+
+
+async def test_turns_of_an_interrupted_dialogue_are_those_that_were_sent() -> None:
+    def slow(plan: Plan) -> None:
+        time.sleep(0.02)
+
+    with live_server(fake_engine(before_step=slow)) as server:
+        async with dial(server) as socket:
+            await socket.configure(turn_pause_s=0)
+            await socket.say("ab[voice:michael]" + "cd" * 40 + "[voice:heart]ef")
+            heard = b""
+            while len(heard) < 6 * 2 * SAMPLES_PER_FRAME:
+                message = await socket.receive()
+                heard += message if isinstance(message, bytes) else b""
+            await socket.send("input.cancel")
+            _, message = await socket.rest()
+    first, second = message["segments"]
+    assert (first["voice"], second["voice"]) == ("heart", "michael")
+    assert first["end"] == second["start"] == 0.16
+    assert second["end"] == pytest.approx(message["duration_ms"] / 1000)
+
+
+async def end_of(socket: Socket, *fragments: str) -> dict[str, Any]:
+    """Says a text. Returns its audio.done."""
+    await socket.say(*fragments)
+    await socket.send("input.done")
+    return (await socket.utterance()).done
 
 
 async def test_the_end_of_a_dialogue_tells_its_turns_and_the_voice_of_each_part() -> None:

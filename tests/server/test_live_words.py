@@ -1,10 +1,12 @@
 """Word times on the live socket: audio.words among the audio, and the characters that an interruption tells."""
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import httpx
 import pytest
 from vivavoce_engine import Engine, EngineConfig
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, fake_voices
@@ -238,3 +240,25 @@ async def test_parts_behind_one_that_a_limit_ended_are_spoken_but_not_counted() 
     assert [word["word"] for word in heard.words] == ["One", "Four"]
     assert [part["text"] for part in heard.done["parts"]] == ["One"]
     assert heard.done["text_begun"] == " two."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Hello there \U0001f600, you. [pause:1s] \U0001f44d\U0001f3fd Yes!",
+        " [pause:1s] Hello! [pause:1s]  Bye.",
+        "One. [voice:michael] Two \U0001f600. [voice:heart]\nThree.",
+        "[voice:michael] Hi\U0001f600there. Yes!",
+    ],
+)
+@pytest.mark.parametrize("normalize", [True, False])
+async def test_live_text_has_the_words_and_times_of_the_same_text_at_once(text: str, normalize: bool) -> None:
+    fields = {"normalize": normalize, "word_timestamps": True, "response_format": "pcm", "turn_pause_s": 0.2}
+    with live_server(short_engine(1000)) as server:
+        heard = await speak(server, text[:7], text[7:], **fields)
+        async with httpx.AsyncClient() as client:
+            body = {"input": text, "voice": "heart", "seed": 5, "stream_format": "sse", **fields}
+            answer = await client.post(server.url + "/v1/audio/speech", json=body)
+    done = json.loads(answer.text.strip().splitlines()[-1].removeprefix("data: "))
+    assert done["words"] == heard.words
+    assert done["usage"]["output_tokens"] == heard.done["frames"]

@@ -590,3 +590,20 @@ def test_old_phrases_leave_for_new_ones(tmp_path: Path) -> None:
         assert state(server, input=WORDS * 2, seed=0) == "miss"  # more than a quarter of the folder
         assert state(server, input=WORDS * 2, seed=0) == "miss"
     assert sum(path.stat().st_size for path in entries(tmp_path)) <= 4 * 2**20
+
+
+def test_the_line_of_a_request_tells_whether_the_cache_had_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def told() -> list[tuple[str, str | None]]:
+        found = [each.__dict__["fields"] for each in caplog.records if each.name.endswith("request_lines")]
+        return [(fields["event"], fields.get("cache")) for fields in found if "outcome" in fields]
+
+    with caching(tmp_path) as server, caplog.at_level("INFO", "vivavoce_server"):
+        tag = say(server, seed=7).headers["ETag"]
+        say(server, seed=7)
+        httpx.post(server.url + SPEECH, json={**BODY, "seed": 7}, headers={"If-None-Match": tag})
+        say(server, seed=None)
+        shared = {name: value for name, value in BODY.items() if name != "input"}
+        httpx.post(f"{server.url}{SPEECH}/batch", json={**shared, "items": [{"input": BODY["input"]}]})
+        wait_until(lambda: len(told()) == 5)
+    assert told()[-1] == ("item", "hit")
+    assert [source for _, source in told()] == ["miss", "hit", "not_modified", "bypass", "hit"]

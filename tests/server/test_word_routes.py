@@ -306,6 +306,19 @@ def test_captioned_speech_has_kokoros_shapes(server: LiveServer) -> None:
         assert b"".join(base64.b64decode(each["audio"]) for each in objects) == file
 
 
+def test_captions_of_a_dialogue_go_over_its_turns(server: LiveServer) -> None:
+    def starts(text: str, **fields: Any) -> dict[str, float]:
+        objects = captioned(server, input=text, **fields)
+        return {word["word"]: word["start_time"] for each in objects for word in each["timestamps"]}
+
+    text = "One. [voice:michael]Two."
+    for pause_s in (0.5, None):
+        expected = len("One. ") * FRAME_S + (0.2 if pause_s is None else pause_s)
+        assert starts(text, turn_pause_s=pause_s) == {"One": 0.0, "Two": pytest.approx(expected, abs=0.001)}
+    assert "Two" not in starts("[voice:michael]One.", allow_voice_tags=None)
+    assert len(starts("One [voice:michael] two.", allow_voice_tags=False)) > 2
+
+
 def test_captions_may_be_left_out(server: LiveServer, without_times: LiveServer) -> None:
     for each in (server, without_times):
         assert all(line["timestamps"] == [] for line in captioned(each, return_timestamps=False))
@@ -319,6 +332,8 @@ def test_captions_may_be_left_out(server: LiveServer, without_times: LiveServer)
         ({"lang_code": "x"}, "lang_code"),
         ({"input": " "}, "input"),
         ({"stream": "yes"}, "stream"),
+        ({"turn_pause_s": 11}, "turn_pause_s"),
+        ({"input": "One [voice:nobody] two."}, "input"),
     ],
 )
 def test_captioned_speech_names_wrong_fields(server: LiveServer, fields: dict[str, Any], param: str) -> None:

@@ -103,9 +103,9 @@ def plan_for(info: ModelInfo, config: ServerConfig | None = None, speed: float =
 
 
 async def voice_of_tag(tag: str) -> Chosen:
-    """Finds heart, michael and emma."""
+    """Finds heart, michael and emma. alloy is heart."""
     await asyncio.sleep(0)
-    name = str(tag_voice(tag)).casefold()
+    name = {"alloy": "heart"}.get(found := str(tag_voice(tag)).casefold(), found)
     if name not in ("heart", "michael", "emma"):
         raise invalid("input", f"{tag}: there is no voice {name!r}", "voice_not_found")
     return name, None

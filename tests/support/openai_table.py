@@ -17,6 +17,14 @@ NOT_FOUND = {"name": "NotFoundError", "status": 404, "param": None}
 TOLD: dict[str, Any] = {
     "model": "model",
     "unknownModel": {"name": "NotFoundError", "status": 404, "code": "model_not_found", "param": "model"},
+    "words": [
+        {"word": "Hello", "start": 0.0, "end": 0.4, "text_start": 0, "text_end": 5},
+        {"word": "there", "start": 0.48, "end": 0.96, "text_start": 6, "text_end": 11},
+    ],
+    "wordsOfFile": [
+        {"word": "Hello", "start_ms": 0, "end_ms": 400},
+        {"word": "there", "start_ms": 480, "end_ms": 960},
+    ],
     "nulls": PCM_BYTES,
     "ignored": "instructions",
     "events": ["event: speech.audio.delta", "event: speech.audio.done"],

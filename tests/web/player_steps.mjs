@@ -229,13 +229,36 @@ export function playerSteps(page, { url, sound, state, textOf, settle, shots }) 
       const sought = await now();
       await page.locator("#along-text span").nth(3).click();
       const picked = { now: await now(), at: Number(await page.locator("#seek").inputValue()) };
+      await page.click("#play");
+      await page.click("#play");
+      await state("Paused");
+      await page.locator("#seek").fill(await page.locator("#seek").getAttribute("max"));
+      const paused = await now();
       await page.locator("#volume").fill("100");
       const live = await page.locator("#along, #along *").evaluateAll((all) => all.filter((each) => each.ariaLive || each.role === "status").length);
       await page.setViewportSize({ width: 360, height: 640 });
       const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
       const heights = await page.locator("#along button").evaluateAll((all) => all.map((each) => each.getBoundingClientRect().height));
       await page.screenshot({ path: `${shots}/along.png`, fullPage: true });
-      return { hidden, first, shown, again, sought, picked, live, overflow, heights };
+      return { hidden, first, shown, again, sought, picked, paused, live, overflow, heights };
+    },
+    /** Speaks the example of a dialogue, which stands behind a text of the visitor. */
+    async dialogue() {
+      await open();
+      const value = () => page.locator("#text").inputValue();
+      await page.click("#dialogue");
+      const first = await value();
+      await page.check("#voice-1");
+      await page.click("#dialogue");
+      const other = await value();
+      await page.fill("#text", "Mine.");
+      await page.click("#dialogue");
+      const behind = await value();
+      await say("Hi. [voice:heart] Ho.");
+      await state("Done");
+      const [file] = await Promise.all([page.waitForEvent("download"), page.click("#save-vtt")]);
+      await file.saveAs(`${shots}/dialogue.vtt`);
+      return { first, other, behind, vtt: await readFile(`${shots}/dialogue.vtt`, "utf8") };
     },
     /** Saves the subtitles, and lets the browser read those in WebVTT. */
     async subtitles() {

@@ -150,9 +150,21 @@ def test_the_word_that_is_heard_is_marked(server: LiveServer, tmp_path: Path) ->
     begun = [word for word, (start_s, end_s) in times.items() if start_s <= 1.3 < end_s + AFTER_S]
     assert seen["sought"] == begun[-1:]
     assert seen["picked"] == {"now": ["&"], "at": pytest.approx(times["&"][0], abs=0.01)}
+    assert seen["paused"] == ["Five"], "the place is lost in the silence at which it was paused"
     assert seen["live"] == 0, "a screen reader would tell every word"
     assert seen["overflow"] <= 0
     assert all(height >= 44 for height in seen["heights"])
+
+
+@needs_browser
+def test_the_example_of_a_dialogue_is_spoken_and_its_subtitles_name_the_voices(
+    server: LiveServer, tmp_path: Path
+) -> None:
+    seen = drive(server.url, tmp_path, "dialogue")["dialogue"]
+    assert seen["first"].startswith("[voice:heart] Did you hear that? [voice:michael] I did.")
+    assert seen["other"].startswith("[voice:michael] Did you hear that? [voice:heart] I did.")
+    assert seen["behind"] == f"Mine.\n{seen['other']}"
+    assert [line for line in seen["vtt"].splitlines() if line.startswith("<v")] == ["<v michael>Hi.", "<v heart>Ho."]
 
 
 @needs_browser
@@ -160,7 +172,8 @@ def test_subtitles_can_be_saved(server: LiveServer, tmp_path: Path) -> None:
     seen = drive(server.url, tmp_path, "subtitles")["subtitles"]
     text = "Hello, a < b & c! And so on."
     words = words_of(server, text)
-    assert (seen["srt"], seen["vtt"]) == (srt(words, text), vtt(words, text))
+    audio_s = len(text) * FRAME_S
+    assert (seen["srt"], seen["vtt"]) == (srt(words, text, (), audio_s), vtt(words, text, (), audio_s))
     assert [cue["text"] for cue in seen["cues"]] == ["Hello, a < b & c!", "And so on."]
     assert [cue["start"] for cue in seen["cues"]] == [words[0].start_s, words[6].start_s]
 

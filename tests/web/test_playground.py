@@ -104,9 +104,9 @@ def test_files_code_and_cloning(server: LiveServer, tmp_path: Path) -> None:
     assert seen["clone"]["uploaded"].startswith("1.4 s in use, which is short")
     assert_speech(seen["clone"]["spoken"], "In your voice.")
     # Every control can be reached, in the order of the page.
-    assert seen["keyboard"][:5] == ["text", "speak", "typing", "play", "seek"]
-    assert seen["keyboard"][5:10] == ["volume", "save", "save-srt", "save-vtt", "along-text"]
-    assert seen["keyboard"][10:13] == ["voice-0", "BUTTON", "language"]
+    assert seen["keyboard"][:5] == ["text", "speak", "typing", "dialogue", "play"]
+    assert seen["keyboard"][5:11] == ["seek", "volume", "save", "save-srt", "save-vtt", "along-text"]
+    assert seen["keyboard"][11:14] == ["voice-0", "BUTTON", "language"]
     assert {"seed", "instructions", "format", "download", "copy"} <= set(seen["keyboard"])
     assert {"show-curl", "show-python", "show-javascript"} <= set(seen["keyboard"])
     run_code(seen["code"], tmp_path)

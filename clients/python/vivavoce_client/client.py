@@ -82,6 +82,11 @@ class _SpeechFacts:
         """The turns of a dialogue, once it has ended, if the option `word_timestamps` is true."""
         return () if self._events is None else self._events.turns
 
+    @property
+    def duration_s(self) -> float | None:
+        """Length of the audio in seconds, once it has ended, if the option `word_timestamps` is true."""
+        return None if self._events is None else self._events.duration_s
+
     def _read(self, piece: bytes) -> Iterator[SpeechEvent]:
         for event in (piece,) if self._events is None else self._events.read(piece):
             if self.first_audio_s is None and isinstance(event, bytes):

@@ -21,6 +21,8 @@ class EventReader:
             raise VivavoceError(f"the server sends {content_type} instead of events, so it tells no times of words")
         self.words: tuple[SpokenWord, ...] = ()
         self.turns: tuple[SpokenTurn, ...] = ()
+        self.duration_s: float | None = None
+        """Length of the audio in seconds, once it has ended."""
         self._rest = b""
         self._data: list[bytes] = []
         self._is_done = False
@@ -57,6 +59,7 @@ class EventReader:
                 yield words
             case "speech.audio.done":
                 self._is_done = True
+                self.duration_s = event.get("duration")
                 self.turns = parse_turns(event.get("segments") or ())
             case "speech.audio.error":
                 raise parse_live_error(event)

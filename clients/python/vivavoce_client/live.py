@@ -21,7 +21,7 @@ from typing import Any
 from vivavoce_client.events import SpeechEvent
 from vivavoce_client.live_transport import Connect, ConnectionLost, LiveConnection, open_websocket, stream_url
 from vivavoce_client.protocol import ConnectionFailed, SaidPart, StreamBroken, key_headers, parse_live_error, said_by
-from vivavoce_client.words import SpokenWord, parse_words
+from vivavoce_client.words import SpokenTurn, SpokenWord, parse_turns, parse_words
 
 Text = str | Iterable[str] | AsyncIterable[str]
 """Text to speak, whole or in fragments. A plain iterable may block, because it is read on a thread of its own."""
@@ -47,6 +47,8 @@ class AsyncUtterance:
         """The text of the part behind them, if the speech was cancelled while it was sent."""
         self.words: tuple[SpokenWord, ...] = ()
         """The words so far, if the option `word_timestamps` is true."""
+        self.turns: tuple[SpokenTurn, ...] = ()
+        """The turns of a dialogue. Known once the speech ends."""
         self.spoken_text_chars: int | None = None
         """Characters of the text whose audio was sent. None until it ends, and if the server does not tell."""
         self._session = session
@@ -189,6 +191,7 @@ class AsyncUtterance:
         self.frames = done["frames"]
         self.parts = tuple(SaidPart(part["text"], part["end_ms"] / 1000) for part in done["parts"])
         self.text_begun = done.get("text_begun", "")
+        self.turns = parse_turns(done.get("segments") or ())
         self.spoken_text_chars = done.get("spoken_text_chars")
 
     async def cancel(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from vivavoce_client.events import SpeechEvent
 from vivavoce_client.live import AsyncLiveSession, AsyncUtterance, Text
 from vivavoce_client.protocol import SaidPart
-from vivavoce_client.words import SpokenWord
+from vivavoce_client.words import SpokenTurn, SpokenWord
 
 T = TypeVar("T")
 
@@ -62,6 +62,11 @@ class Utterance:
     def words(self) -> tuple[SpokenWord, ...]:
         """The words so far, if the option `word_timestamps` is true."""
         return self._utterance.words
+
+    @property
+    def turns(self) -> tuple[SpokenTurn, ...]:
+        """The turns of a dialogue. Known once the speech ends."""
+        return self._utterance.turns
 
     @property
     def spoken_text_chars(self) -> int | None:

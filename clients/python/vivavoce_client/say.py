@@ -154,7 +154,7 @@ def say(args: argparse.Namespace) -> int:
             finally:
                 # Places of words in a dialogue count its texts as lines.
                 text = args.text if segments is None else "\n".join(segment["text"] for segment in segments)
-                word_files.add(text, speech.words, speech.turns)
+                word_files.add(text, speech.words, speech.turns, speech.duration_s)
             print(timer.line(output.name, speech.first_audio_s, wire_format == PCM), file=sys.stderr)
     return 0
 
@@ -212,8 +212,7 @@ def say_standard_input(
                 try:
                     pass_on(speech, output, timer)
                 finally:
-                    word_files.add(speech.text, speech.words)
-                    word_files.wait(speech.duration_s or 0)
+                    word_files.add(speech.text, speech.words, speech.turns, speech.duration_s)
             print(timer.line(output.name, speech.first_audio_s, is_pcm), file=sys.stderr)
 
 

@@ -5,13 +5,20 @@ The rule, which `clients/web/vivavoce_web/subtitles.js` has too:
 A cue has at most two lines of 42 columns (an East Asian character takes two), and lasts at most 7 s. It ends at the end
 of a sentence, at a pause of 0.7 s, and where another voice begins. A longer sentence is cut behind the last sign or
 pause of 0.25 s in the second half of what fits; without one where the cue is full, or in the middle if little is left.
-A cue of less than 1 s joins the next one if both fit one cue, else it stays for 1 s where the next cue lets it.
-Words without times share the time between their neighbours by their lengths, and get no timestamps of their own.
+A cue of less than 1 s joins the next one if both fit one cue, else it stays for 1 s where the next cue or the end of
+the audio lets it. Words without times share the time between their neighbours by their lengths, and get no timestamps
+of their own.
+
+A point ends no sentence behind a title ("Dr."), or where a small letter follows. Behind another abbreviation, a single
+letter ("J.", "U.S.") or a number of one or two digits it ends one only where a pause of 0.25 s follows: the voice tells
+what the letters do not.
 """
 
 # ruff: noqa: RUF001 - the signs of other scripts are meant
 
+import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,7 +31,7 @@ SHORT_S = 1.0
 PAUSE_S = 0.7
 CLAUSE_PAUSE_S = 0.25
 CHARACTER_S = 0.06
-"""Time of a character where neither the next word nor the end of the audio is known."""
+"""Time of a character behind the last word whose time is known, as far as the audio goes."""
 BLANK = re.compile("[\\s\\x00-\\x1f\\x7f-\\x9f\\ufeff]+")
 CLOSERS = "\"'”’»)」』】》"
 BEHIND = re.compile(f"^[.,;:!?…%。，、；：！？）—–{CLOSERS}-]*")
@@ -32,6 +39,19 @@ BEHIND = re.compile(f"^[.,;:!?…%。，、；：！？）—–{CLOSERS}-]*")
 BEFORE = re.compile("[\"'“‘«(¿¡（「『【《]*$")
 SENTENCE = re.compile(f"[.!?…。！？][{CLOSERS}]*$")
 CLAUSE = re.compile(f"[,;:—–，、；：][{CLOSERS}]*$")
+OPENERS = "\"'“‘«(¿¡"
+LONE_POINT = re.compile(f"^[{OPENERS}]*(.+)\\.$")
+"""A word that is not in quotes or brackets to its end, in front of its point."""
+TITLES = re.compile(
+    "dr|mr|mrs|ms|mx|prof|hon|rev|capt|col|gen|lt|sgt|maj|gov|messrs|mme|mlle|hr|fr|dott|sig|sra|dra|st|г|гг|ул|им|проф"
+)
+"""Abbreviations that a name follows, without their point and in small letters."""
+ABBREVIATIONS = re.compile(
+    "[0-9]{1,2}|abs|ave|bzw|ca|cf|co|corp|dept|dipl|eds|eq|est|etc|evtl|fig|ft|ggf|inc|ing|inkl|jr|ltd|max|min|mio|mrd"
+    "|mt|nr|nos|op|pp|resp|sen|sog|sr|str|tel|usw|vgl|vol|vs|zzgl|jan|feb|apr|jun|jul|aug|sept|oct|nov|dec"
+    "|др|млн|млрд|руб|стр|тыс"
+)
+"""Numbers and abbreviations behind which a sentence may end."""
 WIDE = re.compile(
     "[\\u1100-\\u115f\\u2e80-\\ua4cf\\uac00-\\ud7a3\\uf900-\\ufaff\\ufe30-\\ufe4f\\uff00-\\uff60\\uffe0-\\uffe6]"
 )
@@ -57,22 +77,29 @@ class _Piece:
 _Cue = list[_Piece]
 
 
-def srt(words: Iterable[SpokenWord], text: str = "", turns: Sequence[SpokenTurn] = ()) -> str:
-    """Subtitles as a SubRip file. `text` is the text that was sent, from which the signs come."""
-    cues = _cues(_pieces(tuple(words), text, turns))
+def srt(
+    words: Iterable[SpokenWord], text: str = "", turns: Sequence[SpokenTurn] = (), audio_s: float = math.inf
+) -> str:
+    """Subtitles as a SubRip file. `text` is the text that was sent, from which the signs come.
+
+    `audio_s` is the length of the audio, behind which no cue is kept on the screen.
+    """
+    cues = _cues(_pieces(tuple(words), text, turns, audio_s), audio_s)
     return "".join(f"{at}\n{_times(cue, ',')}\n{_srt_payload(cue)}\n\n" for at, cue in enumerate(cues, 1))
 
 
-def vtt(words: Iterable[SpokenWord], text: str = "", turns: Sequence[SpokenTurn] = ()) -> str:
-    """Subtitles as a WebVTT file. `text` is the text that was sent, from which the signs come."""
-    cues = _cues(_pieces(tuple(words), text, turns))
+def vtt(
+    words: Iterable[SpokenWord], text: str = "", turns: Sequence[SpokenTurn] = (), audio_s: float = math.inf
+) -> str:
+    """Subtitles as a WebVTT file, with the arguments of `srt`."""
+    cues = _cues(_pieces(tuple(words), text, turns, audio_s), audio_s)
     return "WEBVTT\n\n" + "".join(f"{_times(cue, '.')}\n{_vtt_payload(cue)}\n\n" for cue in cues)
 
 
 # ---- words --------------------------------------------------------------------------------------------------------
 
 
-def _pieces(words: tuple[SpokenWord, ...], text: str, turns: Sequence[SpokenTurn]) -> list[_Piece]:
+def _pieces(words: tuple[SpokenWord, ...], text: str, turns: Sequence[SpokenTurn], audio_s: float) -> list[_Piece]:
     """The words with their signs, turns and times, all of which are known or estimated."""
     if any(text[word.text_start : word.text_end] != word.word for word in words):
         text = ""  # of a dialogue for example: the places are those of another text
@@ -81,7 +108,7 @@ def _pieces(words: tuple[SpokenWord, ...], text: str, turns: Sequence[SpokenTurn
         replace(piece, start_s=word.start_s or 0, end_s=word.end_s or 0, is_known=word.start_s is not None)
         for piece, word in zip(written, words, strict=True)
     ]
-    return [_in_turn(part, turns) for piece in _with_times(timed) for part in _chopped(piece)]
+    return [_in_turn(part, turns) for piece in _with_times(timed, audio_s) for part in _chopped(piece)]
 
 
 def _written(words: tuple[SpokenWord, ...], text: str) -> Iterator[tuple[str, str]]:
@@ -104,14 +131,14 @@ def _found(signs: re.Pattern[str], text: str) -> str:
     return found.group() if found else ""
 
 
-def _with_times(pieces: list[_Piece]) -> list[_Piece]:
+def _with_times(pieces: list[_Piece], audio_s: float) -> list[_Piece]:
     """Estimates unknown times between their neighbours. No piece begins before another ends."""
     at, clock_s = 0, 0.0
     made: list[_Piece] = []
     while at < len(pieces):
         until = next((later for later in range(at, len(pieces)) if pieces[later].is_known), len(pieces))
         chars = sum(len(piece.text) for piece in pieces[at:until])
-        end_s = pieces[until].start_s if until < len(pieces) else clock_s + chars * CHARACTER_S
+        end_s = pieces[until].start_s if until < len(pieces) else min(clock_s + chars * CHARACTER_S, audio_s)
         step_s = max(0.0, end_s - clock_s) / max(1, chars)
         for piece in pieces[at:until]:
             start_s, clock_s = clock_s, clock_s + len(piece.text) * step_s
@@ -159,7 +186,7 @@ def _chopped(piece: _Piece) -> list[_Piece]:
 # ---- cues ---------------------------------------------------------------------------------------------------------
 
 
-def _cues(pieces: list[_Piece]) -> list[_Cue]:
+def _cues(pieces: list[_Piece], audio_s: float) -> list[_Cue]:
     whole = [cue for sentence in _sentences(pieces) for cue in _cut(sentence)]
     joined: list[_Cue] = []
     for cue in whole:
@@ -173,7 +200,8 @@ def _cues(pieces: list[_Piece]) -> list[_Cue]:
             joined[-1] = last + cue
         else:
             joined.append(cue)
-    return [_lengthened(cue, joined[at + 1 : at + 2]) for at, cue in enumerate(joined)]
+    limits_s = [*(cue[0].start_s for cue in joined[1:]), audio_s]
+    return [_lengthened(cue, limit_s) for cue, limit_s in zip(joined, limits_s, strict=False)]
 
 
 def _is_break(piece: _Piece, following: _Piece) -> bool:
@@ -183,12 +211,30 @@ def _is_break(piece: _Piece, following: _Piece) -> bool:
 def _sentences(pieces: list[_Piece]) -> Iterator[_Cue]:
     sentence: _Cue = []
     for piece in pieces:
-        if sentence and (SENTENCE.search(sentence[-1].text) or _is_break(sentence[-1], piece)):
+        if sentence and (_ends_sentence(sentence[-1], piece) or _is_break(sentence[-1], piece)):
             yield sentence
             sentence = []
         sentence.append(piece)
     if sentence:
         yield sentence
+
+
+def _ends_sentence(piece: _Piece, following: _Piece) -> bool:
+    if not SENTENCE.search(piece.text):
+        return False
+    lone = LONE_POINT.search(piece.text)
+    if lone is None or "." in lone[1][-1:]:
+        return True
+    word = lone[1].lower()
+    if TITLES.fullmatch(word) or unicodedata.category(following.text.lstrip(OPENERS)[:1] or " ") == "Ll":
+        return False
+    letters = word.split(".")
+    may_go_on = ABBREVIATIONS.fullmatch(word) or all(len(each) == 1 for each in letters)
+    return not may_go_on or _pauses(piece, following)
+
+
+def _pauses(piece: _Piece, following: _Piece) -> bool:
+    return following.start_s - piece.end_s >= CLAUSE_PAUSE_S
 
 
 def _cut(sentence: _Cue) -> Iterator[_Cue]:
@@ -205,7 +251,7 @@ def _cut(sentence: _Cue) -> Iterator[_Cue]:
 
 
 def _ends_clause(piece: _Piece, following: _Piece) -> bool:
-    return bool(CLAUSE.search(piece.text)) or following.start_s - piece.end_s >= CLAUSE_PAUSE_S
+    return bool(CLAUSE.search(piece.text)) or _pauses(piece, following)
 
 
 def _fits(cue: _Cue) -> bool:
@@ -215,10 +261,8 @@ def _fits(cue: _Cue) -> bool:
     return cue[-1].end_s - cue[0].start_s <= CUE_S and all(_width(_plain(line)) <= LINE_COLUMNS for line in _lines(cue))
 
 
-def _lengthened(cue: _Cue, following: list[_Cue]) -> _Cue:
-    end_s = max(cue[-1].end_s, cue[0].start_s + SHORT_S)
-    if following:
-        end_s = max(cue[-1].end_s, min(end_s, following[0][0].start_s))
+def _lengthened(cue: _Cue, limit_s: float) -> _Cue:
+    end_s = max(cue[-1].end_s, min(cue[0].start_s + SHORT_S, limit_s))
     return [*cue[:-1], replace(cue[-1], end_s=end_s)]
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,20 +41,24 @@ class WordFiles:
             if path != STANDARD and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
                 raise BadPath(f"--{kind} {path} cannot be written: its folder is missing, or it is a folder")
         self._words: list[SpokenWord] = []
-        self._turns: tuple[SpokenTurn, ...] = ()
+        self._turns: list[SpokenTurn] = []
         self._text = ""
         self._spoken_s = 0.0
+        self._is_whole = True
+        """True if the length of all the audio is known."""
 
-    def add(self, text: str, words: Sequence[SpokenWord], turns: tuple[SpokenTurn, ...] = ()) -> None:
-        """Adds speech that follows what was spoken before. `turns` are those of a dialogue, which stands alone."""
+    def add(
+        self, text: str, words: Sequence[SpokenWord], turns: Sequence[SpokenTurn], duration_s: float | None
+    ) -> None:
+        """Adds speech that follows what was spoken before. `duration_s` is None if it broke off."""
         self._text += "\n" if self._text else ""
         self._words += [word.moved(self._spoken_s, len(self._text)) for word in words]
         self._text += text
-        self._turns = turns
-
-    def wait(self, seconds: float) -> None:
-        """Counts audio in front of the speech that is added next."""
-        self._spoken_s += seconds
+        if self._turns and not turns:
+            turns = [SpokenTurn(0, None, 0, duration_s or 0)]
+        self._turns += [turn.moved(self._spoken_s, len(self._turns)) for turn in turns]
+        self._spoken_s += duration_s or 0
+        self._is_whole &= duration_s is not None
 
     def __enter__(self) -> Self:
         return self
@@ -69,7 +74,8 @@ class WordFiles:
         if kind == "words":
             fields = {"text": self._text, "words": [word.fields() for word in self._words]}
             return json.dumps(fields, ensure_ascii=False, indent=1) + "\n"
-        return (srt if kind == "srt" else vtt)(self._words, self._text, self._turns)
+        audio_s = self._spoken_s if self._is_whole else math.inf
+        return (srt if kind == "srt" else vtt)(self._words, self._text, self._turns, audio_s)
 
     def _write(self, path: str, content: str) -> None:
         if path == STANDARD:

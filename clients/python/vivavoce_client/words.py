@@ -22,8 +22,8 @@ class SpokenWord:
         """The word as the server writes it."""
         return {
             "word": self.word,
-            "start": self.start_s,
-            "end": self.end_s,
+            "start": _rounded(self.start_s),
+            "end": _rounded(self.end_s),
             "text_start": self.text_start,
             "text_end": self.text_end,
         }
@@ -42,6 +42,15 @@ class SpokenTurn:
     voice: str | None
     start_s: float
     end_s: float
+
+    def moved(self, seconds: float, turns: int) -> "SpokenTurn":
+        """The turn, if its audio stands behind other audio, and `turns` turns."""
+        return SpokenTurn(self.index + turns, self.voice, self.start_s + seconds, self.end_s + seconds)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    """A sum of times as exact as they are: to a millisecond."""
+    return None if seconds is None else round(seconds, 3)
 
 
 def parse_words(words: Iterable[dict[str, Any]]) -> tuple[SpokenWord, ...]:

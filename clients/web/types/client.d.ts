@@ -93,7 +93,7 @@ export function textSaid(end: UtteranceEnd, playedMs?: number): string;
  * @typedef {{ index: number, voice: string | null, start: number, end: number }} SpokenTurn a turn, in seconds of the audio
  * @typedef {{ kind: "audio", bytes: Uint8Array }} AudioEvent
  * @typedef {{ kind: "words", words: SpokenWord[] }} WordsEvent
- * @typedef {{ kind: "done", words: SpokenWord[], turns: SpokenTurn[] }} DoneEvent
+ * @typedef {{ kind: "done", words: SpokenWord[], turns: SpokenTurn[], seconds: number | null }} DoneEvent `seconds` is the audio's length; null if the server does not tell
  * @typedef {AudioEvent | WordsEvent | DoneEvent} SpeechEvent
  */
 export class VivavoceClient {
@@ -374,10 +374,14 @@ export type WordsEvent = {
     kind: "words";
     words: SpokenWord[];
 };
+/**
+ * `seconds` is the audio's length; null if the server does not tell
+ */
 export type DoneEvent = {
     kind: "done";
     words: SpokenWord[];
     turns: SpokenTurn[];
+    seconds: number | null;
 };
 export type SpeechEvent = AudioEvent | WordsEvent | DoneEvent;
 import { LiveSession } from "./session.js";

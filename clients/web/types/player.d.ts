@@ -24,6 +24,8 @@ export class Player {
     get position(): number;
     /** False after pause() and stop(), and once all of an utterance was heard: play() goes on. */
     get running(): boolean;
+    /** True after pause(), until the speech goes on. */
+    get paused(): boolean;
     set volume(volume: number);
     /** Between 0 and 1. */
     get volume(): number;

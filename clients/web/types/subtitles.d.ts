@@ -18,15 +18,17 @@
  * @param {SpokenWord[]} words
  * @param {string} [text] the text that was sent, from which the signs come
  * @param {SpokenTurn[]} [turns]
+ * @param {number} [audioS] length of the audio, behind which no cue is kept on the screen
  */
-export function srt(words: SpokenWord[], text?: string, turns?: SpokenTurn[]): string;
+export function srt(words: SpokenWord[], text?: string, turns?: SpokenTurn[], audioS?: number): string;
 /**
  * Subtitles as a WebVTT file.
  * @param {SpokenWord[]} words
  * @param {string} [text] the text that was sent, from which the signs come
  * @param {SpokenTurn[]} [turns]
+ * @param {number} [audioS] length of the audio, behind which no cue is kept on the screen
  */
-export function vtt(words: SpokenWord[], text?: string, turns?: SpokenTurn[]): string;
+export function vtt(words: SpokenWord[], text?: string, turns?: SpokenTurn[], audioS?: number): string;
 export type SpokenWord = import("./client.js").SpokenWord;
 export type SpokenTurn = import("./client.js").SpokenTurn;
 /**

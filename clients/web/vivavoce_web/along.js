@@ -37,11 +37,16 @@ let marked = null;
 /** Position that is heard, and where what is kept of the speech begins. */
 let heardS = 0;
 let keptFromS = 0;
+/** Length of the audio, once all of it has arrived. */
+let wholeS = Infinity;
+/** While the speech is held in a silence, the word in front of it is marked: a reader finds the place again. */
+let isHeld = false;
 
 /** Forgets the utterance. */
 export function clearAlong() {
   [chars, words, timed, turns, marked] = [[], [], [], [], null];
   heardS = keptFromS = 0;
+  [wholeS, isHeld] = [Infinity, false];
   controls.text.replaceChildren(rest);
   controls.panel.hidden = true;
 }
@@ -67,14 +72,19 @@ export function addWords(added) {
   mark();
 }
 
-/** Notes the turns of a dialogue, for its subtitles. @param {SpokenTurn[]} told */
-export function addTurns(told) {
-  turns = told;
+/** Notes the end of the audio and the turns of a dialogue, for the subtitles. @param {number} seconds @param {SpokenTurn[]} told */
+export function endAlong(seconds, told) {
+  [wholeS, turns] = [seconds, told];
 }
 
-/** Marks the word that is heard. @param {number} seconds position @param {number} fromS position of the first sample that is kept */
-export function follow(seconds, fromS) {
-  [heardS, keptFromS] = [seconds, fromS];
+/**
+ * Marks the word that is heard.
+ * @param {number} seconds position
+ * @param {number} fromS position of the first sample that is kept
+ * @param {boolean} held true while the speech is paused
+ */
+export function follow(seconds, fromS, held) {
+  [heardS, keptFromS, isHeld] = [seconds, fromS, held];
   mark();
 }
 
@@ -82,7 +92,7 @@ function showRest() {
   rest.data = chars.slice(words[words.length - 1]?.text_end ?? 0).join("");
 }
 
-/** The word that is heard; null in a silence, and where times are unknown. @returns {HTMLElement | null} */
+/** The word that is heard; null in a silence that goes on, and where times are unknown. @returns {HTMLElement | null} */
 function heardSpan() {
   let [at, behind] = [0, timed.length];
   while (at < behind) {
@@ -91,7 +101,7 @@ function heardSpan() {
     else behind = middle;
   }
   const last = timed[at - 1];
-  return last && heardS < last.end + AFTER_S ? last.span : null;
+  return last && (isHeld || heardS < last.end + AFTER_S) ? last.span : null;
 }
 
 function mark() {
@@ -122,7 +132,7 @@ function keptWords() {
 /** @param {typeof srt} write @param {string} type @param {string} name */
 function saveSubtitles(write, type, name) {
   const moved = turns.map((turn) => ({ ...turn, start: turn.start - keptFromS, end: turn.end - keptFromS }));
-  save(new Blob([write(keptWords(), chars.join(""), moved)], { type }), name);
+  save(new Blob([write(keptWords(), chars.join(""), moved, wholeS - keptFromS)], { type }), name);
 }
 
 controls.srt.onclick = () => saveSubtitles(srt, "application/x-subrip", "vivavoce.srt");

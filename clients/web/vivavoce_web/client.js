@@ -105,7 +105,7 @@ const STREAM_PATH = "v1/audio/speech/stream";
  * @typedef {{ index: number, voice: string | null, start: number, end: number }} SpokenTurn a turn, in seconds of the audio
  * @typedef {{ kind: "audio", bytes: Uint8Array }} AudioEvent
  * @typedef {{ kind: "words", words: SpokenWord[] }} WordsEvent
- * @typedef {{ kind: "done", words: SpokenWord[], turns: SpokenTurn[] }} DoneEvent
+ * @typedef {{ kind: "done", words: SpokenWord[], turns: SpokenTurn[], seconds: number | null }} DoneEvent `seconds` is the audio's length; null if the server does not tell
  * @typedef {AudioEvent | WordsEvent | DoneEvent} SpeechEvent
  */
 

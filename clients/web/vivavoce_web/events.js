@@ -61,7 +61,7 @@ function eventOf(message) {
     case "speech.audio.words":
       return { kind: "words", words: message.words };
     case "speech.audio.done":
-      return { kind: "done", words: message.words ?? [], turns: message.segments ?? [] };
+      return { kind: "done", words: message.words ?? [], turns: message.segments ?? [], seconds: message.duration ?? null };
     case "speech.audio.error":
       throw new VivavoceError(message.error);
     default:

@@ -95,6 +95,11 @@ export class Player {
     return this.#stopped || this.#heardOut;
   }
 
+  /** True after pause(), until the speech goes on. */
+  get paused() {
+    return this.#paused;
+  }
+
   /** Between 0 and 1. */
   get volume() {
     return this.#gain.gain.value;

@@ -2,6 +2,7 @@
 /** The settings: models, voices and the other options of a request. */
 
 import { clone, controls as cloning } from "./clone.js";
+import { offerDialogue } from "./dialogue.js";
 import { mix } from "./mix.js";
 import { normalizeOf, normalizing, showStages } from "./normalize.js";
 import { baseUrl, client, element, fill, input, page, select, tell } from "./page.js";
@@ -90,12 +91,19 @@ function showModel() {
   const offered = voices.filter((voice) => voice.model === controls.model.value);
   mix.show(offered);
   showVoices(offered, { mixes: mix.isPossible(), clones: current?.clones ?? false, severalLanguages: (current?.languages.length ?? 0) > 2 });
+  offerExample(offered);
   const languages = current?.languages ?? [];
   const named = languages.map((language) => ({ value: language, label: language[0].toUpperCase() + language.slice(1) }));
   fill(controls.language, languages.includes("auto") ? named : [{ value: "auto", label: "Auto" }, ...named]);
   controls.instructionsField.hidden = !current?.takes_instructions;
   showStages(current?.text.stages ?? []);
   showRequest();
+}
+
+/** Offers a dialogue of voices that are there by name. @param {import("./client.js").Voice[]} offered */
+function offerExample(offered) {
+  const chosen = chosenVoice();
+  offerDialogue(offered.map(({ id }) => id), chosen.kind === "voice" ? chosen.id : "");
 }
 
 export async function load() {
@@ -129,4 +137,8 @@ choosing.language = () => controls.language.value;
 choosing.ondelete = load;
 mix.model = clone.model = modelOption;
 mix.onstore = clone.onstore = stored;
-choosing.onchange = mix.onchange = clone.onchange = normalizing.onchange = showRequest;
+choosing.onchange = () => {
+  offerExample(voices.filter((voice) => voice.model === controls.model.value));
+  showRequest();
+};
+mix.onchange = clone.onchange = normalizing.onchange = showRequest;

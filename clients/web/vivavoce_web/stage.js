@@ -1,7 +1,7 @@
 // @ts-check
 /** The stage: passes text to a live session, and its audio to loudspeakers, picture and figures. */
 
-import { addText, addTurns, addWords, along, clearAlong, follow } from "./along.js";
+import { addText, addWords, along, clearAlong, endAlong, follow } from "./along.js";
 import { LiveSession } from "./client.js";
 import { attempt, client, page, tell } from "./page.js";
 import { Player } from "./player.js";
@@ -63,9 +63,9 @@ async function live() {
   const speaker = await loudspeaker();
   session.onaudio = (bytes) => receive(speaker, bytes);
   session.onwords = addWords;
-  session.ondone = ({ cancelled, segments }) => {
+  session.ondone = ({ cancelled, duration_ms, segments }) => {
     heard.made = true;
-    if (segments) addTurns(segments);
+    endAlong(duration_ms / 1000, segments ?? []);
     if (!cancelled) speaker.end();
   };
   session.onerror = (error) => {
@@ -115,7 +115,7 @@ function receive(speaker, bytes) {
 /** @param {Player} speaker @param {import("./player.js").PlayerReport} now */
 function report(speaker, { queued, played, underruns, drained }) {
   waveform.played(played);
-  follow(played / SAMPLE_RATE, speaker.forgotten / SAMPLE_RATE);
+  followAlong(speaker);
   showPosition(speaker);
   if (drained) page.state.textContent = "Done";
   page.stop.disabled = !heard.running && !speaker.running;
@@ -124,6 +124,11 @@ function report(speaker, { queued, played, underruns, drained }) {
   page.figures.spoken.textContent = `${(played / SAMPLE_RATE).toFixed(1)} s`;
   page.figures.gaps.textContent = page.typing.checked && !heard.made ? "–" : String(underruns);
   if (drained) finished();
+}
+
+/** @param {Player} speaker */
+function followAlong(speaker) {
+  follow(speaker.position / SAMPLE_RATE, speaker.forgotten / SAMPLE_RATE, speaker.paused);
 }
 
 function finished() {
@@ -241,6 +246,7 @@ function inTurn(work) {
 
 wire(loudspeaker, (speaker) => {
   page.state.textContent = !speaker.running ? "Paused" : heard.running ? "Speaking" : "Playing";
+  followAlong(speaker);
   showPosition(speaker);
 });
 along.onpick = (seconds) => player?.seek(seconds * SAMPLE_RATE);

@@ -10,7 +10,7 @@ const CUE_S = 7;
 const SHORT_S = 1;
 const PAUSE_S = 0.7;
 const CLAUSE_PAUSE_S = 0.25;
-/** Time of a character where neither the next word nor the end of the audio is known. */
+/** Time of a character behind the last word whose time is known, as far as the audio goes. */
 const CHARACTER_S = 0.06;
 const BLANK = /[\s\x00-\x1f\x7f-\x9f\ufeff]+/g;
 const CLOSERS = "\"'”’»)」』】》";
@@ -19,6 +19,21 @@ const BEHIND = new RegExp(`^[.,;:!?…%。，、；：！？）—–${CLOSERS}-
 const BEFORE = /["'“‘«(¿¡（「『【《]*$/;
 const SENTENCE = new RegExp(`[.!?…。！？][${CLOSERS}]*$`);
 const CLAUSE = new RegExp(`[,;:—–，、；：][${CLOSERS}]*$`);
+const OPENERS = "\"'“‘«(¿¡";
+/** A word that is not in quotes or brackets to its end, in front of its point. */
+const LONE_POINT = new RegExp(`^[${OPENERS}]*(.+)\\.$`);
+const SMALL_LETTER = new RegExp(`^[${OPENERS}]*\\p{Ll}`, "u");
+/** Abbreviations that a name follows, without their point and in small letters. */
+const TITLES = new RegExp(
+  "^(dr|mr|mrs|ms|mx|prof|hon|rev|capt|col|gen|lt|sgt|maj|gov|messrs|mme|mlle|hr|fr|dott|sig|sra|dra|st" +
+    "|г|гг|ул|им|проф)$",
+);
+/** Numbers and abbreviations behind which a sentence may end. */
+const ABBREVIATIONS = new RegExp(
+  "^([0-9]{1,2}|abs|ave|bzw|ca|cf|co|corp|dept|dipl|eds|eq|est|etc|evtl|fig|ft|ggf|inc|ing|inkl|jr|ltd|max|min|mio|mrd" +
+    "|mt|nr|nos|op|pp|resp|sen|sog|sr|str|tel|usw|vgl|vol|vs|zzgl|jan|feb|apr|jun|jul|aug|sept|oct|nov|dec" +
+    "|др|млн|млрд|руб|стр|тыс)$",
+);
 const WIDE = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60\uffe0-\uffe6]/g;
 const STRETCH = /[^，、；：。！？]*[，、；：。！？]+|[^，、；：。！？]+/g;
 /** Signs in which a player would read an arrow, a tag or an override. SubRip has no escapes. */
@@ -46,9 +61,10 @@ const NO_WIDTH = "\u2060";
  * @param {SpokenWord[]} words
  * @param {string} [text] the text that was sent, from which the signs come
  * @param {SpokenTurn[]} [turns]
+ * @param {number} [audioS] length of the audio, behind which no cue is kept on the screen
  */
-export function srt(words, text = "", turns = []) {
-  const cues = cuesOf(piecesOf(words, text, turns));
+export function srt(words, text = "", turns = [], audioS = Infinity) {
+  const cues = cuesOf(piecesOf(words, text, turns, audioS), audioS);
   return cues.map((cue, at) => `${at + 1}\n${timesOf(cue, ",")}\n${srtPayload(cue)}\n\n`).join("");
 }
 
@@ -57,21 +73,28 @@ export function srt(words, text = "", turns = []) {
  * @param {SpokenWord[]} words
  * @param {string} [text] the text that was sent, from which the signs come
  * @param {SpokenTurn[]} [turns]
+ * @param {number} [audioS] length of the audio, behind which no cue is kept on the screen
  */
-export function vtt(words, text = "", turns = []) {
-  const cues = cuesOf(piecesOf(words, text, turns));
+export function vtt(words, text = "", turns = [], audioS = Infinity) {
+  const cues = cuesOf(piecesOf(words, text, turns, audioS), audioS);
   return `WEBVTT\n\n${cues.map((cue) => `${timesOf(cue, ".")}\n${vttPayload(cue)}\n\n`).join("")}`;
 }
 
 // ---- words ---------------------------------------------------------------------------------------------------------
 
-/** The words with their signs, turns and times. @param {SpokenWord[]} words @param {string} text @param {SpokenTurn[]} turns */
-function piecesOf(words, text, turns) {
+/**
+ * The words with their signs, turns and times.
+ * @param {SpokenWord[]} words
+ * @param {string} text
+ * @param {SpokenTurn[]} turns
+ * @param {number} audioS
+ */
+function piecesOf(words, text, turns, audioS) {
   let chars = [...text];
   if (words.some((word) => chars.slice(word.text_start, word.text_end).join("") !== word.word)) chars = [];
   const written = writtenOf(words, chars);
   const timed = words.map(({ start, end }, at) => ({ ...written[at], start: start ?? 0, end: end ?? 0, known: start !== null }));
-  return withTimes(timed).flatMap(chopped).map((piece) => inTurn(piece, turns));
+  return withTimes(timed, audioS).flatMap(chopped).map((piece) => inTurn(piece, turns));
 }
 
 /** @param {SpokenWord[]} words @param {string[]} chars */
@@ -95,8 +118,8 @@ function found(signs, text) {
   return signs.exec(text)?.[0] ?? "";
 }
 
-/** Estimates unknown times between their neighbours. No piece begins before another ends. @param {Piece[]} pieces */
-function withTimes(pieces) {
+/** Estimates unknown times between their neighbours. No piece begins before another ends. @param {Piece[]} pieces @param {number} audioS */
+function withTimes(pieces, audioS) {
   let clock = 0;
   /** @type {Piece[]} */
   const made = [];
@@ -105,7 +128,7 @@ function withTimes(pieces) {
     const until = later < 0 ? pieces.length : at + later;
     const unknown = pieces.slice(at, until);
     const chars = unknown.reduce((sum, { text }) => sum + length(text), 0);
-    const end = later < 0 ? clock + chars * CHARACTER_S : pieces[until].start;
+    const end = later < 0 ? Math.min(clock + chars * CHARACTER_S, audioS) : pieces[until].start;
     const step = Math.max(0, end - clock) / Math.max(1, chars);
     for (const piece of unknown) {
       const start = clock;
@@ -151,8 +174,8 @@ function chopped(piece) {
 
 // ---- cues ----------------------------------------------------------------------------------------------------------
 
-/** @param {Piece[]} pieces @returns {Cue[]} */
-function cuesOf(pieces) {
+/** @param {Piece[]} pieces @param {number} audioS @returns {Cue[]} */
+function cuesOf(pieces, audioS) {
   /** @type {Cue[]} */
   const joined = [];
   for (const cue of sentencesOf(pieces).flatMap(cutOf)) {
@@ -161,7 +184,7 @@ function cuesOf(pieces) {
     if (joins && fits([...last, ...cue])) joined[joined.length - 1] = [...last, ...cue];
     else joined.push(cue);
   }
-  return joined.map((cue, at) => lengthened(cue, joined[at + 1]));
+  return joined.map((cue, at) => lengthened(cue, joined[at + 1]?.[0].start ?? audioS));
 }
 
 /** @param {Cue} cue */
@@ -180,10 +203,26 @@ function sentencesOf(pieces) {
   const sentences = [];
   pieces.forEach((piece, at) => {
     const before = pieces[at - 1];
-    if (!before || SENTENCE.test(before.text) || isBreak(before, piece)) sentences.push([]);
+    if (!before || endsSentence(before, piece) || isBreak(before, piece)) sentences.push([]);
     sentences[sentences.length - 1].push(piece);
   });
   return sentences;
+}
+
+/** @param {Piece} piece @param {Piece} following */
+function endsSentence(piece, following) {
+  if (!SENTENCE.test(piece.text)) return false;
+  const lone = LONE_POINT.exec(piece.text)?.[1];
+  if (!lone || lone.endsWith(".")) return true;
+  const word = lone.toLowerCase();
+  if (TITLES.test(word) || SMALL_LETTER.test(following.text)) return false;
+  const mayGoOn = ABBREVIATIONS.test(word) || word.split(".").every((each) => length(each) === 1);
+  return !mayGoOn || pauses(piece, following);
+}
+
+/** @param {Piece} piece @param {Piece} following */
+function pauses(piece, following) {
+  return following.start - piece.end >= CLAUSE_PAUSE_S;
 }
 
 /** @param {Cue} sentence @returns {Cue[]} */
@@ -207,7 +246,7 @@ function cutOf(sentence) {
 
 /** @param {Piece} piece @param {Piece} following */
 function endsClause(piece, following) {
-  return CLAUSE.test(piece.text) || following.start - piece.end >= CLAUSE_PAUSE_S;
+  return CLAUSE.test(piece.text) || pauses(piece, following);
 }
 
 /** @param {Cue} cue */
@@ -217,10 +256,9 @@ function fits(cue) {
   return ends(cue) - cue[0].start <= CUE_S && linesOf(cue).every((line) => width(plain(line)) <= LINE_COLUMNS);
 }
 
-/** @param {Cue} cue @param {Cue | undefined} following */
-function lengthened(cue, following) {
-  const wanted = Math.max(ends(cue), cue[0].start + SHORT_S);
-  const end = following ? Math.max(ends(cue), Math.min(wanted, following[0].start)) : wanted;
+/** @param {Cue} cue @param {number} limitS */
+function lengthened(cue, limitS) {
+  const end = Math.max(ends(cue), Math.min(cue[0].start + SHORT_S, limitS));
   return [...cue.slice(0, -1), { ...cue[cue.length - 1], end }];
 }
 

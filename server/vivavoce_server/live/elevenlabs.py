@@ -41,6 +41,7 @@ from vivavoce_server.elevenlabs_options import (
     api_error,
     audio_of,
     choose_voice,
+    naming_fields,
     speech_fields,
     validated,
 )
@@ -97,11 +98,12 @@ class Dialled:
         Raises:
             ApiError: an option cannot be served; names it.
         """
-        voice = await choose_voice(self.voice_id, self.query.get("model_id"), self.service)
-        speed = settings.speed if settings else None
-        audio = audio_of(self.query.get("output_format"), speed)
-        options = validated(SpeechOptions, speech_fields(self.query, voice, speed))
-        return (await plan_live(options, self.service)).as_one_file(audio), voice.warnings
+        with naming_fields():
+            voice = await choose_voice(self.voice_id, self.query.get("model_id"), self.service)
+            speed = settings.speed if settings else None
+            audio = audio_of(self.query.get("output_format"), speed)
+            options = validated(SpeechOptions, speech_fields(self.query, voice, speed))
+            return (await plan_live(options, self.service)).as_one_file(audio), voice.warnings
 
     def new_aligner(self) -> Aligner:
         """Aligner of one file."""

@@ -10,7 +10,7 @@ A voice is found before the text behind its tag is read. Text goes on to arrive 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 
 from vivavoce_engine import AudioStream, LiveUtterance, Overloaded
 from vivavoce_text import PAUSE_TAG, VOICE_TAG, Reading, Spoken, Traced, voice_of_tag
@@ -21,7 +21,7 @@ from vivavoce_server.live.closing import fault
 from vivavoce_server.live.cutting import PartCutter
 from vivavoce_server.live.plan import LivePlan
 from vivavoce_server.reading import CHARS_A_JOB, can_begin, check_speakable, in_worker, nothing_to_speak, warnings_of
-from vivavoce_server.references import Chosen
+from vivavoce_server.references import Chosen, facts_of
 from vivavoce_server.said import PartTurn
 from vivavoce_server.text_parts import MAX_TURNS, MAX_VOICES, TOO_MANY_PAUSES, PauseBudget, is_speakable
 from vivavoce_server.turns import Silence, check_tag
@@ -67,16 +67,18 @@ class LiveText:
         self._turn_pause_s = plan.turn_pause_s
         self._turns = 0
         self._voice = plan.voice or ""
-        self._first_voice = self._voice.casefold()
         """Name of the voice of the current part."""
-        self._chosen: dict[str, Chosen] = {self._first_voice: (plan.options.speaker, plan.options.reference)}
+        self._speaks: Chosen = (plan.options.speaker, plan.options.reference)
+        """That voice."""
+        self._first_voice = facts_of(self._speaks)
+        self._chosen: dict[str, Chosen] = {self._voice.casefold(): self._speaks}
         """The voices that were found, by their names in small letters."""
         self._is_paused = False
         """True if a pause tag stands behind what was spoken last."""
         self.voices: list[str] = []
         """Names of the voices that have spoken, each once."""
-        self._last_voice: str | None = None
-        """The name, in small letters, of the voice that spoke last."""
+        self._last_voice: Hashable = None
+        """The facts of the voice that spoke last."""
         self._unread = ""
         self._complete = False
         self._arrived = asyncio.Event()
@@ -192,12 +194,12 @@ class LiveText:
         except (ApiError, Overloaded) as error:
             self._pass_over(error_detail(error)[1])
             return
-        if name.casefold() == self._voice.casefold():
+        self._chosen[name.casefold()] = chosen
+        if facts_of(chosen) == facts_of(self._speaks):
             self._cutter.pass_over()
             return
         self._end_part(self._cutter.end_part())
-        self._voice = name
-        self._chosen[name.casefold()] = chosen
+        self._voice, self._speaks = name, chosen
 
     async def _voice_of(self, tag: str, name: str) -> Chosen:
         check_tag(tag)
@@ -240,15 +242,15 @@ class LiveText:
     async def _begin(self, word_ends: bool = False) -> None:
         """Begins a part with the text that was held back."""
         first, self._next = self._next, None
-        voice = self._voice.casefold()
+        voice = facts_of(self._speaks)
         if first is None:
             await self._last.stream.all_codes()  # so that an utterance has one row at a time
-            live = self._follow(self._chosen[voice], False)
+            live = self._follow(self._speaks, False)
         elif voice == self._first_voice:
             live = first
         else:
             first.stream.cancel()
-            live = self._follow(self._chosen[voice], True)
+            live = self._follow(self._speaks, True)
         self._begin_turn(voice)
         self._put(live.stream, self._reached)
         self._last = self._open = live
@@ -258,7 +260,7 @@ class LiveText:
         self.places.say(text)
         live.append(text, word_ends)
 
-    def _begin_turn(self, voice: str) -> None:
+    def _begin_turn(self, voice: Hashable) -> None:
         """Puts what is between the turns of two voices, if another voice has spoken before."""
         if self._voice and self._voice not in self.voices:
             self.voices.append(self._voice)

@@ -184,7 +184,7 @@ class Utterance:
         said = self.times.said(
             self.text.written, self.text.ends, sent_s if cancelled else math.inf, self.held_s if cancelled else 0.0
         )
-        turns = self.times.turns(self.text.part_turns, sent_s)
+        turns = self.times.turns(self.text.part_turns, self.encoder.delay_s, sent_s)
         part_voices = [None if turn is None else turn.voice for turn in self.text.part_turns[: len(said.parts)]]
         is_dialogue = len({turn.index for turn in self.text.part_turns if turn}) > 1
         self.meter.end(outcome, sent_s, said.frames)

@@ -43,7 +43,7 @@ test("audio and words come in their order, for any cuts of the body", async () =
   for (const size of [1, 5, Infinity]) {
     const world = scripted(`: keep-alive\n\n${DELTA}${WORDS}${line({ type: "speech.audio.of_the_future" })}${DELTA}${DONE}`, { size });
     const audio = { kind: "audio", bytes: new Uint8Array([1, 255]) };
-    const done = { kind: "done", words: [HELLO], turns: [TURN] };
+    const done = { kind: "done", words: [HELLO], turns: [TURN], seconds: null };
     assert.deepEqual(await all(world.events("Hé")), [audio, { kind: "words", words: [HELLO] }, audio, done]);
   }
 });

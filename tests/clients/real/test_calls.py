@@ -42,14 +42,31 @@ def names(folder: Path) -> set[str]:
     return {file.name for file in folder.iterdir()}
 
 
+def assert_aligned(told: dict[str, Any]) -> None:
+    """Each character has its times, which are 80 ms of the fake engine's speech, in a whole file as in a stream."""
+    for whole, streamed in (told.pop("written"), told.pop("said")):
+        assert whole == streamed
+        assert whole["text"].strip() == TEXT
+        assert len(whole["text"]) == len(whole["starts"]) == len(whole["ends"])
+        delay_s = whole["starts"][0]
+        assert 0 <= delay_s < 0.1, "more than an encoder's delay"
+        assert whole["starts"][6] == pytest.approx(6 * CHARACTER_S + delay_s, abs=0.001), "there"
+        assert whole["ends"] == sorted(whole["ends"])
+        assert whole["ends"][-1] == pytest.approx(len(TEXT) * CHARACTER_S + delay_s, abs=0.1)
+
+
 def test_elevenlabs(url: str, tmp_path: Path) -> None:
-    assert answer("elevenlabs/calls", url, tmp_path) == {**ELEVENLABS_LISTS, "tier": "self-hosted"}
+    told = answer("elevenlabs/calls", url, tmp_path)
+    assert_aligned(told)
+    assert told == {**ELEVENLABS_LISTS, "tier": "self-hosted"}
     assert names(tmp_path) == ELEVENLABS_FILES
 
 
 @needs("node", "npm")
 def test_elevenlabs_npm(url: str, tmp_path: Path) -> None:
-    assert answer("elevenlabs_npm/calls", url, tmp_path) == {**ELEVENLABS_LISTS, "tier": "self-hosted"}
+    told = answer("elevenlabs_npm/calls", url, tmp_path)
+    assert_aligned(told)
+    assert told == {**ELEVENLABS_LISTS, "tier": "self-hosted"}
     assert names(tmp_path) == ELEVENLABS_FILES
 
 

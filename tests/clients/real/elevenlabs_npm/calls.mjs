@@ -14,10 +14,21 @@ const timed = await speech.convertWithTimestamps("heart", { text });
 writeFileSync("timed.mp3", Buffer.from(timed.audioBase64, "base64"));
 const pieces = [];
 for await (const piece of await speech.streamWithTimestamps("heart", { text })) {
-  pieces.push(Buffer.from(piece.audioBase64, "base64"));
+  pieces.push(piece);
 }
-writeFileSync("timed_stream.mp3", Buffer.concat(pieces));
+writeFileSync("timed_stream.mp3", Buffer.concat(pieces.map(({ audioBase64 }) => Buffer.from(audioBase64, "base64"))));
+/** Characters and their seconds, of the objects that have some. */
+const alignment = (told, name) => {
+  const found = told.map((each) => each[name]).filter(Boolean);
+  return {
+    text: found.flatMap(({ characters }) => characters).join(""),
+    starts: found.flatMap(({ characterStartTimesSeconds }) => characterStartTimesSeconds),
+    ends: found.flatMap(({ characterEndTimesSeconds }) => characterEndTimesSeconds),
+  };
+};
 const lists = {
+  written: [alignment([timed], "alignment"), alignment(pieces, "alignment")],
+  said: [alignment([timed], "normalizedAlignment"), alignment(pieces, "normalizedAlignment")],
   voices: (await client.voices.getAll()).voices.map((voice) => voice.name),
   found: (await client.voices.search()).voices.map((voice) => voice.voiceId),
   models: (await client.models.list()).map((model) => model.modelId),

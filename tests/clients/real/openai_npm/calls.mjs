@@ -27,6 +27,11 @@ told.ignored = styled.headers.get("x-vivavoce-ignored");
 told.fast = (await (await client.audio.speech.create({ ...speech, speed: 2 })).arrayBuffer()).byteLength;
 const events = await client.audio.speech.create({ ...speech, stream_format: "sse" });
 told.events = [...new Set((await events.text()).match(/^event: .*$/gm))];
+const timed = { ...speech, word_timestamps: true };
+const lines = (await (await client.audio.speech.create({ ...timed, stream_format: "sse" })).text()).trim().split(/\r?\n/);
+told.words = JSON.parse(lines.at(-1).replace("data: ", "")).words;
+const whole = await client.audio.speech.create({ ...timed, stream: false });
+told.wordsOfFile = JSON.parse(whole.headers.get("x-word-timestamps"));
 told.unknownField = await refusal(() => client.audio.speech.create({ ...speech, sped: 1 }));
 
 const consents = [];
