@@ -7,7 +7,7 @@ here. Tensor names are those of the released checkpoints.
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -61,44 +61,55 @@ def opened(path: Path) -> Iterator[Any]:
 class Weights:
     """The tensors of one safetensors file, with a record of which were taken.
 
-    A tensor goes to the device only when it is taken. On a GPU, temporary tensors between permanent ones would leave
-    holes too small for anything else. Missing names are collected, and `check` reports all of them at once.
+    A tensor is read, and goes to the device, only when it is taken. On a GPU, temporary tensors between permanent ones
+    would leave holes too small for anything else. Each is opened by itself, so that a CPU that does not copy it gives
+    its pages back as soon as it is dropped. Missing names are collected, and `check` reports all of them at once.
     """
 
-    def __init__(self, path: Path, device: torch.device, dtype: torch.dtype, prefix: str = "") -> None:
-        """Reads the tensors whose names begin with `prefix`."""
+    def __init__(self, path: Path, device: torch.device, dtype: torch.dtype | None, prefix: str = "") -> None:
+        """Reads the names of the tensors that begin with `prefix`. dtype None leaves each as it is in the file."""
         with opened(path) as file:
-            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
-            self._tensors = {name: file.get_tensor(name) for name in names}
+            self._names = {name for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118 (no mapping)
         self._path = path
         self._device = device
-        self.dtype = dtype
+        self._dtype = dtype
         self._asked: set[str] = set()
 
     def take(self, *names: str) -> Tensor:
         """Returns one tensor, or several joined along their first axis, on the device and in `dtype`. Empty if one of
         them is missing."""
         self._asked.update(names)
-        if any(name not in self._tensors for name in names):
+        if not self._names.issuperset(names):
             return torch.empty(0)
-        parts = [self._tensors[name].to(self._device, self.dtype) for name in names]
+        parts = [self.in_dtype(self._read(name)) for name in names]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def in_dtype(self, values: Tensor) -> Tensor:
+        """Returns values on the device and in the dtype of what is taken."""
+        return values.to(self._device, self._dtype or values.dtype)
 
     def take_as_it_is(self, name: str) -> Tensor:
         """Returns a tensor on the host and in the file's dtype. Empty if it is missing."""
         self._asked.add(name)
-        return self._tensors[name] if name in self._tensors else torch.empty(0)
+        return self._read(name) if name in self._names else torch.empty(0)
 
     def take_float32(self, name: str) -> Tensor:
         """Returns a tensor in float32, for arithmetic that must not be rounded to `dtype`. Empty if it is missing."""
-        self._asked.add(name)
-        return self._tensors[name].to(self._device, torch.float32) if name in self._tensors else torch.empty(0)
+        return self.take_as_it_is(name).to(self._device, torch.float32)
+
+    def take_to_compute(self, name: str) -> Tensor:
+        """Returns a tensor with which loading computes: in float32 where others stay as they are in the file."""
+        return self.take(name) if self._dtype else self.take_float32(name)
+
+    def _read(self, name: str) -> Tensor:
+        with opened(self._path) as file:
+            return cast("Tensor", file.get_tensor(name))
 
     def check(self, unused: Iterable[str]) -> None:
         """Raises CheckpointError if a taken tensor does not exist, or if a tensor was not taken and its name does not
         begin with one of `unused`."""
-        missing = sorted(self._asked - self._tensors.keys())
-        unexpected = sorted(name for name in self._tensors.keys() - self._asked if not name.startswith(tuple(unused)))
+        missing = sorted(self._asked - self._names)
+        unexpected = sorted(name for name in self._names - self._asked if not name.startswith(tuple(unused)))
         for kind, names in (("lacks", missing), ("has unexpected", unexpected)):
             if names:
                 more = f" and {len(names) - NAMED_IN_ERROR} more" if len(names) > NAMED_IN_ERROR else ""
@@ -109,9 +120,12 @@ State = dict[str, Tensor]
 
 
 def load_models(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, codec_dtype: torch.dtype | None = None
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype | None, codec_dtype: torch.dtype | None = None
 ) -> tuple[Talker, CodePredictor, CodecDecoder]:
     """Loads all networks for inference, the codec's decoder in `codec_dtype` if that is given.
+
+    With dtype None weights stay as they are in the files, which map them into memory; what is computed is float32. Such
+    modules are read, and do not run.
 
     Raises:
         CheckpointError: a file is broken, or a tensor is missing, unexpected or of another shape (names it).
@@ -125,7 +139,7 @@ def load_models(
 
 
 def _load_models(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, codec_dtype: torch.dtype
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype | None, codec_dtype: torch.dtype | None
 ) -> tuple[Talker, CodePredictor, CodecDecoder]:
     main = Weights(checkpoint.path / "model.safetensors", device, dtype)
     talker, predictor, text_projection = _main_state(main, checkpoint.talker)
@@ -226,9 +240,9 @@ def _main_state(file: Weights, config: TalkerConfig) -> tuple[State, State, Stat
         predictor[f"lm_head.{group}.weight"] = file.take(f"{prefix}lm_head.{group}.weight")
     if config.has_projection:
         for kind in ("weight", "bias"):
-            predictor[f"projection.{kind}"] = file.take(f"{prefix}small_to_mtp_projection.{kind}")
+            predictor[f"projection.{kind}"] = file.take_to_compute(f"{prefix}small_to_mtp_projection.{kind}")
     text_projection = {
-        f"{layer}.{kind}": file.take(f"talker.text_projection.{layer}.{kind}")
+        f"{layer}.{kind}": file.take_to_compute(f"talker.text_projection.{layer}.{kind}")
         for layer in ("linear_fc1", "linear_fc2")
         for kind in ("weight", "bias")
     }
@@ -281,7 +295,8 @@ def _project_codes(config: TalkerConfig, talker: State, predictor: State) -> Non
     tables += [predictor[f"codec_embedding.{group}.weight"] for group in range(config.num_code_groups - 2)]
     for group, table in enumerate(tables):
         if config.has_projection:
-            table = F.linear(table, predictor["projection.weight"], predictor["projection.bias"])
+            weight, bias = predictor["projection.weight"], predictor["projection.bias"]
+            table = F.linear(table.to(weight), weight, bias)
         predictor[f"input_embedding.{group}.weight"] = table
 
 
@@ -357,8 +372,8 @@ def _take_waveform_stages(file: Weights, state: State, rates: tuple[int, ...]) -
 def _take_snake(file: Weights, state: State, source: str, target: str) -> None:
     frequency = file.take_float32(f"{source}.alpha").exp()
     magnitude = 1.0 / (file.take_float32(f"{source}.beta").exp() + SNAKE_EPS)
-    state[f"{target}.frequency"] = frequency.to(file.dtype)
-    state[f"{target}.magnitude"] = magnitude.to(file.dtype)
+    state[f"{target}.frequency"] = file.in_dtype(frequency)
+    state[f"{target}.magnitude"] = file.in_dtype(magnitude)
 
 
 def _dequantizer_state(file: Weights, config: CodecDecoderConfig) -> State:
@@ -370,7 +385,7 @@ def _dequantizer_state(file: Weights, config: CodecDecoderConfig) -> State:
         usage = file.take_float32(f"{prefix}cluster_usage").clamp(min=USAGE_MIN)
         total = file.take_float32(f"{prefix}embedding_sum")
         both = total.numel() and usage.numel()  # `check` reports a missing one
-        state[f"quantizer.codebooks.{group}"] = (total / usage[:, None]).to(file.dtype) if both else total
+        state[f"quantizer.codebooks.{group}"] = file.in_dtype(total / usage[:, None]) if both else total
     for rvq, name in (("rvq_first", "semantic_proj"), ("rvq_rest", "acoustic_proj")):
         weight = file.take(f"decoder.quantizer.{rvq}.output_proj.weight")
         state[f"quantizer.{name}.weight"] = weight.flatten(1) if weight.numel() else weight  # a 1x1 convolution
