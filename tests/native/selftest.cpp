@@ -384,10 +384,11 @@ static void test_stack(const Sizes& z, Kind kind, bool scales, int tokens, int w
     float* const copies[] = {at_once, shared, by_token};
     for (float* copy : copies) memcpy(copy, x, count * sizeof(float));
     float* scratch = make<float>(stack_scratch(p.stack, tokens));
-    stack(p.stack, nullptr, tokens, at_once, places, nullptr, scratch);
-    stack(p.stack, pool, tokens, shared, places, nullptr, scratch);
+    stack(p.stack, nullptr, tokens, at_once, places, nullptr, scratch, tokens);
+    stack(p.stack, pool, tokens, shared, places, nullptr, scratch, tokens);
     float* small = make<float>(stack_scratch(p.stack, 1));
-    for (int t = 0; t < tokens; t++) stack(p.stack, nullptr, 1, by_token + t * z.hidden, places + t, nullptr, small);
+    for (int t = 0; t < tokens; t++)
+        stack(p.stack, nullptr, 1, by_token + t * z.hidden, places + t, nullptr, small, 1);
     double worst = 0;
     for (int64_t i = 0; i < count; i++) {
         double off = fabs(wanted[i] - at_once[i]);
@@ -396,6 +397,18 @@ static void test_stack(const Sizes& z, Kind kind, bool scales, int tokens, int w
     const double most = is_whole_number(kind) ? 5e-4 : 1e-4;
     CHECK(worst < most, "%d tokens of %d, kind %d: %.1e off", tokens, z.hidden, kind, worst);
     CHECK(same(at_once, shared, count), "threads, %d tokens of %d", tokens, z.hidden);
+    for (int wanted = 0; wanted <= 2 && wanted < tokens; wanted++) {
+        float *last = make<float>(count), *keys_before = make<float>(cached), *values_before = make<float>(cached);
+        memcpy(last, x, count * sizeof(float));
+        memcpy(keys_before, keys, cached * sizeof(float));
+        memcpy(values_before, values, cached * sizeof(float));
+        memset(keys, 0, cached * sizeof(float));
+        memset(values, 0, cached * sizeof(float));
+        stack(p.stack, pool, tokens, last, places, nullptr, scratch, wanted);
+        const int64_t from = (int64_t)(tokens - wanted) * z.hidden;
+        CHECK(same(last + from, at_once + from, (int64_t)wanted * z.hidden), "the last %d of %d", wanted, tokens);
+        CHECK(same(keys, keys_before, cached) && same(values, values_before, cached), "keys of %d tokens", tokens);
+    }
     CHECK(same(at_once, by_token, count), "token by token, %d tokens of %d", tokens, z.hidden);
     free_all();
 }

@@ -30,7 +30,7 @@ from vivavoce_engine.cpu import library as c
 from vivavoce_engine.cpu.decoding import Decoding, Scratch
 from vivavoce_engine.cpu.forecast import CONTEXT, FRAME_MS, forecast
 from vivavoce_engine.cpu.native_runner import RowArrays
-from vivavoce_engine.cpu.packing import WHOLE_MAX, Embeddings, Packer, WeightsDtype, address, aligned, pack
+from vivavoce_engine.cpu.packing import WHOLE_MAX, Embeddings, Packer, WeightsDtype, address, pack
 from vivavoce_engine.cpu.threads import Threads, usable_cores
 from vivavoce_engine.cpu.work import RELEASED
 from vivavoce_engine.device import cpu_model
@@ -71,14 +71,12 @@ class RandomPacker(Packer):
     def floats(self, values: Tensor | None, length: int | None = None) -> int | None:
         if values is None or not values.is_meta:
             return super().floats(values, length)
-        made = aligned((length or values.numel(),))
+        made = self._room((length or values.numel(),), np.float32)
         made[:] = 0.3
-        return self._kept(made)
+        return address(made)
 
     def table(self, weight: Tensor) -> Embeddings:
-        made = _repeated(self._bfloat16(1.0), weight.numel()).reshape(weight.shape)
-        self.memory.append(made)
-        return Embeddings(made)
+        return Embeddings(self._repeated(self._bfloat16(1.0), weight.numel()).reshape(weight.shape))
 
     def matrix(self, weight: Tensor, bias: Tensor | None, rounds: bool = False, taps: int = 1) -> c.Matrix:
         inputs, outputs = weight.shape
@@ -86,13 +84,13 @@ class RandomPacker(Packer):
         kind, block = self._kind_of(weight, rounds, inputs // taps)
         scales: int | None = None
         if kind in WHOLE_MAX:
-            made = aligned((inputs // block * length,))
+            made = self._room((inputs // block * length,), np.float32)
             made[:] = gain / WHOLE_MAX[kind]
-            scales = self._kept(made)
+            scales = address(made)
             values: NDArray[Any] = self._whole[kind]
         else:
             values = self._bfloat16(gain)
-        packed = self._kept(_repeated(values, inputs * length))
+        packed = address(self._repeated(values, inputs * length))
         return c.Matrix(packed, scales, self.floats(bias, length), inputs, outputs, kind, block)
 
     def _fits_bfloat16(self, weight: Tensor) -> bool:
@@ -101,17 +99,12 @@ class RandomPacker(Packer):
     def _bfloat16(self, gain: float) -> NDArray[np.uint16]:
         return ((self._noise * gain).view(np.uint32) >> 16).astype(np.uint16)
 
-    def _kept(self, values: NDArray[Any]) -> int:
-        self.memory.append(values)
-        return address(values)
-
-
-def _repeated(values: NDArray[Any], count: int) -> NDArray[Any]:
-    made = aligned((count,), values.dtype.type)
-    for start in range(0, count, len(values)):
-        part = made[start : start + len(values)]
-        part[:] = values[: len(part)]
-    return made
+    def _repeated(self, values: NDArray[Any], count: int) -> NDArray[Any]:
+        made = self._room((count,), values.dtype.type)
+        for start in range(0, count, len(values)):
+            part = made[start : start + len(values)]
+            part[:] = values[: len(part)]
+        return made
 
 
 class Kernels:

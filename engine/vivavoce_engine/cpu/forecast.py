@@ -15,7 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from vivavoce_engine.cpu.library import BFLOAT16, INT8, Library, Matrix
+from vivavoce_engine.cpu.library import BFLOAT16, INT8, INT11, Library, Matrix
 from vivavoce_engine.cpu.threads import Threads
 from vivavoce_engine.cpu.work import Work
 
@@ -37,8 +37,8 @@ MOST_BYTES = 512_000_000
 """Most memory of the weights of a trial. The rest of a larger model is read as fast."""
 ROUNDS, LEAST_S = 3, 0.05
 """Least number of a trial's rounds, and the seconds that they take at least."""
-ORDINARY = 0x3C
-"""A byte that makes ordinary weights: 60 as int8, 0.011 as bfloat16."""
+ORDINARY = 0x03
+"""A byte that makes ordinary weights: 3 as INT8, 771 of 1023 as INT11, 4e-37 as bfloat16, no denormal."""
 BYTES_OF = {BFLOAT16: 2.0, INT8: 1 + 4 / INT8_INPUTS}
 """Kind of weights → bytes of a weight, its share of a scale included."""
 
@@ -132,7 +132,8 @@ class Trial:
 
     def multiply_add_s(self) -> float:
         """Seconds of a multiply-add in a product like those of Code2Wav."""
-        matrix = Matrix(self._packed.ctypes.data, None, None, WINDOW, CHANNELS, BFLOAT16, 0)
+        kind = INT11 if self._kind == INT8 else BFLOAT16  # as packing.py has it
+        matrix = Matrix(self._packed.ctypes.data, self._scales.ctypes.data, None, WINDOW, CHANNELS, kind, INT8_INPUTS)
         return self._best_s([(matrix, STEPS)]) / (WINDOW * CHANNELS * STEPS)
 
     def _best_s(self, products: list[tuple[Matrix, int]]) -> float:

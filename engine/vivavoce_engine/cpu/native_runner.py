@@ -64,7 +64,7 @@ class NativeRunner(HostRunner):
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
         self.dtype = weights_dtype(config.dtype)
-        modules = load_models(checkpoint, self.device, torch.float32)
+        modules = load_models(checkpoint, self.device, None)
         self._networks = pack(checkpoint, modules, config.max_context, Packer(self.dtype))
         del modules
         return_freed_memory()

@@ -210,7 +210,7 @@ void attend_window(const Codec& codec, const Work& work, Cursor& state, int64_t 
         const int place = kept + start + i;
         places[i] = Place{keys, values, place, frame < kept ? place - (int)frame : place - kept, (int32_t)frame};
     }
-    stack(transformer, work.pool, frames, x, places, nullptr, work.spare);
+    stack(transformer, work.pool, frames, x, places, nullptr, work.spare, frames);
 }
 
 // codes [frames][groups] → `from` [frames][latent_dim].

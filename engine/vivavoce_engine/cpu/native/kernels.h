@@ -554,9 +554,11 @@ INLINE void swiglu(float* gate_up, int inner) {  // [gate | up] -> silu(gate) * 
     });
 }
 // Runs x [rows][hidden] through the layers and the final norm, in place. All keys and values of a layer are stored
-// before a row attends, so rows of one call may follow each other in one cache. Rows share nothing else.
+// before a row attends, so rows of one call may follow each other in one cache. Rows share nothing else. In the last
+// layer only the last `wanted` rows go on behind their keys and values; the others' x has no meaning then.
 static inline void stack(const Stack& s, Pool* pool, int rows, float* x, const Place* places, const Scores* scores,
-                         float* scratch) {
+                         float* scratch, int wanted) {
+    VIVAVOCE_ASSERT(0 <= wanted && wanted <= rows && (wanted == rows || !scores));
     const StackSizes n = sizes_of(s);
     const int hidden = s.hidden, half = s.head_dim / 2;
     float *whole = scratch, *y = whole + whole_floats(rows, n.inputs), *t = y + (int64_t)rows * hidden;
@@ -583,6 +585,12 @@ static inline void stack(const Stack& s, Pool* pool, int rows, float* x, const P
         by_row(pool, rows, n.qkv, [&](int r) {
             place_token(s, layer, places[r], cosines + (int64_t)r * s.head_dim, t + (int64_t)r * n.qkv);
         });
+        if (layer == s.count - 1 && wanted < rows) {
+            if (wanted == 0) return;
+            const int64_t skipped = rows - wanted;
+            x += skipped * hidden, t += skipped * n.qkv, places += skipped;
+            rows = wanted;
+        }
         for (int from = 0; from < rows; from += ATTENTION_ROWS) {
             int some = smaller(ATTENTION_ROWS, rows - from), seen = places[from].position + 1 - places[from].first;
             by_row(pool, some, (int64_t)seen * n.attended, [&](int i) {

@@ -220,7 +220,7 @@ static void predict(const Predictor& predictor, const Rows& state, Pool* pool, c
     }
     if (predictor.has_projection)
         product(predictor.projection, pool, s.hidden, talker_hidden, count, 1, 0, nullptr, s.x, 2 * hidden, s.rest);
-    stack(stack_of, pool, 2 * count, s.x, s.places, nullptr, s.rest);
+    stack(stack_of, pool, 2 * count, s.x, s.places, nullptr, s.rest, 2 * count);
     for (int i = 0; i < count; i++)
         memmove(s.x + (int64_t)i * hidden, s.x + (int64_t)(2 * i + 1) * hidden, hidden * sizeof(float));
     for (int group = 1;; group++) {
@@ -239,7 +239,7 @@ static void predict(const Predictor& predictor, const Rows& state, Pool* pool, c
             look_up(predictor.inputs[group], s.codes[(int64_t)i * groups + group], s.x + (int64_t)i * hidden);
             s.places[i] = place(i, group + 1);
         }
-        stack(stack_of, pool, count, s.x, s.places, nullptr, s.rest);
+        stack(stack_of, pool, count, s.x, s.places, nullptr, s.rest, count);
     }
 }
 // The talker's input of a row's frame: the sum of its codes' embeddings, and the next text id's.
@@ -335,7 +335,8 @@ int32_t vivavoce_start(const Talker* talker, const Rows* state, Pool* pool, int3
         int some = smaller(PROMPT_ROWS, tokens - first);
         for (int i = 0; i < some; i++)
             s.places[i] = place_in(talker->stack, state->talker_keys, state->talker_values, row, first + i);
-        stack(talker->stack, pool, some, x + first * hidden, s.places, nullptr, s.rest);
+        const int wanted = first + some == tokens;  // the last token's hidden state alone
+        stack(talker->stack, pool, some, x + first * hidden, s.places, nullptr, s.rest, wanted);
     }
     const float* last = x + (tokens - 1) * hidden;
     product(talker->head, pool, last, hidden, 1, 1, 0, nullptr, s.draws.logits, talker->head.outputs, s.rest);
@@ -367,7 +368,7 @@ int32_t vivavoce_frame(const Talker* talker, const Predictor* predictor, const R
     }
     const Scores told = {talker->alignment_layer, talker->alignment_head, windows, scores};
     const bool tells = windows && scores && talker->alignment_layer >= 0;
-    stack(talker->stack, pool, count, s.hidden, s.places, tells ? &told : nullptr, s.rest);
+    stack(talker->stack, pool, count, s.hidden, s.places, tells ? &told : nullptr, s.rest, count);
     product(talker->head, pool, s.hidden, hidden, count, 1, 0, nullptr, s.draws.logits, s.draws.vocabulary, s.rest);
     by_row(pool, count, talker->head.outputs, [&](int i) {
         int64_t at = (int64_t)i * s.draws.vocabulary;
