@@ -24,20 +24,21 @@ import numpy as np
 import torch
 from torch import Tensor
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.device import to_host
+from vivavoce_engine.device import copy_into, to_host
 from vivavoce_engine.gpu import experts
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.experts import ExpertBuffers, Experts
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs
 from vivavoce_engine.gpu.linear import Blocks
-from vivavoce_engine.gpu.starts import RowStart
+from vivavoce_engine.gpu.starts import TOKEN_FIELDS, RowStart
 from vivavoce_engine.gpu.steps import Steps
 from vivavoce_engine.models import layers as modules
 from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.models.layers import Block, KVCache, RowView
 from vivavoce_engine.models.talker import Talker
 from vivavoce_engine.pages import pages_of
+from vivavoce_engine.text.prompt import NO_ID
 
 from vivavoce_bench.cards import frame
 from vivavoce_bench.cards.frame import DEVICE, PROMPT, build, launcher
@@ -52,6 +53,10 @@ BANDWIDTH_TB_S = 4.8
 EXPERT_TOKENS = (1, 2, 8, 32, 64, 256, 512)
 ROWS, CONTEXT, POSITIONS, OPENING = 32, 2048, 1280, 300
 """Rows of the timed engine, positions of its longest row and of each, and tokens of a prompt before its first id."""
+PROMPT_SIZES = (512, 64, 16)
+"""Tokens of a call of prompts, the largest first."""
+SHIFT = -8
+"""What a picture of 3 x 4 tokens takes from the positions behind it."""
 TUNED_TOKENS = (1, 8, 32, 256)
 GATED_BLOCKS = [(32, 128, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (16, 256, 4, 4), (16, 128, 4, 6), (64, 128, 4, 4),
                 (64, 128, 8, 4), (32, 64, 4, 6), (64, 64, 4, 4)]  # fmt: skip
@@ -183,34 +188,46 @@ def tune(model: FrameModel) -> Json:
 
 
 @torch.inference_mode()
-def check_axes() -> Json:
-    """A prompt with a picture, and a frame behind it, by kernels and by modules in float32."""
-    config = talker_config(OMNI, layers=4)
-    talker, predictor = random_models(config, DEVICE, F32)
-    model = build(OMNI, F32, 2, 128, dependent=False, layers=4, deterministic=True)
+def check_frame() -> Json:
+    """A prompt with a picture, and the first frame behind it, by kernels and by modules in float32."""
+    config, found = talker_config(OMNI), Json()
+    exact, predictor = random_models(config, DEVICE, F32)
+    axes = picture_axes()
+    for name, dtype in (("fp32", F32), ("bf16", BF16)):
+        model = build(OMNI, dtype, 2, 128, dependent=False, deterministic=True)
+        tables, dummy = model.tables, model.tables.dummy_row
+        assert model.token_axes is not None
+        assert tables.shifts is not None
+        frame.set_row(model, 1, 3, greedy=True)
+        tables.shifts[1] = SHIFT
+        given = frame.prompt(model, 3)
+        model.rows[0], model.last_tokens[0] = dummy, PROMPT - 1
+        model.talker.x[:PROMPT], model.token_rows[:PROMPT], model.token_axes[:PROMPT] = given, 1, axes.T
+        model.token_positions[:PROMPT] = torch.arange(PROMPT, device=DEVICE)
+        model.prefill(1, PROMPT)
+        cache = KVCache(config.transformer, 1, PROMPT + 1, exact.codec_head.weight)
+        view = RowView(cache, [0], [0], PROMPT, positions=axes[:, None])
+        found[f"{name} prompt"] = distance(tables.hidden[dummy], exact(given.float()[None], view)[0, -1])
+        model.rows[0] = 1
+        model.frame(1)
+        view = RowView(cache, [0], [PROMPT], 1, positions=torch.full((3, 1, 1), PROMPT + SHIFT, device=DEVICE))
+        text, opening = tables.text_ids[1, :1], torch.tensor([config.codec_bos_id], device=DEVICE)
+        x = exact.text_embedding(text) + exact.codec_embedding(opening)
+        found[f"{name} frame"] = distance(tables.hidden[1], exact(x[None], view)[0, -1])
+        found[f"{name} equal codes"] = frame.equal_codes(
+            predictor, config, tables.hidden[1].float(), tables.codes[1, 0]
+        )
+        del model
+    return found
+
+
+def picture_axes() -> Tensor:
+    """Positions on three axes [3, PROMPT] of a prompt with a picture of 3 x 4 tokens behind its eighth token."""
     axes = torch.arange(PROMPT, device=DEVICE).repeat(3, 1)
     picture = torch.arange(12, device=DEVICE)
     axes[:, 8:20] = 8 + torch.stack([0 * picture, picture // 4, picture % 4])
-    axes[:, 20:] -= 8
-    frame.set_row(model, 1, 3)
-    assert model.token_axes is not None
-    assert model.tables.shifts is not None
-    model.tables.shifts[1] = -8
-    model.rows[0], model.last_tokens[0] = 1, PROMPT - 1
-    model.talker.x[:PROMPT], model.token_rows[:PROMPT] = frame.prompt(model, 3), 1
-    model.token_positions[:PROMPT], model.token_axes[:PROMPT] = torch.arange(PROMPT, device=DEVICE), axes.T
-    model.prefill(1, PROMPT)
-    cache = KVCache(config.transformer, 1, PROMPT + 1, talker.codec_head.weight)
-    view = RowView(cache, [0], [0], PROMPT, positions=axes[:, None])
-    found = {"prompt": distance(model.tables.hidden[1], talker(frame.prompt(model, 3)[None], view)[0, -1])}
-    model.frame(1)
-    at = torch.full((3, 1, 1), PROMPT - 8, device=DEVICE)
-    view = RowView(cache, [0], [PROMPT], 1, positions=at)
-    codes = model.tables.codes[1, :1]
-    x = predictor.embed_frame(codes, talker.codec_embedding(codes[:, 0]))
-    x = x + talker.text_embedding(model.tables.text_ids[1, :1])
-    found["frame"] = distance(model.tables.hidden[1], talker(x[None], view)[0, -1])
-    return found
+    axes[:, 20:] += SHIFT
+    return axes
 
 
 @torch.inference_mode()
@@ -276,7 +293,7 @@ class Speech:
         torch.cuda.synchronize()
         self.loaded_gb = torch.cuda.memory_allocated() / 1e9
         settings = EngineConfig(max_streams=ROWS, max_context=CONTEXT, kv_positions=ROWS * POSITIONS)
-        self.steps = Steps((talker, predictor, decoder), config, 5, settings, None, launcher(dependent=True))
+        self.steps = Steps((talker, predictor, decoder), config, 5, settings, None, launcher(dependent=True), True)
         del decoder
         torch.cuda.empty_cache()
         self.weights_gb = (
@@ -300,7 +317,7 @@ class Speech:
             self.graphs.record("tokens", self.steps.starts.embed_tokens)
             for count in sorted(rows, reverse=True):
                 self.graphs.record(("frame", count), partial(frames.frame, count))
-            for size in (512, 16):
+            for size in PROMPT_SIZES:
                 self.graphs.record(("prompt", size), partial(self.steps.prefill, size))
         with torch.cuda.stream(self.codec):
             for count in sorted(rows, reverse=True):
@@ -346,18 +363,21 @@ class Speech:
                 pages = list(range(pages_of(CONTEXT)))
                 starts.upload_rows([RowStart(0, number, OPENING, 0, 0, params, pages)])
                 self.graphs.replay("rows")
-                self._prompt(np.arange(OPENING) % 900, 0, {}, 512)
+                self._prompt(np.arange(OPENING) % 900)
                 torch.cuda.synchronize()
             opened_s = time.perf_counter()
             with torch.cuda.stream(self.frames):
-                self._prompt(np.array([7]), OPENING, {0: 0}, 16)
-                self.steps.frames.rows[0] = 0
+                frames = self.steps.frames
+                copy_into(frames.tables.text_ids[0], [7])
+                copy_into(frames.tables.text_counts[:1], [1])
+                copy_into(frames.rows, [0])
                 self.graphs.replay(("frame", 1))
                 done = self.frames.record_event()
             self.codec.wait_event(done)
             with torch.cuda.stream(self.codec):
                 self.steps.codec.reset(0)
-                self.steps.codec_rows[0], self.steps.codec_first[0] = 0, 0
+                copy_into(self.steps.codec_rows, [0])
+                copy_into(self.steps.codec_first, [0])
                 self.codec_graphs.replay((1, 1))
                 audio = to_host(self.steps.decoded[1, 1][0])
                 self.codec.record_event().synchronize()
@@ -366,14 +386,15 @@ class Speech:
             taken["first audio"].append(1000 * (time.perf_counter() - opened_s))
         return {name: round(statistics.median(each[5:]), 3) for name, each in taken.items()}
 
-    def _prompt(self, ids: Any, first: int, last: dict[int, int], size: int) -> None:
-        packed = np.full((len(ids), self.steps.starts.token_fields), -1, np.int64)
+    def _prompt(self, ids: Any) -> None:
+        """Runs a prompt of row 0, whose first id of the answer is not known."""
+        packed = np.full((len(ids), self.steps.starts.token_fields), NO_ID, np.int64)
         packed[:, 0], packed[:, 2], packed[:, 4] = ids, 0, 0
-        packed[:, 3] = first + np.arange(len(ids))
-        packed[:, 5:] = packed[:, 3:4]
-        self.steps.starts.upload_tokens(packed, last)
+        packed[:, 3] = np.arange(len(ids))
+        packed[:, TOKEN_FIELDS:] = packed[:, 3:4]
+        self.steps.starts.upload_tokens(packed, {})
         self.graphs.replay("tokens")
-        self.graphs.replay(("prompt", size))
+        self.graphs.replay(("prompt", PROMPT_SIZES[0]))
 
 
 def dense_bytes() -> Json:
@@ -412,7 +433,7 @@ def time_speech(rows: Sequence[int], contexts: Sequence[int]) -> Json:
             for pieces in (1, 8):
                 ms = median_ms(partial(speech.codec_graphs.replay, (count, pieces)), 20)
                 found[f"code2wav ms, {count} rows of {pieces} frames"] = round(ms, 3)
-    for size in (16, 512):
+    for size in PROMPT_SIZES:
         speech.set_positions(0)
         with torch.cuda.stream(speech.frames):
             found[f"prompt ms, {size} tokens"] = round(median_ms(partial(speech.graphs.replay, ("prompt", size))), 3)
@@ -477,12 +498,10 @@ def main() -> None:
     print(f"compiled in {time.perf_counter() - began_s:.0f} s", flush=True)
     sections: list[tuple[str, Callable[[], Any]]] = []
     if not args.skip_checks:
-        sections += [("experts", check_experts), ("axes", check_axes), ("graphs", check_graphs)]
+        sections += [("experts", check_experts), ("frame", check_frame), ("graphs", check_graphs)]
         sections += [("code2wav", check_code2wav)]
     sections += [("times", partial(time_speech, args.rows, args.contexts))]
     sections += [(f"kernels {rows}", partial(kernels, rows)) for rows in (1, ROWS)]
-    if not args.skip_checks:
-        sections += [("frame", partial(frame.check_modules, OMNI))]
     if args.tune:
         sections += [("tilings", lambda: tune(build(OMNI, BF16, 1, 128, dependent=True, deterministic=True)))]
     for name, section in sections:
