@@ -91,9 +91,7 @@ def check_experts() -> Json:
     for name, dtype in (("fp32", F32), ("bf16", BF16)):
         talker, _ = random_models(talker_config(OMNI, layers=1), DEVICE, dtype)
         wide, _ = random_models(talker_config(OMNI, layers=1), DEVICE, F32)
-        module, exact = (
-            cast(modules.Experts, cast(Block, one.transformer.layers[0]).mlp) for one in (talker, wide)
-        )
+        module, exact = (cast(modules.Experts, cast(Block, one.transformer.layers[0]).mlp) for one in (talker, wide))
         model = build(OMNI, dtype, 1, 128, dependent=False, layers=1, deterministic=True)
         mixture = mixtures(model)[0]
         buffers = ExpertBuffers(mixture, max(EXPERT_TOKENS), 132)
@@ -282,7 +280,9 @@ class Speech:
         self.steps = Steps((talker, predictor, decoder), config, 5, settings, None, launcher(dependent=True))
         del decoder
         torch.cuda.empty_cache()
-        self.weights_gb = sum(one.numel() * one.itemsize for net in (talker, predictor) for one in net.parameters()) / 1e9
+        self.weights_gb = (
+            sum(one.numel() * one.itemsize for net in (talker, predictor) for one in net.parameters()) / 1e9
+        )
         self.tables_gb = torch.cuda.memory_allocated() / 1e9 - self.weights_gb
         self.frames, self.rows = torch.cuda.Stream(), rows  # type: ignore[no-untyped-call]
         self.codec = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
