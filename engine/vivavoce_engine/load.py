@@ -25,7 +25,7 @@ from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read
 from vivavoce_engine.checkpoint.identity import Versions, digest_of_folder, versions_of
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu.library import NO_EXPERTS, why_no_library
-from vivavoce_engine.errors import EngineError, NoRoom, is_out_of_memory
+from vivavoce_engine.errors import NoRoom, is_out_of_memory
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.model import Model, Parts, model_info
 from vivavoce_engine.text.answer import frontend_of
@@ -56,9 +56,6 @@ CAPACITY = frozenset(
 )
 """Settings that decide how many utterances run, when, on which of some equal cards, and when words count as spoken: no
 sample depends on them. Where PyTorch's sums depend on `threads`, `arithmetic_of` says so."""
-
-
-CARD_LACKS_ANSWERS = "the runner triton does not speak the answers of Qwen3-Omni yet; torch does"
 
 
 class ModelRunner(Runner, Protocol):
@@ -220,8 +217,6 @@ def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunne
             from vivavoce_engine.gpu.memory import settle_plain
 
             return TorchRunner(name, checkpoint, settle_plain(config, checkpoint, device, dtype))
-        if checkpoint.chat is not None:
-            raise EngineError(CARD_LACKS_ANSWERS)
         from vivavoce_engine.gpu.runner import GraphRunner
 
         return GraphRunner(name, checkpoint, config, device, dtype)

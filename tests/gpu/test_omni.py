@@ -16,7 +16,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-from vivavoce_bench.cards.random_codec import OMNI_CODEC, random_decoder  # noqa: E402
+from vivavoce_bench.cards.random_codec import OMNI_CODEC, random_code2wav  # noqa: E402
 from vivavoce_engine.checkpoint.networks import (  # noqa: E402
     ExpertsConfig,
     RopeConfig,
@@ -186,7 +186,7 @@ SMALL_CODEC = replace(
 @pytest.fixture(scope="module")
 def decoder() -> OmniDecoder:
     with torch.inference_mode():
-        made = random_decoder(SMALL_CODEC, DEVICE)
+        made = random_code2wav(SMALL_CODEC, DEVICE)
     assert isinstance(made, OmniDecoder)
     assert made.lookahead_samples == 3 * 2 + 2
     return made

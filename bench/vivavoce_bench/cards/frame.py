@@ -100,9 +100,14 @@ def speak(model: FrameModel, rows: list[int], frames: int, step: Callable[[], No
     return model.tables.codes[rows, :frames].clone()
 
 
-@torch.inference_mode()
 def check(size: str) -> dict[str, Any]:
     """Compares the kernels with the modules, a row alone with a row in a batch, and a graph with single launches."""
+    return check_modules(size) | check_batches(size)
+
+
+@torch.inference_mode()
+def check_modules(size: str) -> dict[str, Any]:
+    """Compares the kernels of a prompt and of a frame with the modules."""
     result: dict[str, Any] = {}
     for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
         config = talker_config(size)
@@ -134,6 +139,13 @@ def check(size: str) -> dict[str, Any]:
             twin(base[None], code_0[None], twin.frame_cache(config, 1), draw)
             result[f"{name} codes equal to the {kind} module"] = sum(equal) / len(equal)
         del talker, predictor, exact, exact_predictor, model
+    return result
+
+
+@torch.inference_mode()
+def check_batches(size: str) -> dict[str, Any]:
+    """Compares a row alone with a row in a batch, and a graph with single launches."""
+    result: dict[str, Any] = {}
     for deterministic in (False, True):
         model = build(size, torch.bfloat16, 64, 256, dependent=False, deterministic=deterministic)
         seeds = [1000 + 37 * row for row in range(64)]
@@ -179,12 +191,14 @@ def times(size: str, batches: list[int], contexts: list[int], dependent: bool, d
     return result
 
 
-def kernel_shares(size: str, batch: int, dependent: bool) -> list[tuple[str, int, float]]:
+def kernel_shares(
+    size: str, batch: int, dependent: bool, *, deterministic: bool = False
+) -> list[tuple[str, int, float]]:
     """Triples (kernel, launches, microseconds) of one frame, longest first."""
     from torch.profiler import ProfilerActivity, profile
 
     with torch.inference_mode():
-        model = build(size, torch.bfloat16, batch, 400, dependent)
+        model = build(size, torch.bfloat16, batch, 400, dependent, deterministic=deterministic)
         model.rows[:] = torch.arange(batch, device=DEVICE)
         model.tables.positions[:] = 200
         graphs = Graphs(torch.cuda.Stream(), eager=False)  # type: ignore[no-untyped-call]

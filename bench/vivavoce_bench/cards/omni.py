@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ from vivavoce_engine.pages import pages_of
 
 from vivavoce_bench.cards import frame
 from vivavoce_bench.cards.frame import DEVICE, PROMPT, build, launcher
-from vivavoce_bench.cards.random_codec import OMNI_CODEC, random_decoder
+from vivavoce_bench.cards.random_codec import OMNI_CODEC, random_code2wav
 from vivavoce_bench.cards.shapes import OMNI, random_models, talker_config
 from vivavoce_bench.cards.timing import median_ms
 
@@ -49,8 +50,8 @@ BF16, F32 = torch.bfloat16, torch.float32
 BANDWIDTH_TB_S = 4.8
 """Of an H200's memory."""
 EXPERT_TOKENS = (1, 2, 8, 32, 64, 256, 512)
-ROWS, CONTEXT, OPENING = 32, 2048, 300
-"""Rows and positions of the engine whose memory is told, and tokens of a prompt before its first id."""
+ROWS, CONTEXT, POSITIONS, OPENING = 32, 2048, 1280, 300
+"""Rows of the timed engine, positions of its longest row and of each, and tokens of a prompt before its first id."""
 TUNED_TOKENS = (1, 8, 32, 256)
 GATED_BLOCKS = [(32, 128, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (16, 256, 4, 4), (16, 128, 4, 6), (64, 128, 4, 4),
                 (64, 128, 8, 4), (32, 64, 4, 6), (64, 64, 4, 4)]  # fmt: skip
@@ -79,9 +80,10 @@ def mixtures(model: FrameModel) -> list[Experts]:
     return [cast(Experts, layer.mlp) for layer in model.talker.layers]
 
 
-def states(tokens: int, dtype: torch.dtype = BF16) -> Tensor:
-    generator = torch.Generator(DEVICE).manual_seed(tokens)
-    return torch.randn(tokens, 1024, generator=generator, device=DEVICE).to(dtype)
+def states(mixture: Experts, tokens: int) -> Tensor:
+    """Inputs of experts, [tokens, hidden]."""
+    generator, like = torch.Generator(DEVICE).manual_seed(1), mixture.router
+    return torch.randn(tokens, mixture.hidden, generator=generator, device=DEVICE).to(like.dtype)
 
 
 @torch.inference_mode()
@@ -91,18 +93,16 @@ def check_experts() -> Json:
     for name, dtype in (("fp32", F32), ("bf16", BF16)):
         talker, _ = random_models(talker_config(OMNI, layers=1), DEVICE, dtype)
         wide, _ = random_models(talker_config(OMNI, layers=1), DEVICE, F32)
-        module, exact = (
-            cast(modules.Experts, cast(Block, one.transformer.layers[0]).mlp) for one in (talker, wide)
-        )
+        module, exact = (cast(modules.Experts, cast(Block, one.transformer.layers[0]).mlp) for one in (talker, wide))
         model = build(OMNI, dtype, 1, 128, dependent=False, layers=1, deterministic=True)
         mixture = mixtures(model)[0]
         buffers = ExpertBuffers(mixture, max(EXPERT_TOKENS), 132)
         together = None
         for tokens in reversed(EXPERT_TOKENS):
-            x = states(max(EXPERT_TOKENS), dtype)[:tokens].contiguous()
-            out = torch.full((mixture.slots, tokens, 1024), torch.nan, device=DEVICE)
+            x = states(mixture, max(EXPERT_TOKENS))[:tokens].contiguous()
+            out = torch.full((mixture.slots, tokens, mixture.hidden), torch.nan, device=DEVICE)
             buffers.run(model.launch, mixture, x, out)
-            shares, chosen = module.route(x[None])
+            chosen = module.route(x[None])[1]
             same = (chosen[0].sort(-1).values == buffers.chosen[:tokens, : mixture.top].sort(-1).values).all(-1)
             total = out.sum(0)
             together = total if together is None else together
@@ -117,9 +117,9 @@ def check_experts() -> Json:
 
 def expert_ms(model: FrameModel, tokens: int) -> float:
     """Milliseconds of one layer's experts, the mean of all layers, whose weights no cache holds."""
-    layers, x = mixtures(model), states(tokens)
-    buffers = ExpertBuffers(layers[0], tokens, 132)
-    out = torch.empty(layers[0].slots, tokens, 1024, device=DEVICE)
+    layers = mixtures(model)
+    x, buffers = states(layers[0], tokens), ExpertBuffers(layers[0], tokens, 132)
+    out = torch.empty(layers[0].slots, tokens, layers[0].hidden, device=DEVICE)
 
     def call() -> None:
         for mixture in layers:
@@ -131,7 +131,7 @@ def expert_ms(model: FrameModel, tokens: int) -> float:
 def expert_bytes(mixture: Experts, tokens: int) -> int:
     """Bytes of weights that a layer's experts read for these tokens."""
     buffers = ExpertBuffers(mixture, tokens, 132)
-    buffers.choose(launcher(dependent=False), mixture, states(tokens))
+    buffers.choose(launcher(dependent=False), mixture, states(mixture, tokens))
     hit = len(set(buffers.chosen[:tokens, : mixture.top].flatten().tolist()))
     shared = (mixture.router, mixture.shared_gate_up, mixture.shared_down)
     return 2 * (hit * 3 * mixture.inner * mixture.hidden + sum(weight.numel() for weight in shared))
@@ -159,11 +159,8 @@ def tiling(weights: int, blocks: tuple[int, int, int, int]) -> Iterator[None]:
             return usual(tokens, depth, *rest)
         return Blocks(experts.item_pairs(tokens), n, min(k, depth), warps, stages)
 
-    experts.expert_blocks = chosen
-    try:
+    with patch.object(experts, "expert_blocks", chosen):
         yield
-    finally:
-        experts.expert_blocks = usual
 
 
 @torch.inference_mode()
@@ -226,7 +223,7 @@ def check_graphs() -> Json:
         frame.start(model, rows, seeds)
         codes[f"launches {dependent}"] = frame.speak(model, rows, 8)
         graphs = Graphs(torch.cuda.Stream(), eager=False)  # type: ignore[no-untyped-call]
-        graphs.record(ROWS, lambda model=model: model.frame(ROWS))
+        graphs.record(ROWS, partial(model.frame, ROWS))
         frame.start(model, rows, seeds)
         torch.cuda.synchronize()
         replay = partial(graphs.replay, ROWS)
@@ -248,7 +245,7 @@ def check_graphs() -> Json:
 @torch.inference_mode()
 def check_code2wav() -> Json:
     """Code2Wav in pieces by kernels, against the PyTorch module's whole decoding in float32."""
-    decoder = random_decoder(OMNI_CODEC, DEVICE)
+    decoder = random_code2wav(OMNI_CODEC, DEVICE)
     codes = torch.randint(OMNI_CODEC.codebook_size, (3, 24, OMNI_CODEC.num_quantizers), device=DEVICE)
     index = torch.arange(3, device=DEVICE)
     skip = decoder.lookahead_samples
@@ -275,14 +272,16 @@ class Speech:
         torch.cuda.reset_peak_memory_stats()
         config = talker_config(OMNI)
         talker, predictor = random_models(config, DEVICE, BF16)
-        decoder = random_decoder(OMNI_CODEC, DEVICE)
+        decoder = random_code2wav(OMNI_CODEC, DEVICE)
         torch.cuda.synchronize()
         self.loaded_gb = torch.cuda.memory_allocated() / 1e9
-        settings = EngineConfig(max_streams=ROWS, max_context=CONTEXT)
+        settings = EngineConfig(max_streams=ROWS, max_context=CONTEXT, kv_positions=ROWS * POSITIONS)
         self.steps = Steps((talker, predictor, decoder), config, 5, settings, None, launcher(dependent=True))
         del decoder
         torch.cuda.empty_cache()
-        self.weights_gb = sum(one.numel() * one.itemsize for net in (talker, predictor) for one in net.parameters()) / 1e9
+        self.weights_gb = (
+            sum(one.numel() * one.itemsize for net in (talker, predictor) for one in net.parameters()) / 1e9
+        )
         self.tables_gb = torch.cuda.memory_allocated() / 1e9 - self.weights_gb
         self.frames, self.rows = torch.cuda.Stream(), rows  # type: ignore[no-untyped-call]
         self.codec = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
@@ -291,7 +290,8 @@ class Speech:
         self.frames.wait_stream(torch.cuda.current_stream())
         self.codec.wait_stream(torch.cuda.current_stream())
         for row in range(ROWS):
-            frames.cache.pages[row] = torch.arange(pages_of(CONTEXT), device=DEVICE) % settings.kv_pages
+            pages = row * pages_of(POSITIONS) + torch.arange(pages_of(CONTEXT), device=DEVICE)
+            frames.cache.pages[row] = pages % settings.kv_pages
         frames.tables.params[:] = torch.tensor([0.9, 50, 1.0, 1.05], device=DEVICE)
         frames.tables.params[:, 1] = torch.tensor([1.0, 50, 0.8, 1.0], device=DEVICE)
         frames.tables.min_frames[:] = 1 << 40
@@ -397,8 +397,8 @@ def time_speech(rows: Sequence[int], contexts: Sequence[int]) -> Json:
         for count in rows:
             speech.set_positions(context)
             with torch.cuda.stream(speech.frames):
-                ms = median_ms(lambda count=count: speech.graphs.replay(("frame", count)), 40)
-                chosen = cast(ExpertBuffers, frames.talker._experts).chosen[:count, :6]
+                ms = median_ms(partial(speech.graphs.replay, ("frame", count)), 40)
+                chosen = frames.talker._experts.chosen[:count, :6]
                 hit = len(set(chosen.flatten().tolist()))
             layer = expert_bytes(mixtures(frames)[0], 1) // 2
             mixture = mixtures(frames)[0]
@@ -410,12 +410,12 @@ def time_speech(rows: Sequence[int], contexts: Sequence[int]) -> Json:
     with torch.cuda.stream(speech.codec):
         for count in rows:
             for pieces in (1, 8):
-                ms = median_ms(lambda key=(count, pieces): speech.codec_graphs.replay(key), 20)
+                ms = median_ms(partial(speech.codec_graphs.replay, (count, pieces)), 20)
                 found[f"code2wav ms, {count} rows of {pieces} frames"] = round(ms, 3)
     for size in (16, 512):
         speech.set_positions(0)
         with torch.cuda.stream(speech.frames):
-            found[f"prompt ms, {size} tokens"] = round(median_ms(lambda n=size: speech.graphs.replay(("prompt", n))), 3)
+            found[f"prompt ms, {size} tokens"] = round(median_ms(partial(speech.graphs.replay, ("prompt", size))), 3)
     for count in rows:
         found[f"step ms, {count} rows, audio of each frame"] = round(speech.step_ms(count, 1), 3)
         found[f"step ms, {count} rows, audio of 8 frames"] = round(speech.step_ms(count, 8), 3)
@@ -431,6 +431,12 @@ def time_speech(rows: Sequence[int], contexts: Sequence[int]) -> Json:
     return found
 
 
+def kernels(rows: int) -> Json:
+    """Launches and microseconds of each kernel in a frame, the longest first. Dependent launches overlap."""
+    shares = frame.kernel_shares(OMNI, rows, dependent=True, deterministic=True)
+    return {name: [count, round(us)] for name, count, us in shares[:16]}
+
+
 # ---- the command
 
 
@@ -438,7 +444,7 @@ def compile_codec(frames: int) -> None:
     """Compiles Code2Wav's kernels. Runs in a process of its own."""
     try:
         with torch.inference_mode():
-            decoder = random_decoder(OMNI_CODEC, DEVICE)
+            decoder = random_code2wav(OMNI_CODEC, DEVICE)
             codec = GpuCodec(decoder, ROWS, 8, BF16, launch=launcher(dependent=True))
             for batch in (1, 3, 8, 32):
                 codes = torch.zeros(batch, frames, OMNI_CODEC.num_quantizers, dtype=torch.int64, device=DEVICE)
@@ -463,6 +469,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--contexts", nargs="+", type=int, default=[200, 1000])
     parser.add_argument("--skip-checks", action="store_true")
+    parser.add_argument("--only", nargs="+", metavar="SECTION", help="names of the sections to run")
     parser.add_argument("--tune", action="store_true", help="also try other tilings of the experts' products")
     args = parser.parse_args()
     began_s, result = time.perf_counter(), Json(card=torch.cuda.get_device_name(), torch=torch.__version__)
@@ -473,13 +480,14 @@ def main() -> None:
         sections += [("experts", check_experts), ("axes", check_axes), ("graphs", check_graphs)]
         sections += [("code2wav", check_code2wav)]
     sections += [("times", partial(time_speech, args.rows, args.contexts))]
+    sections += [(f"kernels {rows}", partial(kernels, rows)) for rows in (1, ROWS)]
+    if not args.skip_checks:
+        sections += [("frame", partial(frame.check_modules, OMNI))]
     if args.tune:
         sections += [("tilings", lambda: tune(build(OMNI, BF16, 1, 128, dependent=True, deterministic=True)))]
-    for rows in (1, ROWS):
-        sections += [(f"kernels of {rows} rows", partial(frame.kernel_shares, OMNI, rows, True))]
-    if not args.skip_checks:
-        sections += [("frame", partial(frame.check, OMNI))]
     for name, section in sections:
+        if args.only and name not in args.only:
+            continue
         try:
             result[name] = section()
         except Exception as failure:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, RopeConfig, TransformerConfig
-from vivavoce_engine.models.codec_decoder import Code2Wav, CodecRows, decoder_of
+from vivavoce_engine.models.codec_decoder import Code2Wav, CodecDecoder, CodecRows, decoder_of
 
 RELEASED_CODEC = CodecDecoderConfig(
     transformer=TransformerConfig(512, 1024, 8, 16, 16, 1e-5, RopeConfig(theta=1e4, head_dim=64)),
@@ -34,8 +34,15 @@ RMS = 0.2
 """RMS of the audio. It is low enough for hardly any clipping, which would hide errors."""
 
 
-def random_decoder(config: CodecDecoderConfig, device: torch.device) -> Code2Wav:
-    """A decoder in float32 whose audio has this RMS."""
+def random_decoder(config: CodecDecoderConfig, device: torch.device) -> CodecDecoder:
+    """Qwen3-TTS's decoder in float32 whose audio has this RMS."""
+    decoder = random_code2wav(config, device)
+    assert isinstance(decoder, CodecDecoder)
+    return decoder
+
+
+def random_code2wav(config: CodecDecoderConfig, device: torch.device) -> Code2Wav:
+    """A decoder of either family, as `random_decoder`."""
     with device:
         decoder = decoder_of(config).requires_grad_(False)
     decoder.to(device)  # moves the rotations' buffer too

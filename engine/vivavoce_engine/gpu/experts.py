@@ -30,8 +30,8 @@ NO_PAIR = tl.constexpr(-1)
 NO_EXPERT = tl.constexpr(-1)
 """The expert of an item that there is not."""
 ROUTED_N, JOINED_N = 32, 64
-"""Outputs of a block: of a gated product, which reads two weights, and of the product behind it. The same for any number
-of tokens, so that a sum is always made by the same instructions."""
+"""Outputs of a block: of a gated product, which reads two weights, and of the product behind it. They are the same for
+any number of tokens, so that a sum is always made by the same instructions."""
 MANY_TOKENS = 128
 """Tokens beyond which an item holds twice as many pairs: an expert then has more than a handful of them."""
 
@@ -302,7 +302,7 @@ class Experts:
     @property
     def pieces(self) -> int:
         """Pieces of the shared expert, each as wide as a routed one."""
-        return triton.cdiv(self.shared_down.shape[1], self.inner)
+        return -(-self.shared_down.shape[1] // self.inner)
 
     @property
     def slots(self) -> int:
@@ -331,7 +331,7 @@ class ExpertBuffers:
 
     def __init__(self, experts: Experts, tokens: int, multiprocessors: int) -> None:
         like, slots = experts.router, experts.slots
-        self._splits = splits(*like.shape, multiprocessors)
+        self._splits = splits(len(like), experts.hidden, multiprocessors)
         sizes = [(min(tokens, most), item_pairs(min(tokens, most))) for most in (1, MANY_TOKENS, tokens)]
         items = max(experts.items(count, block) for count, block in sizes)
         order = max(experts.items(count, block) * block for count, block in sizes)
@@ -405,9 +405,7 @@ class ExpertBuffers:
             num_warps=4,
         )
 
-    def _gated(
-        self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor
-    ) -> None:
+    def _gated(self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor) -> None:
         blocks = expert_blocks(len(x), experts.hidden, ROUTED_N, 2, x.itemsize, launch.card)
         launch(
             gated_experts_kernel,
@@ -427,9 +425,7 @@ class ExpertBuffers:
             **tile_meta(blocks, x.dtype),
         )
 
-    def _joined(
-        self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor
-    ) -> None:
+    def _joined(self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor) -> None:
         tokens = out.shape[1]
         blocks = expert_blocks(tokens, experts.inner, JOINED_N, 1, x.itemsize, launch.card)
         launch(

@@ -121,8 +121,8 @@ def embed_tokens_kernel(
     token.
 
     Results: x [tokens, H], token_rows [tokens] int32, token_positions [tokens] int64, rows [BATCH] int32, last_tokens
-    [BATCH] int64; token_axes [tokens, AXES] int64, if there is any, from the fields from AXIS on. Tokens behind the last
-    one belong to the dummy row.
+    [BATCH] int64; token_axes [tokens, AXES] int64, if there is any, from the fields from AXIS on. Tokens behind the
+    last one belong to the dummy row.
     """
     at = tl.program_id(0)
     if at < BATCH:

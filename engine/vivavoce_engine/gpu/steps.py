@@ -34,7 +34,7 @@ class Steps:
     """The launches of one model for the limits of `settings`, and the tables that they work on.
 
     The decoder among `networks` is in float32. Code2Wav computes in the talker's dtype, with weights of its own. Frames
-    keep the scores of the `alignment`, if there is one.
+    keep the scores of the `alignment`, if there is one. A chat model `reads_first` (Prompt).
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Steps:
         settings: EngineConfig,
         alignment: Alignment | None,
         launch: Launcher,
+        reads_first: bool = False,
     ) -> None:
         talker, predictor, decoder = networks
         rows, self.prompts_at_once = settings.rows, settings.max_prefills_per_step
@@ -70,6 +71,7 @@ class Steps:
             pad_id=pad_id,
             deterministic=settings.deterministic,
             alignment=alignment,
+            opening_id=config.codec_bos_id if reads_first else None,
             launch=launch,
         )
         self.starts = Starts(self.frames, talker, self.prompts_at_once)

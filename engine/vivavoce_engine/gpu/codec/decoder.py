@@ -88,8 +88,10 @@ class GpuCodec:
         self._position[row].zero_()
 
     def prime(self, row: int, codes: Tensor) -> None:
-        """Moves a fresh row on by codes [T, groups] int64, whose audio is not needed. Speech that has silent first steps
-        goes on from no other."""
+        """Moves a fresh row on by codes [T, groups] int64, whose audio is not needed.
+
+        Not for speech whose first samples are no audio: it goes on from no other.
+        """
         assert self.lookahead_samples == 0
         self._arena[row].zero_()  # convolutions that skip the first frames read it
         rows = torch.full((1,), row, device=codes.device)
@@ -301,7 +303,7 @@ class GpuCodec:
         return buffers
 
     def _build_front(self, decoder: Code2Wav, buffers: Buffers) -> RMSNorm | None:
-        """Packs what turns codes into latents. Returns the norm that is left to the first upsampling, if there is any."""
+        """Packs what turns codes into latents. Returns the norm that is left to the first upsampling, if any."""
         if isinstance(decoder, OmniDecoder):
             self._codebooks, self._semantic = packed(decoder.embedding.weight, self.dtype), 0
             self._projections: tuple[Product, Product, Product] | None = None
@@ -339,7 +341,7 @@ class GpuCodec:
         self._gated = buffers.add(layers[0].mlp.down_proj.in_features, 1)
 
     def _allocate(self, decoder: Code2Wav, buffers: Buffers, rows: int) -> None:
-        attention = cast(WindowBlock, decoder.pre_transformer.layers[0]).self_attn
+        attention = cast(WindowBlock, cast(WindowTransformer, decoder.pre_transformer).layers[0]).self_attn
         self._memory = buffers.allocate(self._like)
         table, size = buffers.histories()
         latent_table, _ = buffers.histories(1)

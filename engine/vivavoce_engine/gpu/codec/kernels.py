@@ -142,8 +142,8 @@ def _finish(
 ):
     """Finishes a product: norm, bias, activation, scale, residual. Stores the result and its snake.
 
-    n [BN] are columns; those from N on are masked. `residual_rows` and `out_rows` [BM] are the offsets of rows. Rows that
-    are `quiet` [BM], if it is given, become zeros.
+    n [BN] are columns; those from N on are masked. `residual_rows` and `out_rows` [BM] are the offsets of rows. Rows
+    that are `quiet` [BM], if it is given, become zeros.
     """
     inside = n < N
     # A product and the sum behind it are written as one fma. The compiler might join them with some tiles alone, and
@@ -219,8 +219,8 @@ def product_kernel(
     `_finish`).
 
     out [B, out_keep + N / OUT_CHANNELS * steps, OUT_CHANNELS]: the columns of a row are one step or several. residual
-    [B, residual_keep + steps, N], raw [B, steps, N]. frequency, magnitude, bias and scale [N] float32. With QUIET, rows [B]
-    and position [all rows] tell which rows have just begun (see `_is_quiet`).
+    [B, residual_keep + steps, N], raw [B, steps, N]. frequency, magnitude, bias and scale [N] float32. With QUIET,
+    rows [B] and position [all rows] tell which rows have just begun (see `_is_quiet`).
     """
     BLOCKS: tl.constexpr = (N + BN_0 + BN_1 - 1) // (BN_0 + BN_1)
     WIDTH: tl.constexpr = N // 2 if ACTIVATION == "swiglu" else N
@@ -341,8 +341,8 @@ def unit_kernel(
     """A residual unit of WIDTH = BN_0 + BN_1 channels: convolution, snake, pointwise convolution, residual.
 
     x [B, keep + steps, WIDTH] has gone through the unit's first snake. residual and raw [B, steps, WIDTH] may be the
-    same. out [B, out_keep + steps, WIDTH] gets the sum after the next operation's snake. rows, position and QUIET are those of
-    product_kernel.
+    same. out [B, out_keep + steps, WIDTH] gets the sum after the next operation's snake. rows, position and QUIET are
+    those of product_kernel.
     """
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n_0 = tl.arange(0, BN_0)
