@@ -286,12 +286,9 @@ class Speech:
     """The launches of an engine, in graphs on its two streams."""
 
     def __init__(self, rows: Sequence[int]) -> None:
-        torch.cuda.reset_peak_memory_stats()
         config = talker_config(OMNI)
         talker, predictor = random_models(config, DEVICE, BF16)
         decoder = random_code2wav(OMNI_CODEC, DEVICE)
-        torch.cuda.synchronize()
-        self.loaded_gb = torch.cuda.memory_allocated() / 1e9
         settings = EngineConfig(max_streams=ROWS, max_context=CONTEXT, kv_positions=ROWS * POSITIONS)
         self.steps = Steps((talker, predictor, decoder), config, 5, settings, None, launcher(dependent=True), True)
         del decoder
@@ -304,14 +301,13 @@ class Speech:
         self.codec = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
         self.graphs, self.codec_graphs = Graphs(self.frames, eager=False), Graphs(self.codec, eager=False)
         frames = self.steps.frames
-        self.frames.wait_stream(torch.cuda.current_stream())
-        self.codec.wait_stream(torch.cuda.current_stream())
         for row in range(ROWS):
             pages = row * pages_of(POSITIONS) + torch.arange(pages_of(CONTEXT), device=DEVICE)
             frames.cache.pages[row] = pages % settings.kv_pages
         frames.tables.params[:] = torch.tensor([0.9, 50, 1.0, 1.05], device=DEVICE)
         frames.tables.params[:, 1] = torch.tensor([1.0, 50, 0.8, 1.0], device=DEVICE)
         frames.tables.min_frames[:] = 1 << 40
+        torch.cuda.synchronize()
         with torch.cuda.stream(self.frames):
             self.graphs.record("rows", self.steps.starts.set_rows)
             self.graphs.record("tokens", self.steps.starts.embed_tokens)
