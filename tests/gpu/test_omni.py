@@ -28,12 +28,12 @@ from vivavoce_engine.checkpoint.networks import (  # noqa: E402
     TransformerConfig,
 )
 from vivavoce_engine.config import EngineConfig  # noqa: E402
-from vivavoce_engine.gpu.attention import AXES  # noqa: E402
 from vivavoce_engine.gpu.card import H200, Card  # noqa: E402
 from vivavoce_engine.gpu.codec import layers as codec_layers  # noqa: E402
 from vivavoce_engine.gpu.codec.decoder import GpuCodec  # noqa: E402
 from vivavoce_engine.gpu.codec.tiles import Tiles  # noqa: E402
 from vivavoce_engine.gpu.frame import FrameModel  # noqa: E402
+from vivavoce_engine.gpu.heads import AXES  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 from vivavoce_engine.gpu.memory import Counter  # noqa: E402
 from vivavoce_engine.gpu.starts import TOKEN_FIELDS, RowStart, Starts  # noqa: E402

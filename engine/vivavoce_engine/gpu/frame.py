@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.networks import TalkerConfig
 from vivavoce_engine.gpu import sampler
-from vivavoce_engine.gpu.attention import AXES, CHUNK, SPLIT_TOKENS, PagedCache, Places, attend, attend_prompt
+from vivavoce_engine.gpu.attention import CHUNK, SPLIT_TOKENS, PagedCache, Places, attend, attend_prompt
 from vivavoce_engine.gpu.frame_attention import attend_in_frame
+from vivavoce_engine.gpu.heads import AXES
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import BIAS, norm
 from vivavoce_engine.gpu.sampler import (
