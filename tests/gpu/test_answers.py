@@ -75,7 +75,7 @@ def said(runner: GraphRunner | TorchRunner) -> list[SpokenCase]:
     async def together(engine: Engine) -> list[SpokenCase]:
         image, chat = (case_of(engine, name).spoken for name in ("image", "chat"))
         late = say(engine, "image", FRAMES, [[], image[:1], image[1:]])
-        return await asyncio.gather(late, say(engine, "chat", 10, [chat]))
+        return [*await asyncio.gather(late, say(engine, "chat", 10, [chat]))]
 
     with running(Engine(runner, config())) as engine:
         return asyncio.run(together(engine))

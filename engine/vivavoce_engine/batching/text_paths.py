@@ -159,9 +159,9 @@ def feed(paths: SequenceOf[TextPath], scores: SequenceOf[Floats], tokens: Sequen
     two, three = before[:, 1:-2] + JUMP_2, before[:, :-3] + JUMP_3
     best = np.full(before.shape, NEVER)
     ends = best[:, FRONT:]
-    np.maximum(before[:, FRONT:], before[:, FRONT - 1 : -1], ends)
-    np.maximum(ends, two, ends)
-    np.maximum(ends, three, ends)
+    np.maximum(before[:, FRONT:], before[:, FRONT - 1 : -1], out=ends)
+    np.maximum(ends, two, out=ends)
+    np.maximum(ends, three, out=ends)
     ends += np.log(weights + LEAST)
     tops = ends.argmax(1)
     ends -= _picked(ends, tops)
@@ -175,7 +175,7 @@ def softmax(scores: Floats, counts: SequenceOf[int]) -> Floats:
         if count < WINDOW:
             scores[at, max(0, count) :] = -np.inf
     scores -= _picked(scores, scores.argmax(1))
-    weights: Floats = np.exp(scores, scores)
+    weights: Floats = np.exp(scores, out=scores)
     weights /= np.add.reduce(weights, 1, keepdims=True)
     return weights
 

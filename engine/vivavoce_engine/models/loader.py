@@ -56,9 +56,6 @@ def load_models(
     With dtype None weights stay as they are in the files, which map them into memory; what is computed is float32. Such
     modules are read, and do not run.
 
-    With dtype None weights stay as they are in the files, which map them into memory; what is computed is float32. Such
-    modules are read, and do not run.
-
     Raises:
         CheckpointError: a file is broken, or a tensor is missing, unexpected or of another shape (names it).
     """
