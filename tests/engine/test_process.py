@@ -205,7 +205,7 @@ async def test_what_the_process_logs_is_in_the_servers_log(caplog: pytest.LogCap
         with pytest.raises(NotServing):
             await soon(collect(engine.submit(SynthesisRequest("raise", speaker="heart"))))
         await until(lambda: engine.ready)
-    (record,) = (record for record in caplog.records if record.name == "vivavoce_engine.process.worker")
+    (record,) = (record for record in caplog.records if record.name == "vivavoce_engine.process.serving")
     assert "the engine broke down" in record.getMessage()
     told = record.exc_text or ""
     assert told.endswith("\nRuntimeError")
