@@ -33,6 +33,7 @@ from vivavoce_engine.errors import (
 )
 from vivavoce_engine.examine import check_voices, checks, why_not_writable
 from vivavoce_engine.findings import Finding
+from vivavoce_engine.front.answer import SpokenAnswer
 from vivavoce_engine.front.interface import EngineStats, SpeechEngine
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream, collect
@@ -51,6 +52,8 @@ from vivavoce_engine.request import (
     SpeakerInfo,
     SpokenContext,
     SynthesisRequest,
+    ThinkerMedia,
+    ThinkerPrompt,
     UtteranceOptions,
     VoiceReference,
     draw_seed,
@@ -108,12 +111,15 @@ __all__ = [
     "SamplingParams",
     "SpeakerInfo",
     "SpeechEngine",
+    "SpokenAnswer",
     "SpokenContext",
     "StoreFailed",
     "StoreFull",
     "StoredVoice",
     "SynthesisFailed",
     "SynthesisRequest",
+    "ThinkerMedia",
+    "ThinkerPrompt",
     "UtteranceOptions",
     "VoiceReference",
     "VoiceStore",

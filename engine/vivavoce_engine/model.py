@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_engine.batching.runner import PromptBuilder, Runner
+from vivavoce_engine.batching.runner import Frontend, Runner
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.request import ModelInfo
@@ -35,7 +35,7 @@ class Model:
     """
 
     info: ModelInfo
-    text: PromptBuilder
+    text: Frontend
     load: Callable[[], Parts]
 
 

@@ -9,7 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-TaskType = Literal["custom_voice", "voice_design", "base"]
+SpeechTask = Literal["custom_voice", "voice_design", "base"]
+"""Tasks of checkpoints that speak texts: Qwen3-TTS."""
+TaskType = SpeechTask | Literal["chat"]
+"""`chat` speaks the answers of a thinker, and no other text: Qwen3-Omni."""
 AUTO_LANGUAGE = "auto"
 RANDOM_BITS = 24
 """Bits of the random number of a draw; float32 holds them exactly."""
@@ -163,6 +166,31 @@ class SynthesisRequest(UtteranceOptions):
     """One utterance: its text, and how it is to be spoken. The options are given by name."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ThinkerMedia:
+    """Sound and pictures of a thinker's prompt, as its talker reads them.
+
+    `at` [tokens] int64 are the positions of their tokens in the prompt, ascending. `hidden` [tokens, thinker hidden]
+    float32 are the thinker's hidden states there, behind the layer that the talker accepts. `pictures` are the rows and
+    columns of each picture's tokens, in the order of the prompt.
+    """
+
+    at: NDArray[np.int64]
+    hidden: NDArray[np.float32]
+    pictures: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ThinkerPrompt:
+    """What a thinker has read: the token ids of the whole conversation, up to where its answer begins.
+
+    They end with the tokens that ask for an answer. Ids behind those are the first ones of the answer.
+    """
+
+    ids: tuple[int, ...]
+    media: ThinkerMedia | None = None
 
 
 @dataclass(frozen=True, slots=True)

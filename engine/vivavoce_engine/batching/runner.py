@@ -13,6 +13,7 @@ from vivavoce_engine.batching.messages import AudioChunk
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.errors import EngineError
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions
+from vivavoce_engine.text.answer import AnswerFrontend
 from vivavoce_engine.text.prompt import Prompt
 from vivavoce_engine.text.words import TextWord
 
@@ -86,6 +87,10 @@ class PromptBuilder(Protocol):
         ...
 
 
+Frontend = PromptBuilder | AnswerFrontend
+"""How a model's requests become token ids: from texts, or from the answers of its thinker."""
+
+
 class Runner(Protocol):
     """Runs plans. Only the engine's thread calls it."""
 
@@ -93,7 +98,7 @@ class Runner(Protocol):
     def info(self) -> ModelInfo: ...
 
     @property
-    def text(self) -> PromptBuilder: ...
+    def text(self) -> Frontend: ...
 
     @property
     def capacity(self) -> Capacity:

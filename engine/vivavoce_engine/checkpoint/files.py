@@ -14,7 +14,7 @@ from vivavoce_engine.checkpoint.alignment import Alignment, read_alignment
 from vivavoce_engine.checkpoint.json_file import JsonFile
 from vivavoce_engine.checkpoint.speakers import released_speakers
 from vivavoce_engine.errors import CheckpointError
-from vivavoce_engine.request import ReadableText, Sampling, SamplingParams, SpeakerInfo, TaskType
+from vivavoce_engine.request import ReadableText, Sampling, SamplingParams, SpeakerInfo, SpeechTask, TaskType
 
 REFERENCE_SAMPLE_RATE = 24000
 """Sample rate, in Hz, of the audio that both encoders read. The speaker encoder's mel bins are defined for it."""
@@ -187,8 +187,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if main.value("model_type", str) != "qwen3_tts":
         raise CheckpointError(f"{main.where('model_type')} is {main.value('model_type', str)!r}, not 'qwen3_tts'")
     task = main.value("tts_model_type", str)
-    if task not in get_args(TaskType):
-        raise CheckpointError(f"{main.where('tts_model_type')} is {task!r}, not one of {get_args(TaskType)}")
+    if task not in get_args(SpeechTask):
+        raise CheckpointError(f"{main.where('tts_model_type')} is {task!r}, not one of {get_args(SpeechTask)}")
     generation = JsonFile(path / "generation_config.json")
     talker = _talker(main.section("talker_config"))
     stack = talker.transformer

@@ -13,13 +13,15 @@ from vivavoce_engine.batching.admission import Admission
 from vivavoce_engine.batching.line import Accepted, Line, LoopState, Waiting
 from vivavoce_engine.batching.messages import AppendText, Cancel, Command, Submit
 from vivavoce_engine.batching.pending import Pending, TrailingText
-from vivavoce_engine.batching.runner import PromptBuilder
+from vivavoce_engine.batching.runner import Frontend, PromptBuilder
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import NotServing, Rejected
+from vivavoce_engine.front.answer import EXPECTED_TOKENS, SpokenAnswer
 from vivavoce_engine.front.interface import EngineStats, SpeechEngine
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream
-from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions, draw_seed
+from vivavoce_engine.request import ModelInfo, SynthesisRequest, ThinkerPrompt, UtteranceOptions, draw_seed
+from vivavoce_engine.text.answer import AnswerFrontend
 from vivavoce_engine.text.prompt import Prompt
 from vivavoce_engine.voices.registry import Voices
 
@@ -27,7 +29,7 @@ from vivavoce_engine.voices.registry import Voices
 class EngineFront(SpeechEngine):
     """An engine whose loop runs on another thread or in another process. Subclasses say where."""
 
-    def __init__(self, info: ModelInfo, text: PromptBuilder, config: EngineConfig, voices: Voices) -> None:
+    def __init__(self, info: ModelInfo, text: Frontend, config: EngineConfig, voices: Voices) -> None:
         super().__init__(info, config, voices)
         self.text = text
         self._admission = Admission(config, info.frame_s)
@@ -90,7 +92,20 @@ class EngineFront(SpeechEngine):
             raise NotServing("the engine is not serving")
         assert options.context is None, "live text begins an acoustic context of its own"
         self._check_word_times(options)
-        return LiveUtterance(self, self.text, replace(options, streaming_text=True, end_after_text=True))
+        return LiveUtterance(self, self._text_builder(), replace(options, streaming_text=True, end_after_text=True))
+
+    def open_answer(self, options: UtteranceOptions, prompt: ThinkerPrompt) -> SpokenAnswer:
+        if not self.ready:
+            raise NotServing("the engine is not serving")
+        if not isinstance(self.text, AnswerFrontend):
+            raise Rejected("model", "this model speaks texts, and has no thinker whose answers it could speak")
+        self._check_word_times(options)
+        return SpokenAnswer(self, self.text, options, self.text.prompt(options, prompt))
+
+    def _text_builder(self) -> PromptBuilder:
+        if isinstance(self.text, AnswerFrontend):
+            raise Rejected("model", "this model speaks the answers of its own thinker, and no other text")
+        return self.text
 
     def _check_word_times(self, options: UtteranceOptions) -> None:
         if options.word_times and not self.info.word_times:
@@ -105,7 +120,8 @@ class EngineFront(SpeechEngine):
     ) -> AudioStream:
         """Queues an utterance; more text may follow by `append_text` unless it is `complete`. Raises as `submit`."""
         max_frames = self._frame_limit(options, prompt)
-        frames = self._admission.estimate_frames(prompt.text_tokens, max_frames)
+        tokens = max(prompt.text_tokens, EXPECTED_TOKENS) if prompt.opening else prompt.text_tokens
+        frames = self._admission.estimate_frames(tokens, max_frames)
         queued_s = time.monotonic()
         deadline_s = math.inf if options.max_wait_s is None else queued_s + options.max_wait_s
         pending = Pending(
@@ -154,20 +170,22 @@ class EngineFront(SpeechEngine):
 
         It includes the request's context if the model can go on from it and half of the positions stay free.
         """
-        prompt = self.text.prompt(request)
+        builder = self._text_builder()
+        prompt = builder.prompt(request)
         positions = prompt.prefill_tokens + len(prompt.trailing_ids)
         goes_on = self.info.max_utterance_chars is None and 2 * positions <= self.config.max_context
         if request.context is None or goes_on:
             return prompt
         text = request.text.lstrip()
-        prompt, blanks = self.text.prompt(replace(request, context=None, text=text)), len(request.text) - len(text)
+        prompt, blanks = builder.prompt(replace(request, context=None, text=text)), len(request.text) - len(text)
         return replace(prompt, words=tuple(word.moved(blanks) for word in prompt.words))
 
     def _frame_limit(self, options: UtteranceOptions, prompt: Prompt) -> int:
-        room = self.config.max_context - prompt.prefill_tokens
-        if room <= len(prompt.trailing_ids):
+        room = self.config.max_context - prompt.prefill_tokens - prompt.opening
+        if room <= len(prompt.trailing_ids) - prompt.opening:
             tokens = prompt.prefill_tokens + len(prompt.trailing_ids)
-            raise Rejected("text", f"the text takes {tokens} of {self.config.max_context} positions")
+            field = "prompt" if prompt.opening else "text"
+            raise Rejected(field, f"the {field} takes {tokens} of {self.config.max_context} positions")
         return min(room, options.max_frames or self.info.max_frames)
 
     def _cancel(self, utterance_id: int) -> None:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from vivavoce_engine.batching.line import Backlog, Line
 from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.front.answer import SpokenAnswer
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream
-from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions
+from vivavoce_engine.request import ModelInfo, SynthesisRequest, ThinkerPrompt, UtteranceOptions
 from vivavoce_engine.voices.registry import Voices
 
 
@@ -107,6 +108,18 @@ class SpeechEngine(ABC):
 
         Raises:
             Rejected: the model cannot serve this request (names the field).
+            NotServing: the engine is not running.
+        """
+
+    @abstractmethod
+    def open_answer(self, options: UtteranceOptions, prompt: ThinkerPrompt) -> SpokenAnswer:
+        """Queues the answer of a thinker, whose ids arrive later, and returns at once. Call it as `submit`.
+
+        `prompt` is what the thinker has read. Its part of the speech runs before the answer's first id is there.
+
+        Raises:
+            Rejected: the model cannot speak this answer (names the field: an option, `prompt`, or `model`).
+            Overloaded: the queue is full.
             NotServing: the engine is not running.
         """
 

@@ -39,6 +39,9 @@ class AudioStream:
         self._codes: list[NDArray[np.int16]] = []
         self._made = asyncio.Event()
         self._ended = False
+        """True if the reader has had the last event, or has left."""
+        self._closed = False
+        """True if the last event has arrived."""
         # Each counter has one writer, so that the engine thread may read the other without a lock.
         self._frames_sent = 0
         self.frames_read = 0
@@ -56,6 +59,16 @@ class AudioStream:
             self.abandon()
             self._arrived.set()  # a reader may wait in another task
 
+    def end_with(self, last: EngineError | Finished) -> None:
+        """Ends the utterance for its reader too, behind the pieces that have arrived. On the loop's thread.
+
+        Nothing happens if the utterance has ended.
+        """
+        if self._ended or self._closed:
+            return
+        self._cancel(self.utterance_id)
+        self._put(last if isinstance(last, Finished) else Failed(last))
+
     def abandon(self) -> None:
         """Cancels a stream whose event loop has closed, so that no reader waits for it. Engine's thread only."""
         self._ended = True
@@ -67,14 +80,19 @@ class AudioStream:
         It never returns for an utterance that fails or is cancelled; only the reader learns of that.
         """
         await self._made.wait()
-        return np.concatenate(self._codes)
+        return np.concatenate(self._codes) if self._codes else np.zeros((0, 0), np.int16)
 
     def _put(self, event: StreamEvent) -> None:
+        if self._closed:
+            return  # it was on its way when the utterance was ended here
         match event:
             case AudioChunk(codes=codes):
                 self._codes.append(codes)
             case Finished():
+                self._closed = True
                 self._made.set()
+            case Failed():
+                self._closed = True
         self._events.append(event)
         self._arrived.set()
 

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from vivavoce_engine.batching.line import Line
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import NotServing
+from vivavoce_engine.front.answer import SpokenAnswer
 from vivavoce_engine.front.interface import EngineStats, SpeechEngine
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream
 from vivavoce_engine.model import Model
 from vivavoce_engine.process.engine_process import EngineProcess
 from vivavoce_engine.process.remote_voices import remote_voices
-from vivavoce_engine.request import SynthesisRequest, UtteranceOptions, VoiceReference
+from vivavoce_engine.request import SynthesisRequest, ThinkerPrompt, UtteranceOptions, VoiceReference
 from vivavoce_engine.voices.store import VoiceStore
 
 
@@ -96,6 +97,9 @@ class EnginePool(SpeechEngine):
 
     def open(self, options: UtteranceOptions) -> LiveUtterance:
         return self._next_engine().open(options)
+
+    def open_answer(self, options: UtteranceOptions, prompt: ThinkerPrompt) -> SpokenAnswer:
+        return self._next_engine().open_answer(options, prompt)
 
     def lines(self, but: SpeechEngine | None = None) -> Sequence[Line]:
         return [engine.line for engine in self.engines if engine is not but]

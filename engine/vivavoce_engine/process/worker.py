@@ -48,6 +48,7 @@ from vivavoce_engine.process.wire import (
 )
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, VoiceReference
 from vivavoce_engine.runtime import freeze_gc, lower_thread_priority, use_expandable_segments
+from vivavoce_engine.text.answer import AnswerFrontend
 
 log = logging.getLogger("vivavoce_engine.process.worker")  # __name__ is "__main__" here
 
@@ -160,9 +161,14 @@ def warm_up(runner: Runner, config: EngineConfig, admission: Admission) -> None:
     heard: list[Delivery] = []
     loop = EngineLoop(runner, config, admission, heard.extend)
     request = warm_up_request(runner.info)
-    prompt = runner.text.prompt(request)
-    trailing = TrailingText(prompt.trailing_ids, complete=True, text_tokens=prompt.text_tokens)
-    room = config.max_context - prompt.prefill_tokens
+    if isinstance(runner.text, AnswerFrontend):
+        prompt = runner.text.prompt(request, runner.text.shortest())
+        ids = (*prompt.trailing_ids, runner.text.end_of_text_id)
+    else:
+        prompt = runner.text.prompt(request)
+        ids = prompt.trailing_ids
+    trailing = TrailingText(ids, complete=True, text_tokens=prompt.text_tokens)
+    room = config.max_context - prompt.prefill_tokens - prompt.opening
     if room < 1:
         raise EngineError(f"with max_context {config.max_context} there is no room for any speech")
     frames = min(WARM_UP_FRAMES, room)

@@ -27,6 +27,8 @@ from vivavoce_engine.text.words import Span, TextWord, words_of
 
 NO_ID = -1
 """Marks a prefill position without a text id or without a codec id."""
+MIN_FRAMES = 2
+"""Qwen3-TTS's reference draws no end of speech before two codes exist (min_new_tokens=2)."""
 PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -49,6 +51,17 @@ class Conditioning:
     own_frames: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptMedia:
+    """Sound and pictures of a prompt: `hidden` [tokens, thinker hidden] float32, at the positions `at` [tokens] int64.
+
+    They stand where a text id would, through a projection of their own.
+    """
+
+    at: NDArray[np.int64]
+    hidden: NDArray[np.float32]
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """The talker's input as ids.
@@ -58,6 +71,12 @@ class Prompt:
     alone. Token j of the spoken text, counted from 0, is at the talker's position `text_at + j`, and tts_eos is behind
     the last one, in both layouts. A reference's text and that of a context are in front of it. `words` are those of a
     complete text, if the request asked for their times.
+
+    `opening_codec_id` is set if the prompt has one position more, whose text is the first trailing id and whose codec
+    id is this one: the prompt of an answer of which nothing is known. Trailing id k + 1 then goes with frame k.
+    `min_frames` is the index of the first frame in whose place the speech may end. `axes` [3, positions] int32 are the
+    positions of rotary embedding on the axes time, height and width, and None if all count up from 0. Behind the prompt
+    position p has p + `shift` on all of them.
     """
 
     text_ids: tuple[int, ...]
@@ -67,13 +86,24 @@ class Prompt:
     conditioning: Conditioning | None = None
     text_at: int = 0
     words: tuple[TextWord, ...] = ()
+    opening_codec_id: int = NO_ID
+    min_frames: int = MIN_FRAMES
+    media: PromptMedia | None = None
+    axes: NDArray[np.int32] | None = None
+    shift: int = 0
 
     def __post_init__(self) -> None:
         assert len(self.text_ids) == len(self.codec_ids)
 
     @property
     def prefill_tokens(self) -> int:
+        """Positions that run before the first id that trails."""
         return len(self.text_ids)
+
+    @property
+    def opening(self) -> int:
+        """1 if the first trailing id opens a position of the prompt, else 0."""
+        return int(self.opening_codec_id != NO_ID)
 
 
 class Tokenizer:
