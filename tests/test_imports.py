@@ -55,7 +55,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("vivavoce_engine.batching", "vivavoce_engine.models", "vivavoce_engine.voices"),
     ("vivavoce_engine.front", "vivavoce_engine.model"),
     ("vivavoce_engine.cpu", "vivavoce_engine.fake_runner", "vivavoce_engine.gpu", "vivavoce_engine.process"),
-    ("vivavoce_engine.examine", "vivavoce_engine.load"),
+    ("vivavoce_engine.examine", "vivavoce_engine.load", "vivavoce_engine.thinker"),
     ("vivavoce_engine",),
     ("vivavoce_bench.planning", "vivavoce_eval", "vivavoce_server"),
     ("vivavoce_bench.engine", "vivavoce_bench.reading", "vivavoce_ray"),

@@ -30,6 +30,7 @@ from vivavoce_engine.errors import (
     StoreFailed,
     StoreFull,
     SynthesisFailed,
+    ThinkerFailed,
 )
 from vivavoce_engine.examine import check_voices, checks, why_not_writable
 from vivavoce_engine.findings import Finding
@@ -60,6 +61,20 @@ from vivavoce_engine.request import (
 )
 from vivavoce_engine.runtime import freeze_gc
 from vivavoce_engine.text.prompt import check_characters
+from vivavoce_engine.thinker.interface import (
+    SOUND_RATE,
+    ChatMessage,
+    Picture,
+    Sound,
+    Thinker,
+    ThinkerEnd,
+    ThinkerToken,
+    ThinkOptions,
+    Thought,
+)
+from vivavoce_engine.thinker.process import ThinkerProcess
+from vivavoce_engine.thinker.text import ThinkerText, TokenDecoder
+from vivavoce_engine.thinker.wire import ThinkerConfig
 from vivavoce_engine.traces import error_name, format_trace
 from vivavoce_engine.voices.blends import MAX_CHARS as MAX_BLEND_CHARS
 from vivavoce_engine.voices.blends import MAX_PARTS as MAX_BLEND_PARTS
@@ -84,8 +99,10 @@ __all__ = [
     "MAX_WAITING_RECORDINGS",
     "MIN_BLEND_WEIGHT",
     "SEED_MAX",
+    "SOUND_RATE",
     "AudioChunk",
     "AudioStream",
+    "ChatMessage",
     "CheckpointError",
     "Consent",
     "ConsentStore",
@@ -103,12 +120,14 @@ __all__ = [
     "ModelInfo",
     "NotServing",
     "Overloaded",
+    "Picture",
     "Playback",
     "ReadableText",
     "Reason",
     "Rejected",
     "Sampling",
     "SamplingParams",
+    "Sound",
     "SpeakerInfo",
     "SpeechEngine",
     "SpokenAnswer",
@@ -118,8 +137,18 @@ __all__ = [
     "StoredVoice",
     "SynthesisFailed",
     "SynthesisRequest",
+    "ThinkOptions",
+    "Thinker",
+    "ThinkerConfig",
+    "ThinkerEnd",
+    "ThinkerFailed",
     "ThinkerMedia",
+    "ThinkerProcess",
     "ThinkerPrompt",
+    "ThinkerText",
+    "ThinkerToken",
+    "Thought",
+    "TokenDecoder",
     "UtteranceOptions",
     "VoiceReference",
     "VoiceStore",
