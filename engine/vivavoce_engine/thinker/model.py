@@ -46,7 +46,8 @@ class ThinkerModel:
 
     def __init__(self, path: Path, config: ThinkerConfig) -> None:
         """Loads the thinker's part of a checkpoint. Raises CheckpointError, also if the device has no room for it."""
-        transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # its report names each tensor of the talker as unexpected
+        # Its report would name each tensor of the talker as unexpected.
+        transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         if config.threads is not None:
             torch.set_num_threads(config.threads)
@@ -56,13 +57,12 @@ class ThinkerModel:
         _check_room(path, self.device, dtype)
         whole = AutoConfig.from_pretrained(path)
         try:
-            model = Qwen3OmniMoeThinkerForConditionalGeneration.from_pretrained(
+            model: Any = Qwen3OmniMoeThinkerForConditionalGeneration.from_pretrained(
                 path, config=whole.thinker_config, dtype=dtype, local_files_only=True
             )
         except (OSError, RuntimeError, ValueError) as error:
             raise CheckpointError(f"{path}: transformers cannot load the thinker: {error}") from error
-        self._model: Any = model.eval()
-        self._model.to(self.device)
+        self._model = model.to(self.device).eval()
         self._accepted_layer = int(whole.talker_config.accept_hidden_layer)
         self._path = path
         self.text = ThinkerText(path)
