@@ -17,7 +17,13 @@ from typing import TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
-from vivavoce_engine.checkpoint.files import REQUIRED_FILES, WEIGHTS_FILES, Checkpoint, is_hub_id, read_checkpoint
+from vivavoce_engine.checkpoint.files import (
+    Checkpoint,
+    is_hub_id,
+    missing_files,
+    read_checkpoint,
+    weight_files,
+)
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu.library import why_no_library
 from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
@@ -25,7 +31,7 @@ from vivavoce_engine.findings import Finding, State
 from vivavoce_engine.model import model_info
 from vivavoce_engine.pages import PAGE_POSITIONS
 from vivavoce_engine.runtime import is_wsl
-from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
+from vivavoce_engine.text.answer import frontend_of
 from vivavoce_engine.voices.store import VoiceStore
 
 Check: TypeAlias = Callable[[], list[Finding]]
@@ -280,13 +286,13 @@ def check_model(name: str, checkpoint: str) -> list[Finding]:
         if path is None:
             return [_not_downloaded(name, checkpoint)]
         files = read_checkpoint(path)
-        info = model_info(name, files, TextFrontend(files, Tokenizer(path)))
+        info = model_info(name, files, frontend_of(files))
     except CheckpointError as error:
         return [Finding("model", "error", f"{name} cannot be served: {error}.", again if is_hub_id(checkpoint) else "")]
-    broken = [Finding("model", "error", f"{name}: {why}.", again) for why in map(why_broken, _weights(path)) if why]
+    broken = [Finding("model", "error", f"{name}: {why}.", again) for why in map(why_broken, weight_files(path)) if why]
     if broken:
         return broken
-    size_gb = sum(file.stat().st_size for file in _weights(path)) / GB
+    size_gb = sum(file.stat().st_size for file in weight_files(path)) / GB
     speakers = f"{len(info.speakers)} speakers, " if info.speakers else ""
     return [Finding("model", "ok", f"{name} is complete ({info.task}, {speakers}{size_gb:.2f} GB).")]
 
@@ -431,10 +437,6 @@ def located(checkpoint: str) -> Path | None:
     return path if path.is_dir() else in_hub_cache(checkpoint)
 
 
-def _weights(path: Path) -> list[Path]:
-    return [path / name for name in WEIGHTS_FILES]
-
-
 def why_broken(path: Path) -> str:
     """Returns the reason for which a safetensors file is not whole, by its header and size. Empty if it is whole."""
     try:
@@ -465,7 +467,7 @@ def in_hub_cache(hub_id: str) -> Path | None:
         return None
     except HFValidationError as error:
         raise CheckpointError(f"{hub_id} is neither a folder nor a hub id: {error}") from error
-    return path if all((path / name).is_file() for name in REQUIRED_FILES) else None
+    return None if missing_files(path) else path
 
 
 def _not_downloaded(name: str, hub_id: str) -> Finding:

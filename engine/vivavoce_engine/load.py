@@ -26,7 +26,7 @@ from vivavoce_engine.cpu.library import why_no_library
 from vivavoce_engine.errors import NoRoom, is_out_of_memory
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.model import Model, Parts, model_info
-from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
+from vivavoce_engine.text.answer import frontend_of
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import VoiceStore
 
@@ -96,7 +96,7 @@ def read_model(name: str, config: EngineConfig, model_id: str | None = None, *, 
     path = locate_checkpoint(name)
     versions = versions_of(path) if identify else None
     checkpoint = with_alignment(read_checkpoint(path), alignment_of(config))
-    text = TextFrontend(checkpoint, Tokenizer(path))
+    text = frontend_of(checkpoint)
     model_id = model_id or path.resolve().name
     return Model(model_info(model_id, checkpoint, text), text, partial(load_parts, path, config, model_id, versions))
 

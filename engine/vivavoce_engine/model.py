@@ -10,6 +10,7 @@ from vivavoce_engine.batching.runner import Frontend, Runner
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.request import ModelInfo
+from vivavoce_engine.text.answer import AnswerFrontend
 from vivavoce_engine.text.prompt import TextFrontend
 from vivavoce_engine.voices.registry import AudioEncoder
 
@@ -39,7 +40,7 @@ class Model:
     load: Callable[[], Parts]
 
 
-def model_info(name: str, checkpoint: Checkpoint, text: TextFrontend) -> ModelInfo:
+def model_info(name: str, checkpoint: Checkpoint, text: TextFrontend | AnswerFrontend) -> ModelInfo:
     """Describes a checkpoint. `name` is the model's name for clients."""
     return ModelInfo(
         name=name,
@@ -48,10 +49,10 @@ def model_info(name: str, checkpoint: Checkpoint, text: TextFrontend) -> ModelIn
         languages=text.languages,
         takes_instructions=checkpoint.takes_instructions,
         sampling=checkpoint.sampling,
-        max_frames=checkpoint.max_new_tokens,
+        max_frames=checkpoint.max_frames,
         sample_rate=checkpoint.codec.sample_rate,
         samples_per_frame=checkpoint.codec.samples_per_frame,
-        embedding_size=0 if checkpoint.task == "voice_design" else checkpoint.talker.transformer.hidden_size,
+        embedding_size=0 if checkpoint.task in ("voice_design", "chat") else checkpoint.talker.transformer.hidden_size,
         clones=checkpoint.encoder is not None,
         max_utterance_chars=checkpoint.max_utterance_chars,
         text=checkpoint.text,

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from vivavoce_engine import Engine, EngineConfig, Sampling, SamplingParams, SynthesisRequest
-from vivavoce_engine.batching.sequence import MIN_FRAMES
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.errors import CheckpointError
@@ -28,7 +27,7 @@ from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.layers import KVCache, RowView
 from vivavoce_engine.models.prompts import embed_prompt
 from vivavoce_engine.models.talker import CONTROL_CODES, Talker
-from vivavoce_engine.text.prompt import Prompt
+from vivavoce_engine.text.prompt import MIN_FRAMES, Prompt
 from vivavoce_voice import CHECKPOINT
 
 from vivavoce_eval.asr import Transcriber

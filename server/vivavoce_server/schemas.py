@@ -31,7 +31,7 @@ from vivavoce_server.formats import FormatName
 from vivavoce_server.stage_names import StageChoice, StageName
 from vivavoce_server.text_parts import LONGEST_TURN_PAUSE_S, MAX_TURNS, language_of_code
 
-TASK_NAMES = {"custom_voice": "CustomVoice", "voice_design": "VoiceDesign", "base": "Base"}
+TASK_NAMES = {"custom_voice": "CustomVoice", "voice_design": "VoiceDesign", "base": "Base", "chat": "Chat"}
 MAX_NAME_CHARS = 256
 MAX_INSTRUCTIONS_CHARS = 16_384
 MAX_REF_AUDIO_CHARS = 2**24

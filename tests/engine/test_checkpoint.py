@@ -19,19 +19,13 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 from safetensors.numpy import load_file, save_file
 from vivavoce_bench.cards.random_codec import RELEASED_CODEC
 from vivavoce_engine import CheckpointError, EngineConfig, ReadableText, Sampling, SamplingParams, SpeakerInfo
-from vivavoce_engine.checkpoint.files import (
-    REQUIRED_FILES,
-    Checkpoint,
-    RopeConfig,
-    TransformerConfig,
-    locate_checkpoint,
-    read_checkpoint,
-)
+from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
+from vivavoce_engine.checkpoint.networks import RopeConfig, TransformerConfig
 from vivavoce_engine.load import load_engine
 from vivavoce_engine.models.loader import load_models
 
 from tests.engine.conftest import Checkpoints
-from tests.support.tiny_checkpoints import write_checkpoint
+from tests.support.tiny_checkpoints import TTS_FILES, write_checkpoint
 
 CONFIGS = Path(__file__).parents[1] / "assets" / "configs"
 CPU = torch.device("cpu")
@@ -42,7 +36,7 @@ WEIGHTS, CODEC_WEIGHTS = "model.safetensors", "speech_tokenizer/model.safetensor
 
 def released_folder(path: Path, model: str = "1.7B-CustomVoice") -> Path:
     """A released model without its weights and vocabulary, which are empty files."""
-    for name in REQUIRED_FILES:
+    for name in TTS_FILES:
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).touch()
     shutil.copyfile(CONFIGS / model / MAIN, path / MAIN)
@@ -163,7 +157,7 @@ def test_a_linear_rope_factor_is_kept(stack: str, tmp_path: Path) -> None:
 # ---- folders
 
 
-@pytest.mark.parametrize("name", REQUIRED_FILES)
+@pytest.mark.parametrize("name", TTS_FILES)
 def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
     folder = released_folder(tmp_path)
     (folder / name).unlink()
@@ -171,7 +165,7 @@ def test_a_missing_file_is_named(name: str, tmp_path: Path) -> None:
 
 
 def test_all_missing_files_are_named_at_once(tmp_path: Path) -> None:
-    refused(tmp_path, *REQUIRED_FILES)
+    refused(tmp_path, *TTS_FILES)
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from vivavoce_bench.cards.random_codec import random_decoder
-from vivavoce_engine.checkpoint.files import CodecDecoderConfig, RopeConfig, TransformerConfig
+from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, RopeConfig, TransformerConfig
 from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.models.layers import FrameView, KVCache, RowView
 

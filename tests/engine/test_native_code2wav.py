@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from vivavoce_bench.cards.layout import SHAPES
 from vivavoce_bench.cards.random_codec import RELEASED_CODEC, random_decoder
-from vivavoce_engine.checkpoint.files import CodecDecoderConfig, read_checkpoint
+from vivavoce_engine.checkpoint.files import read_checkpoint
+from vivavoce_engine.checkpoint.networks import CodecDecoderConfig
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.cpu.native_runner import Decoding
 from vivavoce_engine.cpu.packing import Packer, address, aligned, pack_codec

@@ -71,7 +71,7 @@ def spoken(sent: int, waiting: int, heard_at_s: float = 10.0) -> Sequence:
         sequence.confirm_frame(end_of_speech=False)
     if sent:
         sequence.add_vocoded(sent)
-        sequence.send(piece(sent))
+        sequence.send(piece(sent), 1)
         sequence.playback.add_audio(heard_at_s, sent * FRAME_S)
     return sequence
 

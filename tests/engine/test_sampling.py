@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 from vivavoce_engine import EngineConfig, SamplingParams
-from vivavoce_engine.batching.sequence import MIN_FRAMES
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu import sampling as sampling_module
 from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.cpu.sampling import GOLDEN, SamplingTable, _inverse_cdf, _mix, uniform
+from vivavoce_engine.text.prompt import MIN_FRAMES
 
 from tests.engine.conftest import Checkpoints
 from tests.support.golden import load_golden

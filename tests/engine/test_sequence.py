@@ -32,7 +32,7 @@ def make(sequence: Sequence, end_of_speech: bool = False) -> None:
 def decode(sequence: Sequence, frames: int) -> None:
     """One piece, likewise."""
     sequence.add_vocoded(frames)
-    sent = sequence.send(piece(frames))
+    sent = sequence.send(piece(frames), 1)
     assert sent is not None
     assert sent.frames == frames
 
@@ -112,7 +112,7 @@ def test_what_was_begun_before_the_end_was_known_is_no_speech() -> None:
     sequence.confirm_frame(end_of_speech=True)
     assert (sequence.ended, sequence.frames_made, sequence.frames_waiting, sequence.complete) == (True, 2, 0, False)
     sequence.confirm_frame(end_of_speech=False)
-    sent = sequence.send(piece(3))
+    sent = sequence.send(piece(3), 1)
     assert sent is not None
     assert (sent.pcm.tolist(), sent.codes.tolist()) == ([0, 1], [[0], [1]])
     assert sequence.complete
@@ -128,10 +128,10 @@ def test_a_piece_of_nothing_but_void_frames_is_not_sent() -> None:
     sequence.add_frame()
     sequence.add_vocoded(1)
     sequence.confirm_frame(end_of_speech=True)
-    assert sequence.send(piece(1)) is not None
+    assert sequence.send(piece(1), 1) is not None
     assert sequence.complete
     sequence.confirm_frame(end_of_speech=False)
-    assert sequence.send(piece(1)) is None
+    assert sequence.send(piece(1), 1) is None
 
 
 def test_the_last_allowed_frame_is_complete_when_it_is_known() -> None:
@@ -140,7 +140,7 @@ def test_the_last_allowed_frame_is_complete_when_it_is_known() -> None:
     sequence.add_vocoded(1)
     assert (sequence.ended, sequence.complete) == (True, False)
     sequence.confirm_frame(end_of_speech=False)
-    assert sequence.send(piece(1)) is not None
+    assert sequence.send(piece(1), 1) is not None
     assert sequence.complete
     assert sequence.finished().reason == "length"
 

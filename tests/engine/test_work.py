@@ -6,11 +6,13 @@ from typing import cast
 import pytest
 import torch
 from torch import nn
-from vivavoce_engine.checkpoint.files import REQUIRED_FILES, read_checkpoint
+from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu.work import RELEASED, work_of
 from vivavoce_engine.models.codec_decoder import CausalConv, CodecRows, DepthwiseConv, MonoConv, SnakeBeta
 from vivavoce_engine.models.loader import load_models
 from vivavoce_voice import CHECKPOINT
+
+from tests.support.tiny_checkpoints import TTS_FILES
 
 CONFIGS = Path(__file__).parents[1] / "assets" / "configs"
 FRAMES = 3
@@ -20,7 +22,7 @@ FRAMES = 3
     "model", ["0.6B-Base", "0.6B-CustomVoice", "1.7B-Base", "1.7B-CustomVoice", "1.7B-VoiceDesign"]
 )
 def test_the_released_models_work_is_that_of_their_configurations(model: str, tmp_path: Path) -> None:
-    for name in REQUIRED_FILES:
+    for name in TTS_FILES:
         place = tmp_path / name
         place.parent.mkdir(exist_ok=True)
         source = CONFIGS / (name if name != "config.json" else f"{model}/config.json")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from vivavoce_engine.checkpoint.files import RopeConfig
+from vivavoce_engine.checkpoint.networks import RopeConfig
 from vivavoce_engine.models.layers import RMSNorm, Rope
 from vivavoce_eval.numerics import equal_share, first_difference
 from vivavoce_eval.variants import (

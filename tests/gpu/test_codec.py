@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from vivavoce_bench.cards.random_codec import random_decoder
-from vivavoce_engine.checkpoint.files import CodecDecoderConfig, RopeConfig, TransformerConfig
+from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, RopeConfig, TransformerConfig
 from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
 
 if not torch.cuda.is_available():

@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-from vivavoce_engine.checkpoint.files import RopeConfig, TalkerConfig, TransformerConfig  # noqa: E402
+from vivavoce_engine.checkpoint.networks import RopeConfig, TalkerConfig, TransformerConfig  # noqa: E402
 from vivavoce_engine.gpu.card import Card  # noqa: E402
 from vivavoce_engine.gpu.frame import FrameModel  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
@@ -44,6 +44,7 @@ def config(projected: bool) -> TalkerConfig:
         vocab_size=CODES + 1024,
         text_vocab_size=12,
         text_hidden_size=16,
+        text_projection_size=16,
         codec_pad_id=CODES,
         codec_bos_id=CODES + 1,
         codec_eos_token_id=END,

@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-from vivavoce_engine.checkpoint.files import RopeConfig  # noqa: E402
+from vivavoce_engine.checkpoint.networks import RopeConfig  # noqa: E402
 from vivavoce_engine.cpu.sampling import SamplingTable, uniform  # noqa: E402
 from vivavoce_engine.gpu import linear as ops  # noqa: E402
 from vivavoce_engine.gpu.attention import CHUNK, Cache, PagedCache, Places, Projected, attend, attend_prompt  # noqa: E402

@@ -19,7 +19,7 @@ from vivavoce_bench.cards.shapes import talker_config  # noqa: E402
 from vivavoce_engine import EngineConfig  # noqa: E402
 from vivavoce_engine.batching.text_paths import WINDOW  # noqa: E402
 from vivavoce_engine.checkpoint.alignment import Alignment  # noqa: E402
-from vivavoce_engine.checkpoint.files import RopeConfig  # noqa: E402
+from vivavoce_engine.checkpoint.networks import RopeConfig  # noqa: E402
 from vivavoce_engine.gpu.attention import CHUNK, Cache, PagedCache, Places, Projected, attend  # noqa: E402
 from vivavoce_engine.gpu.card import H200, Card  # noqa: E402
 from vivavoce_engine.gpu.frame import FrameModel  # noqa: E402

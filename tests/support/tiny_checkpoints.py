@@ -32,6 +32,16 @@ from vivavoce_bench.cards.layout import (
 from vivavoce_bench.cards.tensor_sizes import codec_sizes, model_sizes
 
 Weights = Literal["float32", "bfloat16"]
+TTS_FILES = (
+    "config.json",
+    "generation_config.json",
+    "vocab.json",
+    "merges.txt",
+    "speech_tokenizer/config.json",
+    "model.safetensors",
+    "speech_tokenizer/model.safetensors",
+)
+"""Files that a Qwen3-TTS checkpoint cannot speak without."""
 Array = NDArray[np.float32]
 
 

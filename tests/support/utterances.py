@@ -57,7 +57,7 @@ def commit(scheduler: Scheduler, plan: Plan, ending: frozenset[int] = frozenset(
     for sequence in plan.step:
         sequence.confirm_frame(sequence.utterance_id in ending)
     for sequence, frames in plan.vocode:
-        sent = sequence.send(piece(frames))
+        sent = sequence.send(piece(frames), 1)
         assert sent is not None
         sequence.stream.count_sent(sent.frames)
     finished = {}

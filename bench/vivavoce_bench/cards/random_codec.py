@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor
-from vivavoce_engine.checkpoint.files import CodecDecoderConfig, RopeConfig, TransformerConfig
+from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, RopeConfig, TransformerConfig
 from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
 
 RELEASED_CODEC = CodecDecoderConfig(

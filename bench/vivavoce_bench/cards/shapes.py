@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from vivavoce_engine.checkpoint.files import RopeConfig, TalkerConfig, TransformerConfig
+from vivavoce_engine.checkpoint.networks import RopeConfig, TalkerConfig, TransformerConfig
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.talker import Talker
 
@@ -24,6 +24,7 @@ def talker_config(size: str, layers: int | None = None) -> TalkerConfig:
         vocab_size=3072,
         text_vocab_size=1000,  # released: 151936; the cost of a look-up does not depend on it
         text_hidden_size=2048,
+        text_projection_size=2048,
         codec_pad_id=2148,
         codec_bos_id=2149,
         codec_eos_token_id=2150,

@@ -229,7 +229,7 @@ class EngineLoop:
         for sequence, _ in outcome.plan.vocode:
             if not self._scheduler.is_running(sequence):
                 continue
-            chunk = sequence.send(outcome.audio[sequence.utterance_id])
+            chunk = sequence.send(outcome.audio[sequence.utterance_id], self._runner.info.samples_per_frame)
             if chunk is not None:
                 sequence.playback.add_audio(now_s, chunk.frames * self._frame_s)
                 sequence.count_repeats(chunk.codes)
@@ -272,7 +272,7 @@ class EngineLoop:
         """The event that ends the utterance, if it has ended."""
         if sequence.complete:
             finished = sequence.finished()
-            if finished.reason == "stop":
+            if finished.reason == "stop" and sequence.trailing.complete:
                 rates = self._admission.rates
                 self._admission.rates = rates.after_utterance(finished.text_tokens, finished.frames)
             return finished

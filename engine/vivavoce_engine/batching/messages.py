@@ -78,11 +78,12 @@ class AudioChunk:
     def frames(self) -> int:
         return len(self.codes)
 
-    def first(self, frames: int) -> "AudioChunk":
-        """The piece cut after its first `frames`."""
+    def first(self, frames: int, samples_per_frame: int) -> "AudioChunk":
+        """The piece cut after its first `frames`. The first frame of a decoder that looks ahead has fewer samples."""
         if frames == self.frames:
             return self
-        return AudioChunk(self.pcm[: len(self.pcm) // self.frames * frames], self.codes[:frames], self.words)
+        samples = len(self.pcm) - (self.frames - frames) * samples_per_frame
+        return AudioChunk(self.pcm[:samples], self.codes[:frames], self.words)
 
 
 @dataclass(frozen=True, slots=True)

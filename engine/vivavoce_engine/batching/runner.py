@@ -22,7 +22,8 @@ from vivavoce_engine.text.words import TextWord
 class Outcome:
     """The result of a plan, by utterance id.
 
-    `ended`: for each of `plan.step`, True if the model ended its speech after this step's frame.
+    `ended`: for each of `plan.step`, True if the model ended its speech after this step's frame, or in its place where
+    the talker reads first (Prompt).
     `audio`: for each of `plan.vocode`, the piece of speech.
     `failed`: the error of an utterance that cannot go on; the other two may lack it.
     `decoding_s`: time that the next frame of every row waited for `audio`; 0 where a device decodes beside the frames.

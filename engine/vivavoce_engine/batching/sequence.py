@@ -13,8 +13,6 @@ from vivavoce_engine.batching.messages import AudioChunk, Finished
 from vivavoce_engine.batching.pending import Pending, TrailingText
 from vivavoce_engine.batching.word_times import SpokenWords
 
-MIN_FRAMES = 2
-"""The reference draws no end of speech before two codes exist (min_new_tokens=2)."""
 NEVER = 1 << 62
 ENDLESS_FRAMES = 250
 ENDLESS_FRAMES_PER_TOKEN = 25
@@ -101,8 +99,8 @@ class Sequence:
     def min_frames(self) -> int:
         """Index of the first frame in whose place the speech may end, given the text that has arrived."""
         if not self.pending.request.end_after_text:
-            return MIN_FRAMES
-        return max(MIN_FRAMES, len(self.trailing.ids)) if self.trailing.complete else NEVER
+            return self.pending.prompt.min_frames
+        return max(self.pending.prompt.min_frames, len(self.trailing.ids)) if self.trailing.complete else NEVER
 
     @property
     def frames_waiting(self) -> int:
@@ -125,10 +123,14 @@ class Sequence:
         return self.ended and self.frames_known == self.frames_made
 
     def confirm_frame(self, end_of_speech: bool) -> None:
-        """Counts a frame whose step has ended. `end_of_speech`: the model wants no frame after it."""
+        """Counts a frame whose step has ended. `end_of_speech`: the model wants no frame after it.
+
+        Where the talker reads first, it wants no frame in its place, and there is none.
+        """
         if self.is_void:
             return
-        self.frames_known += 1
+        if not (end_of_speech and self.pending.prompt.reads_first):
+            self.frames_known += 1
         if end_of_speech:
             self.ended, self._hit_limit = True, False
             self.frames_made = self.frames_known
@@ -144,13 +146,13 @@ class Sequence:
         assert 0 <= keep <= self.frames_waiting
         self.frames_vocoded = self.frames_made - keep
 
-    def send(self, chunk: AudioChunk) -> AudioChunk | None:
+    def send(self, chunk: AudioChunk, samples_per_frame: int) -> AudioChunk | None:
         """The part of a decoded piece that is speech, without void frames; None if nothing is left."""
         frames = min(chunk.frames, self.frames_known - self.frames_sent)
         if frames == 0:
             return None
         self.frames_sent += frames
-        return chunk.first(frames)
+        return chunk.first(frames, samples_per_frame)
 
     def count_repeats(self, codes: NDArray[np.int16]) -> None:
         """Counts identical frames in a row; `codes` is int16 [frames, code groups]."""

@@ -1,140 +1,40 @@
-"""A Qwen3-TTS checkpoint folder on disk: its location, and its JSON files as typed values. Torch-free.
+"""A checkpoint folder on disk: its location, and its JSON files as typed values. Torch-free.
 
-Layout (the same for every released model): config.json, generation_config.json, tokenizer files, model.safetensors,
-and speech_tokenizer/ with the codec. Field names are those of the files (reference: qwen-tts 0.1.1,
-core/models/configuration_qwen3_tts.py and core/tokenizer_12hz/configuration_qwen3_tts_tokenizer_v2.py).
+Two families can be served. Qwen3-TTS (reference: qwen-tts 0.1.1) has config.json, generation_config.json, tokenizer
+files, model.safetensors, and speech_tokenizer/ with the codec. Qwen3-Omni (`omni.py`) has all weights in shards beside
+its config.json. Field names are those of the files.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import cast, get_args
 
+from vivavoce_engine.checkpoint import omni
 from vivavoce_engine.checkpoint.alignment import Alignment, read_alignment
 from vivavoce_engine.checkpoint.json_file import JsonFile
+from vivavoce_engine.checkpoint.networks import (
+    CODEBOOKS_MAX,
+    CodecDecoderConfig,
+    CodecEncoderConfig,
+    EncoderConfig,
+    SpeakerEncoderConfig,
+    TalkerConfig,
+    read_transformer,
+)
+from vivavoce_engine.checkpoint.omni import ChatConfig
+from vivavoce_engine.checkpoint.shards import shards_of
 from vivavoce_engine.checkpoint.speakers import released_speakers
 from vivavoce_engine.errors import CheckpointError
 from vivavoce_engine.request import ReadableText, Sampling, SamplingParams, SpeakerInfo, SpeechTask, TaskType
 
 REFERENCE_SAMPLE_RATE = 24000
 """Sample rate, in Hz, of the audio that both encoders read. The speaker encoder's mel bins are defined for it."""
-CODEBOOKS_MAX = 64
-"""Most codebooks of a frame. sampling.py numbers each draw as frame * CODEBOOKS_MAX + codebook."""
-WEIGHTS_FILES = ("model.safetensors", "speech_tokenizer/model.safetensors")
-REQUIRED_FILES = (
-    "config.json",
-    "generation_config.json",
-    "vocab.json",
-    "merges.txt",
-    "speech_tokenizer/config.json",
-    *WEIGHTS_FILES,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary position embedding.
-
-    The talker's multimodal RoPE has three axes, which carry equal positions in speech synthesis. `mrope_section` and
-    `interleaved` therefore change nothing and are not kept. A linear scaling factor does, and is kept.
-    """
-
-    theta: float
-    head_dim: int
-    factor: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class TransformerConfig:
-    """One decoder-only stack of Qwen3 blocks (talker, code predictor, or the codec decoder's transformer)."""
-
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    rms_norm_eps: float
-    rope: RopeConfig
-
-    @property
-    def head_dim(self) -> int:
-        return self.rope.head_dim
-
-
-@dataclass(frozen=True, slots=True)
-class TalkerConfig:
-    """talker_config of config.json, with its code predictor."""
-
-    transformer: TransformerConfig
-    predictor: TransformerConfig
-    predictor_vocab_size: int
-    num_code_groups: int
-    vocab_size: int
-    text_vocab_size: int
-    text_hidden_size: int
-    codec_pad_id: int
-    codec_bos_id: int
-    codec_eos_token_id: int
-    codec_think_id: int
-    codec_nothink_id: int
-    codec_think_bos_id: int
-    codec_think_eos_id: int
-    codec_language_id: Mapping[str, int]
-    spk_id: Mapping[str, int]
-    spk_is_dialect: Mapping[str, str | bool]
-
-    @property
-    def has_projection(self) -> bool:
-        """True if talker and predictor differ in width, so that small_to_mtp_projection exists (1.7B, not 0.6B)."""
-        return self.transformer.hidden_size != self.predictor.hidden_size
-
-
-@dataclass(frozen=True, slots=True)
-class CodecDecoderConfig:
-    """decoder_config of speech_tokenizer/config.json."""
-
-    transformer: TransformerConfig
-    sliding_window: int
-    latent_dim: int
-    codebook_dim: int
-    codebook_size: int
-    num_quantizers: int
-    num_semantic_quantizers: int
-    decoder_dim: int
-    upsample_rates: tuple[int, ...]
-    upsampling_ratios: tuple[int, ...]
-    sample_rate: int
-    samples_per_frame: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpeakerEncoderConfig:
-    """speaker_encoder_config of config.json. Values that released files omit have the reference class's defaults."""
-
-    embedding_size: int
-    mel_bins: int
-    channels: tuple[int, ...]
-    kernel_sizes: tuple[int, ...]
-    dilations: tuple[int, ...]
-    attention_channels: int
-    res2net_scale: int
-    se_channels: int
-
-
-@dataclass(frozen=True, slots=True)
-class CodecEncoderConfig:
-    """The encoding half of speech_tokenizer/config.json. `mimi` is its encoder_config, the arguments of MimiConfig."""
-
-    mimi: Mapping[str, Any]
-    num_quantizers: int
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderConfig:
-    """Configuration of the two encoders of reference audio, which only Base checkpoints have."""
-
-    speaker: SpeakerEncoderConfig
-    codec: CodecEncoderConfig
+TTS_MODEL_TYPE = "qwen3_tts"
+SPEECH_TOKENIZER = "speech_tokenizer"
+"""Folder of a Qwen3-TTS checkpoint that holds the codec."""
+JSON_FILES = ("config.json", "generation_config.json", "vocab.json", "merges.txt")
+CODEC_CONFIG = f"{SPEECH_TOKENIZER}/config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +63,42 @@ class Checkpoint:
     """Sound of the preset speakers that are known, by name. Not in the reference's generation_config.json."""
     alignment: Alignment | None = None
     """The talker's head that follows the text, if one is known. Not in the reference's generation_config.json."""
+    chat: ChatConfig | None = None
+    """What the prompts of a chat model are made of. None for a model that reads text aloud."""
+
+    @property
+    def max_frames(self) -> int:
+        """Frames of the longest speech. Qwen3-Omni counts the token that would have drawn one more."""
+        return self.max_new_tokens if self.chat is None else self.max_new_tokens - 1
 
     @property
     def takes_instructions(self) -> bool:
         """False for a 0.6B CustomVoice model, which was not trained with instructions. The reference drops them."""
         return self.task == "voice_design" or (self.task == "custom_voice" and self.model_size != "0b6")
+
+
+def weight_files(path: Path) -> tuple[Path, ...]:
+    """The safetensors files from which a checkpoint speaks; of Qwen3-Omni those of the talker and Code2Wav alone.
+
+    Raises:
+        CheckpointError: config.json or an index of shards is broken.
+    """
+    if _model_type(path) == omni.MODEL_TYPE:
+        return shards_of(path, omni.SPEECH_TENSORS)
+    return (*shards_of(path), *shards_of(path / SPEECH_TOKENIZER))
+
+
+def missing_files(path: Path) -> list[str]:
+    """The files that a checkpoint lacks and could not speak without. Raises CheckpointError as `weight_files` does."""
+    named = JSON_FILES if _model_type(path) == omni.MODEL_TYPE else (*JSON_FILES, CODEC_CONFIG)
+    files = (*(path / name for name in named), *weight_files(path))
+    return [file.relative_to(path).as_posix() for file in files if not file.is_file()]
+
+
+def _model_type(path: Path) -> str:
+    """The family that config.json names; that of Qwen3-TTS without such a file."""
+    config = path / "config.json"
+    return JsonFile(config).value("model_type", str) if config.is_file() else TTS_MODEL_TYPE
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -178,26 +109,52 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """
     if not path.is_dir():
         raise CheckpointError(f"{path} is not a folder")
-    missing = [name for name in REQUIRED_FILES if not (path / name).is_file()]
-    if missing:
-        raise CheckpointError(f"{path} is no complete Qwen3-TTS checkpoint; missing: {', '.join(missing)}")
+    readers = {TTS_MODEL_TYPE: ("Qwen3-TTS", _read_tts), omni.MODEL_TYPE: ("Qwen3-Omni", _read_omni)}
+    model_type = _model_type(path)
+    if model_type not in readers:
+        known = " or ".join(map(repr, readers))
+        raise CheckpointError(f"{path / 'config.json'}: model_type is {model_type!r}, not {known}")
+    family, read = readers[model_type]
+    if missing := missing_files(path):
+        raise CheckpointError(f"{path} is no complete {family} checkpoint; missing: {', '.join(missing)}")
     for partial in path.rglob("*.incomplete"):
         raise CheckpointError(f"{path} is a half-finished download: {partial.name}")
-    main = JsonFile(path / "config.json")
-    if main.value("model_type", str) != "qwen3_tts":
-        raise CheckpointError(f"{main.where('model_type')} is {main.value('model_type', str)!r}, not 'qwen3_tts'")
+    checkpoint = read(path, JsonFile(path / "config.json"), JsonFile(path / "generation_config.json"))
+    groups, books = checkpoint.talker.num_code_groups, checkpoint.codec.num_quantizers
+    if books < groups:
+        raise CheckpointError(f"{path}: the talker makes {groups} codes a frame, the codec knows {books}")
+    return checkpoint
+
+
+def _read_omni(path: Path, main: JsonFile, generation: JsonFile) -> Checkpoint:
+    omni.must_speak(main)
+    talker = omni.read_talker(main)
+    return Checkpoint(
+        path=path,
+        task="chat",
+        model_size="",
+        im_start_token_id=main.value("im_start_token_id", int),
+        im_end_token_id=main.value("im_end_token_id", int),
+        assistant_token_id=main.value("assistant_token_id", int),
+        tts_pad_token_id=main.value("tts_pad_token_id", int),
+        tts_bos_token_id=main.value("tts_bos_token_id", int),
+        tts_eos_token_id=main.value("tts_eos_token_id", int),
+        talker=talker,
+        codec=omni.read_codec(main),
+        sampling=omni.read_sampling(generation),
+        max_new_tokens=generation.value("talker_max_new_tokens", int),
+        speakers={**released_speakers(talker.spk_id), **_speakers(generation, talker)},
+        chat=omni.read_chat(main),
+    )
+
+
+def _read_tts(path: Path, main: JsonFile, generation: JsonFile) -> Checkpoint:
     task = main.value("tts_model_type", str)
     if task not in get_args(SpeechTask):
         raise CheckpointError(f"{main.where('tts_model_type')} is {task!r}, not one of {get_args(SpeechTask)}")
-    generation = JsonFile(path / "generation_config.json")
     talker = _talker(main.section("talker_config"))
     stack = talker.transformer
-    codec_file = JsonFile(path / "speech_tokenizer/config.json")
-    codec = _codec(codec_file)
-    if codec.num_quantizers < talker.num_code_groups:
-        raise CheckpointError(
-            f"{path}: the talker makes {talker.num_code_groups} codes a frame, the codec knows {codec.num_quantizers}"
-        )
+    codec_file = JsonFile(path / CODEC_CONFIG)
     return Checkpoint(
         path=path,
         task=cast("TaskType", task),
@@ -209,7 +166,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         tts_bos_token_id=main.value("tts_bos_token_id", int),
         tts_eos_token_id=main.value("tts_eos_token_id", int),
         talker=talker,
-        codec=codec,
+        codec=_codec(codec_file),
         sampling=_sampling(generation),
         max_new_tokens=generation.value("max_new_tokens", int),
         encoder=_encoder(main, codec_file, talker) if task == "base" else None,
@@ -262,39 +219,6 @@ def _speakers(generation: JsonFile, talker: TalkerConfig) -> dict[str, SpeakerIn
     return infos
 
 
-def _transformer(file: JsonFile) -> TransformerConfig:
-    file.must_be("hidden_act", "silu")
-    file.must_be("attention_bias", False)
-    heads, kv_heads = file.value("num_attention_heads", int), file.value("num_key_value_heads", int)
-    if heads < 1 or kv_heads < 1 or heads % kv_heads:
-        raise CheckpointError(
-            f"{file.where('num_attention_heads')} is {heads}, which is no multiple of num_key_value_heads, {kv_heads}"
-        )
-    return TransformerConfig(
-        hidden_size=file.value("hidden_size", int),
-        intermediate_size=file.value("intermediate_size", int),
-        num_hidden_layers=file.value("num_hidden_layers", int),
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        rms_norm_eps=file.value("rms_norm_eps", float),
-        rope=_rope(file),
-    )
-
-
-def _rope(file: JsonFile) -> RopeConfig:
-    factor = 1.0
-    if file.has("rope_scaling"):
-        scaling = file.section("rope_scaling")
-        kind = scaling.value("rope_type", str, scaling.value("type", str, "default"))
-        if kind == "linear":
-            factor = scaling.value("factor", float)
-        elif kind != "default":
-            raise CheckpointError(
-                f"{scaling.where('rope_type')} is {kind!r}; only 'default' and 'linear' are supported"
-            )
-    return RopeConfig(file.value("rope_theta", float), file.value("head_dim", int), factor)
-
-
 def _talker(file: JsonFile) -> TalkerConfig:
     file.must_be("use_sliding_window", False)
     predictor = file.section("code_predictor_config")
@@ -304,13 +228,14 @@ def _talker(file: JsonFile) -> TalkerConfig:
     if groups > CODEBOOKS_MAX:
         raise CheckpointError(f"{file.where('num_code_groups')} is {groups}; at most {CODEBOOKS_MAX} are supported")
     return TalkerConfig(
-        transformer=_transformer(file),
-        predictor=_transformer(predictor),
+        transformer=read_transformer(file),
+        predictor=read_transformer(predictor),
         predictor_vocab_size=predictor.value("vocab_size", int),
         num_code_groups=groups,
         vocab_size=file.value("vocab_size", int),
         text_vocab_size=file.value("text_vocab_size", int),
         text_hidden_size=file.value("text_hidden_size", int),
+        text_projection_size=file.value("text_hidden_size", int),
         codec_pad_id=file.value("codec_pad_id", int),
         codec_bos_id=file.value("codec_bos_id", int),
         codec_eos_token_id=file.value("codec_eos_token_id", int),
@@ -337,7 +262,7 @@ def _codec(file: JsonFile) -> CodecDecoderConfig:
     if total != samples_per_frame:
         raise CheckpointError(f"{file.where('decode_upsample_rate')} is {samples_per_frame}; the decoder makes {total}")
     return CodecDecoderConfig(
-        transformer=_transformer(decoder),
+        transformer=read_transformer(decoder),
         sliding_window=decoder.value("sliding_window", int),
         latent_dim=decoder.value("latent_dim", int),
         codebook_dim=decoder.value("codebook_dim", int),

@@ -1,4 +1,4 @@
-"""Speakers of the released CustomVoice checkpoints, whose files do not describe them."""
+"""Speakers of the released CustomVoice and Qwen3-Omni checkpoints, whose files do not describe them."""
 
 from collections.abc import Mapping
 
@@ -14,8 +14,12 @@ RELEASED: dict[tuple[str, int], SpeakerInfo] = {
     ("sohee", 2864): SpeakerInfo("female", None, "korean", "Warm, rich in emotion"),
     ("eric", 2875): SpeakerInfo("male", "Sichuan", "chinese", "Lively, bright and a little husky"),
     ("dylan", 2878): SpeakerInfo("male", "Beijing", "chinese", "Young, clear and natural"),
+    ("chelsie", 2301): SpeakerInfo("female", None, None, "Soft, warm and clear"),
+    ("ethan", 2302): SpeakerInfo("male", None, None, "Bright, lively and warm"),
+    ("aiden", 2303): SpeakerInfo("male", "American", None, "Relaxed and boyish"),
 }
-"""(Name, id in spk_id) → the sound, as the model card of Qwen3-TTS-12Hz-1.7B-CustomVoice has it."""
+"""(Name, id in spk_id or speaker_id) → the sound, as the model cards of Qwen3-TTS-12Hz-1.7B-CustomVoice and
+Qwen3-Omni-30B-A3B-Instruct have it."""
 
 
 def released_speakers(spk_id: Mapping[str, int]) -> dict[str, SpeakerInfo]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from vivavoce_engine.batching.isolation import isolated
 from vivavoce_engine.batching.runner import ImmediateRunner, Outcome
 from vivavoce_engine.batching.scheduler import Plan
-from vivavoce_engine.batching.sequence import MIN_FRAMES, Sequence
+from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.request import SamplingParams
 
 INT32_MAX = 2**31 - 1
@@ -84,7 +84,7 @@ class RowSettings:
         self.seed[row] = pending.seed
         self.sent[row] = 0
         self.trailing_count[row] = 0
-        self.min_frames[row] = MIN_FRAMES
+        self.min_frames[row] = pending.prompt.min_frames
         self.seen[row] = False
         given = pending.prompt.conditioning
         if given is not None and given.codes is not None and given.own_frames:

@@ -19,7 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint.files import Checkpoint, CodecDecoderConfig, TransformerConfig
+from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, TransformerConfig
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import (

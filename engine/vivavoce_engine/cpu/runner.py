@@ -31,7 +31,7 @@ from vivavoce_engine.models.layers import HeadScores, KVCache, RowView
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.models.prompts import embed_prompt
 from vivavoce_engine.models.talker import CONTROL_CODES
-from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
+from vivavoce_engine.text.answer import frontend_of
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class TorchRunner(HostRunner):
             use_cpu_threads(config.threads, checkpoint.talker.transformer.hidden_size)
         self._checkpoint, self.config = checkpoint, config
         self._talker, self._predictor, decoder = load_models(checkpoint, self.device, dtype)
-        self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
+        self.text = frontend_of(checkpoint)
         self.info = model_info(name, checkpoint, self.text)
         rows, talker = config.rows, checkpoint.talker
         like = self._talker.codec_head.weight

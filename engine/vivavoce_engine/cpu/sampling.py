@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from vivavoce_engine.checkpoint.files import CODEBOOKS_MAX
+from vivavoce_engine.checkpoint.networks import CODEBOOKS_MAX
 from vivavoce_engine.request import RANDOM_BITS, SamplingParams
 
 GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15, as a signed integer

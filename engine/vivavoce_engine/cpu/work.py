@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 
-from vivavoce_engine.checkpoint.files import CodecDecoderConfig, TalkerConfig, TransformerConfig
+from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, TalkerConfig, TransformerConfig
 
 UNITS, TAPS = 3, 7
 """Residual units of an upsampling block of Code2Wav, and the taps of their first convolution."""

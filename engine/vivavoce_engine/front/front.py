@@ -120,7 +120,7 @@ class EngineFront(SpeechEngine):
     ) -> AudioStream:
         """Queues an utterance; more text may follow by `append_text` unless it is `complete`. Raises as `submit`."""
         max_frames = self._frame_limit(options, prompt)
-        tokens = max(prompt.text_tokens, EXPECTED_TOKENS) if prompt.opening else prompt.text_tokens
+        tokens = max(prompt.text_tokens, EXPECTED_TOKENS) if prompt.reads_first else prompt.text_tokens
         frames = self._admission.estimate_frames(tokens, max_frames)
         queued_s = time.monotonic()
         deadline_s = math.inf if options.max_wait_s is None else queued_s + options.max_wait_s
@@ -181,10 +181,10 @@ class EngineFront(SpeechEngine):
         return replace(prompt, words=tuple(word.moved(blanks) for word in prompt.words))
 
     def _frame_limit(self, options: UtteranceOptions, prompt: Prompt) -> int:
-        room = self.config.max_context - prompt.prefill_tokens - prompt.opening
-        if room <= len(prompt.trailing_ids) - prompt.opening:
+        room = self.config.max_context - prompt.prefill_tokens
+        if room <= len(prompt.trailing_ids):
             tokens = prompt.prefill_tokens + len(prompt.trailing_ids)
-            field = "prompt" if prompt.opening else "text"
+            field = "prompt" if prompt.reads_first else "text"
             raise Rejected(field, f"the {field} takes {tokens} of {self.config.max_context} positions")
         return min(room, options.max_frames or self.info.max_frames)
 

@@ -15,7 +15,7 @@ import triton
 from torch import Tensor, nn
 
 from vivavoce_engine.checkpoint.alignment import Alignment
-from vivavoce_engine.checkpoint.files import TalkerConfig
+from vivavoce_engine.checkpoint.networks import TalkerConfig
 from vivavoce_engine.gpu import sampler
 from vivavoce_engine.gpu.attention import CHUNK, SPLIT_TOKENS, PagedCache, Places, attend, attend_prompt
 from vivavoce_engine.gpu.frame_attention import attend_in_frame

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vivavoce_engine.checkpoint.alignment import Alignment
-from vivavoce_engine.checkpoint.files import CodecDecoderConfig, TalkerConfig
+from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, TalkerConfig
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.launch import DEPENDENT, Launcher

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vivavoce_engine.checkpoint.files import CodecDecoderConfig, TalkerConfig
+from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, TalkerConfig
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import CodecDecoder
 from vivavoce_engine.models.loader import SkipInit

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from vivavoce_engine.checkpoint.files import CODEBOOKS_MAX
+from vivavoce_engine.checkpoint.networks import CODEBOOKS_MAX
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.scores import Scores
 from vivavoce_engine.request import RANDOM_BITS

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from vivavoce_engine.checkpoint.files import TransformerConfig
+from vivavoce_engine.checkpoint.networks import TransformerConfig
 from vivavoce_engine.gpu.attention import Cache, Projected
 from vivavoce_engine.gpu.card import H200
 from vivavoce_engine.gpu.launch import Launcher

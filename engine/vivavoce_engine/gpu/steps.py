@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vivavoce_engine.checkpoint.alignment import Alignment
-from vivavoce_engine.checkpoint.files import TalkerConfig
+from vivavoce_engine.checkpoint.networks import TalkerConfig
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.frame import FrameModel

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint.files import TalkerConfig
+from vivavoce_engine.checkpoint.networks import TalkerConfig
 from vivavoce_engine.models.layers import FrameView, KVCache, RowLinear, Transformer
 
 Draw = Callable[[int, Tensor], Tensor]

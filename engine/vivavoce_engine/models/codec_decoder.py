@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint.files import CodecDecoderConfig
+from vivavoce_engine.checkpoint.networks import CodecDecoderConfig
 from vivavoce_engine.models.layers import GatedMLP, RMSNorm, Rope, RowLinear, attend_each, rotate
 
 UNIT_DILATIONS = (1, 3, 9)

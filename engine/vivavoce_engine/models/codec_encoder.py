@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint.files import CodecEncoderConfig
+from vivavoce_engine.checkpoint.networks import CodecEncoderConfig
 
 NO_WINDOW = 1_000_000
 """Window in positions, longer than any reference."""

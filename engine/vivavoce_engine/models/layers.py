@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint.files import RopeConfig, TransformerConfig
+from vivavoce_engine.checkpoint.networks import RopeConfig, TransformerConfig
 
 
 @cache

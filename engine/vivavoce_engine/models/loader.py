@@ -15,13 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vivavoce_engine.checkpoint.files import (
-    Checkpoint,
-    CodecDecoderConfig,
-    EncoderConfig,
-    TalkerConfig,
-    TransformerConfig,
-)
+from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, EncoderConfig, TalkerConfig, TransformerConfig
 from vivavoce_engine.errors import CheckpointError, is_device_lost, is_out_of_memory
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import CodecDecoder

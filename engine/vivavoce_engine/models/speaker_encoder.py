@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint.files import REFERENCE_SAMPLE_RATE, SpeakerEncoderConfig
+from vivavoce_engine.checkpoint.files import REFERENCE_SAMPLE_RATE
+from vivavoce_engine.checkpoint.networks import SpeakerEncoderConfig
 
 WINDOW, HOP = 1024, 256  # samples
 POWER_MIN, MEL_MIN, VARIANCE_MIN = 1e-9, 1e-5, 1e-12

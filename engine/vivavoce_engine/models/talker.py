@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint.files import TalkerConfig
+from vivavoce_engine.checkpoint.networks import TalkerConfig
 from vivavoce_engine.models.layers import CacheView, RowLinear, Transformer
 from vivavoce_engine.text.prompt import NO_ID
 

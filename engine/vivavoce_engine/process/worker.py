@@ -168,7 +168,7 @@ def warm_up(runner: Runner, config: EngineConfig, admission: Admission) -> None:
         prompt = runner.text.prompt(request)
         ids = prompt.trailing_ids
     trailing = TrailingText(ids, complete=True, text_tokens=prompt.text_tokens)
-    room = config.max_context - prompt.prefill_tokens - prompt.opening
+    room = config.max_context - prompt.prefill_tokens
     if room < 1:
         raise EngineError(f"with max_context {config.max_context} there is no room for any speech")
     frames = min(WARM_UP_FRAMES, room)

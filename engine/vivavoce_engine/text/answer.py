@@ -11,9 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vivavoce_engine.errors import Rejected
+from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.checkpoint.json_file import JsonFile
+from vivavoce_engine.checkpoint.omni import ChatConfig
+from vivavoce_engine.errors import CheckpointError, Rejected
 from vivavoce_engine.request import AUTO_LANGUAGE, ThinkerMedia, ThinkerPrompt, UtteranceOptions
-from vivavoce_engine.text.prompt import NO_ID, Prompt, PromptMedia
+from vivavoce_engine.text.prompt import NO_ID, Prompt, PromptMedia, TextFrontend, Tokenizer
 
 ROLE_IDS = 3
 """Ids in front of an answer: <|im_start|>, assistant, and a newline."""
@@ -43,6 +46,43 @@ class AnswerTokens:
     codec_open: tuple[int, int, int]
     codec_pad: int
     codec_bos: int
+
+
+def answer_tokens(checkpoint: Checkpoint, chat: ChatConfig, newline: int) -> AnswerTokens:
+    """The ids of a chat checkpoint. An answer ends with <|im_end|>, or with <|endoftext|> where the tokenizer has it."""
+    talker = checkpoint.talker
+    tokenizer = JsonFile(checkpoint.path / "tokenizer_config.json").value("added_tokens_decoder", dict)
+    end_of_text = (int(number) for number, token in tokenizer.items() if token.get("content") == "<|endoftext|>")
+    return AnswerTokens(
+        im_start=checkpoint.im_start_token_id,
+        user=chat.user_token_id,
+        assistant=checkpoint.assistant_token_id,
+        newline=newline,
+        audio=chat.audio_token_id,
+        image=chat.image_token_id,
+        video=chat.video_token_id,
+        vision_start=chat.vision_start_token_id,
+        tts_pad=checkpoint.tts_pad_token_id,
+        tts_bos=checkpoint.tts_bos_token_id,
+        tts_eos=checkpoint.tts_eos_token_id,
+        ends=(checkpoint.im_end_token_id, *end_of_text),
+        vocab_size=talker.text_vocab_size,
+        codec_open=(talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id),
+        codec_pad=talker.codec_pad_id,
+        codec_bos=talker.codec_bos_id,
+    )
+
+
+def frontend_of(checkpoint: Checkpoint) -> "TextFrontend | AnswerFrontend":
+    """The frontend of a checkpoint: of texts, or of a thinker's answers. Raises CheckpointError for broken files."""
+    tokenizer = Tokenizer(checkpoint.path)
+    if checkpoint.chat is None:
+        return TextFrontend(checkpoint, tokenizer)
+    newline, *rest = tokenizer.encode("\n")
+    if rest or tokenizer.encode("user") != [checkpoint.chat.user_token_id]:
+        raise CheckpointError(f"{checkpoint.path}: vocab.json does not belong to config.json's user_token_id")
+    tokens = answer_tokens(checkpoint, checkpoint.chat, newline)
+    return AnswerFrontend(tokens, checkpoint.talker.spk_id, checkpoint.chat.thinker_hidden_size)
 
 
 class AnswerFrontend:

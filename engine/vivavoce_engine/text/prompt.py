@@ -73,7 +73,8 @@ class Prompt:
     complete text, if the request asked for their times.
 
     `opening_codec_id` is set if the prompt has one position more, whose text is the first trailing id and whose codec
-    id is this one: the prompt of an answer of which nothing is known. Trailing id k + 1 then goes with frame k.
+    id is this one: the prompt of an answer of which nothing is known. Trailing id k is then read before frame k is
+    made: id 0 with this codec id, and each later one with the frame before.
     `min_frames` is the index of the first frame in whose place the speech may end. `axes` [3, positions] int32 are the
     positions of rotary embedding on the axes time, height and width, and None if all count up from 0. Behind the prompt
     position p has p + `shift` on all of them.
@@ -101,9 +102,9 @@ class Prompt:
         return len(self.text_ids)
 
     @property
-    def opening(self) -> int:
-        """1 if the first trailing id opens a position of the prompt, else 0."""
-        return int(self.opening_codec_id != NO_ID)
+    def reads_first(self) -> bool:
+        """True if the talker reads a frame's text id before the frame is made, and not after it."""
+        return self.opening_codec_id != NO_ID
 
 
 class Tokenizer:
@@ -296,6 +297,7 @@ class TextFrontend:
         if language == AUTO_LANGUAGE:
             return [talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id]
         language_id = talker.codec_language_id[language]
+        assert talker.codec_think_id is not None, "a model that knows languages has an id that names them"
         return [talker.codec_think_id, talker.codec_think_bos_id, language_id, talker.codec_think_eos_id]
 
 
