@@ -5,7 +5,7 @@ ids: the same text may have other ids, and the talker was trained on those that 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -119,7 +119,7 @@ class Thinker(ABC):
         """Ends it. Answers that have not ended fail with NotServing."""
 
     @abstractmethod
-    def stream(self, messages: Sequence[ChatMessage], options: ThinkOptions) -> AsyncIterator[Thought]:
+    def stream(self, messages: Sequence[ChatMessage], options: ThinkOptions) -> AsyncGenerator[Thought, None]:
         """The answer: a ThinkerPrompt, then ThinkerTokens, then a ThinkerEnd. Close the iterator to end it early.
 
         The token that ends an answer is none of them.

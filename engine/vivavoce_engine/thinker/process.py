@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import logging
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 from vivavoce_engine.errors import EngineError, Overloaded
@@ -88,7 +88,7 @@ class ThinkerProcess(Thinker):
     def stop(self) -> None:
         self._watcher.stop()
 
-    async def stream(self, messages: Sequence[ChatMessage], options: ThinkOptions) -> AsyncIterator[Thought]:
+    async def stream(self, messages: Sequence[ChatMessage], options: ThinkOptions) -> AsyncGenerator[Thought, None]:
         number, reader = next(self._numbers), _Reader()
         with self._gate:
             if len(self._readers) >= self._config.conversations + self._config.waiting:
