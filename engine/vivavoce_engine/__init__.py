@@ -62,7 +62,6 @@ from vivavoce_engine.request import (
 from vivavoce_engine.runtime import freeze_gc
 from vivavoce_engine.text.prompt import check_characters
 from vivavoce_engine.thinker.interface import (
-    SOUND_RATE,
     ChatMessage,
     Picture,
     Sound,
@@ -82,7 +81,9 @@ from vivavoce_engine.voices.blends import MAX_WEIGHT as MAX_BLEND_WEIGHT
 from vivavoce_engine.voices.blends import MIN_WEIGHT as MIN_BLEND_WEIGHT
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of
 from vivavoce_engine.voices.consents import Consent, ConsentStore
+from vivavoce_engine.voices.media import SOUND_RATE
 from vivavoce_engine.voices.reference_audio import MAX_BYTES as MAX_REFERENCE_BYTES
+from vivavoce_engine.voices.reference_reader import ReadPicture, ReadSound, ReferenceReader
 from vivavoce_engine.voices.registry import MAX_WAITING as MAX_WAITING_RECORDINGS
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import MAX_TEXT_CHARS as MAX_TRANSCRIPT_CHARS
@@ -122,8 +123,11 @@ __all__ = [
     "Overloaded",
     "Picture",
     "Playback",
+    "ReadPicture",
+    "ReadSound",
     "ReadableText",
     "Reason",
+    "ReferenceReader",
     "Rejected",
     "Sampling",
     "SamplingParams",

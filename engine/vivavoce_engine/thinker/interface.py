@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from vivavoce_engine.request import SEED_MAX, ThinkerPrompt
 from vivavoce_engine.thinker.text import ThinkerText
 
-SOUND_RATE = 16000
-"""Sample rate, in Hz, of the sounds that a thinker hears."""
 Role = Literal["system", "user", "assistant"]
 
 

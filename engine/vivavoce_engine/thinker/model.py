@@ -26,9 +26,10 @@ from vivavoce_engine.checkpoint.json_file import JsonFile
 from vivavoce_engine.device import resolve_dtype, use_device
 from vivavoce_engine.errors import CheckpointError, NoRoom, Rejected
 from vivavoce_engine.request import ThinkerMedia, ThinkerPrompt, draw_seed
-from vivavoce_engine.thinker.interface import SOUND_RATE, ChatMessage, Picture, Sound, ThinkOptions
+from vivavoce_engine.thinker.interface import ChatMessage, Picture, Sound, ThinkOptions
 from vivavoce_engine.thinker.text import Content, MediaTokens, ThinkerText
 from vivavoce_engine.thinker.wire import ThinkerConfig
+from vivavoce_engine.voices.media import SOUND_RATE
 
 log = logging.getLogger(__name__)
 
