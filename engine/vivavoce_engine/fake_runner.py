@@ -1,10 +1,12 @@
 """A runner without a model. It speaks a steady tone whose pitch depends on the seed. For tests and client work."""
 
 import re
+import sys
 import time
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +25,7 @@ from vivavoce_engine.request import (
     UtteranceOptions,
     VoiceReference,
 )
+from vivavoce_engine.text.answer import AnswerFrontend, AnswerTokens
 from vivavoce_engine.text.prompt import NO_ID, Prompt
 from vivavoce_engine.text.words import TextWord
 from vivavoce_engine.voices.registry import Voices
@@ -48,6 +51,42 @@ FAKE_INFO = ModelInfo(
         "heart": SpeakerInfo("female", "American", "english", "A steady tone"),
         "michael": SpeakerInfo("male", "British", "english", "The same tone"),
     },
+)
+
+
+FAKE_CHAT_INFO = replace(
+    FAKE_INFO,
+    name="fake-chat",
+    task="chat",
+    languages=("auto",),
+    takes_instructions=False,
+    embedding_size=0,
+    clones=False,
+    word_times=False,
+)
+"""A chat model whose token ids are code points; ids of control tokens come behind them."""
+_CONTROL = count(sys.maxunicode + 1)
+FAKE_ANSWERS = AnswerFrontend(
+    AnswerTokens(
+        im_start=next(_CONTROL),
+        user=next(_CONTROL),
+        assistant=next(_CONTROL),
+        newline=ord("\n"),
+        audio=next(_CONTROL),
+        image=next(_CONTROL),
+        video=next(_CONTROL),
+        vision_start=next(_CONTROL),
+        tts_pad=next(_CONTROL),
+        tts_bos=next(_CONTROL),
+        tts_eos=next(_CONTROL),
+        ends=(next(_CONTROL), next(_CONTROL)),
+        vocab_size=next(_CONTROL),
+        codec_open=(0, 1, 2),
+        codec_pad=3,
+        codec_bos=4,
+    ),
+    {"heart": 5, "michael": 6},
+    EMBEDDING_SIZE,
 )
 
 
@@ -123,6 +162,15 @@ def fake_model() -> Model:
     return Model(FAKE_INFO, FakeText(FAKE_INFO), fake_parts)
 
 
+def fake_chat_model() -> Model:
+    """A model that speaks the answers of a thinker as tones."""
+    return Model(FAKE_CHAT_INFO, FAKE_ANSWERS, fake_chat_parts)
+
+
+def fake_chat_parts() -> Parts:
+    return Parts(FakeRunner(FAKE_CHAT_INFO), {}, identity="fake-chat")
+
+
 def fake_parts() -> Parts:
     return Parts(FakeRunner(), fake_presets(), FakeEncoder(), identity="fake")
 
@@ -138,7 +186,7 @@ class FakeRunner(ImmediateRunner):
         before_step: Callable[[Plan], None] | None = None,
     ) -> None:
         self.info = info
-        self.text = FakeText(info)
+        self.text: FakeText | AnswerFrontend = FAKE_ANSWERS if info.task == "chat" else FakeText(info)
         self._frames_per_character = frames_per_character
         self._step_s = step_s
         self._before_step = before_step
@@ -177,5 +225,6 @@ class FakeRunner(ImmediateRunner):
         )
 
     def _ends(self, sequence: Sequence) -> bool:
-        length = max(2, round(self._frames_per_character * sequence.trailing.text_tokens))
-        return sequence.trailing.complete and sequence.frames_made + 1 >= length
+        prompt, length = sequence.pending.prompt, round(self._frames_per_character * sequence.trailing.text_tokens)
+        made = sequence.frames_made + (not prompt.reads_first)
+        return sequence.trailing.complete and made >= max(prompt.min_frames, length)

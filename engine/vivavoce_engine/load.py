@@ -23,7 +23,7 @@ from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read
 from vivavoce_engine.checkpoint.identity import Versions, digest_of_folder, versions_of
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu.library import why_no_library
-from vivavoce_engine.errors import NoRoom, is_out_of_memory
+from vivavoce_engine.errors import EngineError, NoRoom, is_out_of_memory
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.model import Model, Parts, model_info
 from vivavoce_engine.text.answer import frontend_of
@@ -53,6 +53,10 @@ CAPACITY = frozenset(
 )
 """Settings that decide how many utterances run, when, on which of some equal cards, and when words count as spoken: no
 sample depends on them. Where PyTorch's sums depend on `threads`, `arithmetic_of` says so."""
+
+
+CPU_LACKS_EXPERTS = "Vivavoce's kernels for CPUs have no mixture of experts, which the talker of Qwen3-Omni is."
+CARD_LACKS_ANSWERS = "the runner triton does not speak the answers of Qwen3-Omni yet; torch does"
 
 
 class ModelRunner(Runner, Protocol):
@@ -179,7 +183,8 @@ def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> Mode
     """
     from vivavoce_engine.gpu.choice import choices, first_that_works  # imports torch, which takes seconds
 
-    options = choices(config, checkpoint.talker.transformer.hidden_size, why_no_library)
+    cpu_lacks = why_no_library if checkpoint.chat is None else lambda: CPU_LACKS_EXPERTS
+    options = choices(config, checkpoint.talker.transformer.hidden_size, cpu_lacks)
     return first_that_works(options, partial(_make, name, checkpoint))
 
 
@@ -211,6 +216,8 @@ def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunne
             from vivavoce_engine.gpu.memory import settle_plain
 
             return TorchRunner(name, checkpoint, settle_plain(config, checkpoint, device, dtype))
+        if checkpoint.chat is not None:
+            raise EngineError(CARD_LACKS_ANSWERS)
         from vivavoce_engine.gpu.runner import GraphRunner
 
         return GraphRunner(name, checkpoint, config, device, dtype)

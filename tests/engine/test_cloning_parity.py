@@ -16,7 +16,7 @@ from vivavoce_bench.cards.layout import SHAPES, ShapeName
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest, VoiceReference
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu.runner import TorchRunner
-from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
+from vivavoce_engine.models.codec_decoder import Code2Wav, CodecRows
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.models.prompts import embed_prompt
 from vivavoce_engine.models.reference_encoder import ReferenceEncoder
@@ -177,7 +177,7 @@ def test_any_chunking_is_decoding_all_and_cutting_the_reference_off(
         assert np.abs(speech.pcm - cut).max() < WAVE_TOLERANCE, name
 
 
-def decode_whole(decoder: CodecDecoder, codes: NDArray[np.int16]) -> NDArray[np.float32]:
+def decode_whole(decoder: Code2Wav, codes: NDArray[np.int16]) -> NDArray[np.float32]:
     """In one pass, from nothing."""
     rows = CodecRows(decoder, 1, torch.zeros(()))
     with torch.inference_mode():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from vivavoce_bench.cards.layout import SHAPES, ShapeName
 from vivavoce_engine.checkpoint.files import read_checkpoint
-from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
+from vivavoce_engine.models.codec_decoder import Code2Wav, CodecRows
 from vivavoce_engine.models.loader import load_models
 
 from tests.engine.conftest import Checkpoints
@@ -35,12 +35,12 @@ FRAMES = GOLDEN.info["frames"]
 class Codec:
     """A decoder, and what it makes of whole sequences in one pass."""
 
-    def __init__(self, decoder: CodecDecoder) -> None:
+    def __init__(self, decoder: Code2Wav) -> None:
         self.decoder = decoder
         self.once = cache(self._once)
 
     def rows(self, count: int = 1) -> CodecRows:
-        return CodecRows(self.decoder, count, self.decoder.quantizer.codebooks[0])
+        return CodecRows(self.decoder, count, self.decoder.final_conv.weight)
 
     def _once(self, name: str) -> Tensor:
         return decode(self.rows(), 0, codes_of(name), [])

@@ -75,7 +75,9 @@ def twin_of(decoder: CodecDecoder, config: CodecDecoderConfig, frames: int = FRA
 
 def loaded(folder: Path) -> Twin:
     checkpoint = read_checkpoint(folder)
-    return twin_of(load_models(checkpoint, CPU, torch.float32)[2], checkpoint.codec)
+    decoder = load_models(checkpoint, CPU, torch.float32)[2]
+    assert isinstance(decoder, CodecDecoder)
+    return twin_of(decoder, checkpoint.codec)
 
 
 @pytest.fixture(scope="module")

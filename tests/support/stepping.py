@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from vivavoce_engine import Engine, EngineConfig, ModelInfo
 from vivavoce_engine.batching.capacity import DEVICE, Capacity
-from vivavoce_engine.batching.runner import Outcome, PromptBuilder, Runner
+from vivavoce_engine.batching.runner import Frontend, Outcome, Runner
 from vivavoce_engine.batching.runner import Step as BegunStep
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FakeRunner
@@ -81,7 +81,7 @@ class WatchedRunner:
         self,
         runner: Runner,
         before_step: Callable[[Plan], None] = lambda _: None,
-        text: PromptBuilder | None = None,
+        text: Frontend | None = None,
     ) -> None:
         self._runner = runner
         self._before_step = before_step
@@ -92,7 +92,7 @@ class WatchedRunner:
         return self._runner.info
 
     @property
-    def text(self) -> PromptBuilder:
+    def text(self) -> Frontend:
         return self._text
 
     @property

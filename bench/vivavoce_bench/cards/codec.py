@@ -266,7 +266,9 @@ def load_voice(path: str, dtype: torch.dtype) -> CodecDecoder:
     from vivavoce_engine.checkpoint.files import read_checkpoint
     from vivavoce_engine.models.loader import load_models
 
-    return load_models(read_checkpoint(Path(path)), GPU, dtype)[2]
+    decoder = load_models(read_checkpoint(Path(path)), GPU, dtype)[2]
+    assert isinstance(decoder, CodecDecoder)
+    return decoder
 
 
 def check(name: str, decoder: CodecDecoder) -> None:

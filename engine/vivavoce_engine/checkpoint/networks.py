@@ -71,7 +71,8 @@ class TalkerConfig:
     """talker_config of config.json, with its code predictor.
 
     `text_projection_size` is the width inside text_projection, and inside Qwen3-Omni's hidden_projection.
-    `codec_think_id` is None for Qwen3-Omni, which is never told a language.
+    `codec_think_id` is None for Qwen3-Omni, which is never told a language. Its talker also reads hidden states of a
+    thinker, `text_hidden_size` wide like its texts' embeddings.
     """
 
     transformer: TransformerConfig
@@ -92,6 +93,7 @@ class TalkerConfig:
     codec_language_id: Mapping[str, int]
     spk_id: Mapping[str, int]
     spk_is_dialect: Mapping[str, str | bool]
+    reads_hidden_states: bool = False
 
     @property
     def has_projection(self) -> bool:

@@ -118,6 +118,7 @@ def read_talker(main: JsonFile) -> TalkerConfig:
         codec_language_id={},
         spk_id=file.ids("speaker_id", vocab),
         spk_is_dialect={},
+        reads_hidden_states=True,
     )
 
 

@@ -25,6 +25,7 @@ from vivavoce_engine.cpu import library as c
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import (
     CausalConv,
+    Code2Wav,
     CodecDecoder,
     LatentUpsampling,
     ResidualUnit,
@@ -128,11 +129,12 @@ class Networks:
 
 
 def pack(
-    checkpoint: Checkpoint, modules: tuple[Talker, CodePredictor, CodecDecoder], positions: int, dtype: WeightsDtype
+    checkpoint: Checkpoint, modules: tuple[Talker, CodePredictor, Code2Wav], positions: int, dtype: WeightsDtype
 ) -> Networks:
     """Packs float32 modules, and drops their weights. `positions` of the talker's cache belong to each row."""
     packer = Packer(dtype)
     talker, predictor, decoder = modules
+    assert isinstance(decoder, CodecDecoder), "the kernels know Qwen3-TTS alone"
     with torch.inference_mode():
         text = packer.embeddings(talker.text_embedding)
         codes = packer.embeddings(talker.codec_embedding)

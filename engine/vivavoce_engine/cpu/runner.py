@@ -1,7 +1,8 @@
 """The runner of plain PyTorch modules. All state of a row is in tensors indexed by row; nothing else outlives a step.
 
 A frame: code predictor (codes 1..G-1) → sum of the frame's code embeddings + the next text embedding → talker step →
-code 0 of the next frame, or end of speech. Reference: qwen-tts 0.1.1, Qwen3TTSTalkerForConditionalGeneration.
+code 0 of the next frame, or end of speech. Reference: qwen-tts 0.1.1, Qwen3TTSTalkerForConditionalGeneration. A chat
+model does the same from the talker's step on: its first frame needs the first text id alone (Prompt.reads_first).
 """
 
 import logging
@@ -29,7 +30,7 @@ from vivavoce_engine.model import model_info
 from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.models.layers import HeadScores, KVCache, RowView
 from vivavoce_engine.models.loader import load_models
-from vivavoce_engine.models.prompts import embed_prompt
+from vivavoce_engine.models.prompts import axes_of, embed_prompt
 from vivavoce_engine.models.talker import CONTROL_CODES
 from vivavoce_engine.text.answer import frontend_of
 
@@ -46,6 +47,8 @@ class TorchRunner(HostRunner):
         if self.device.type == "cpu":
             use_cpu_threads(config.threads, checkpoint.talker.transformer.hidden_size)
         self._checkpoint, self.config = checkpoint, config
+        self._reads_first = checkpoint.chat is not None
+        self._lookahead_samples = checkpoint.codec.lookahead_samples
         self._talker, self._predictor, decoder = load_models(checkpoint, self.device, dtype)
         self.text = frontend_of(checkpoint)
         self.info = model_info(name, checkpoint, self.text)
@@ -126,41 +129,90 @@ class TorchRunner(HostRunner):
         hidden = []
         for row, prompt in zip(rows, prompts, strict=True):
             x = embed_prompt(prompt, self._talker, self._predictor)
-            hidden.append(self._talker(x, RowView(self._cache, [row], [0], x.shape[1]))[:, -1])
-        self._draw_code_0(rows, index, torch.cat(hidden), self._ints(len(rows)))
+            view = RowView(self._cache, [row], [0], x.shape[1], positions=axes_of(prompt, self.device))
+            hidden.append(self._talker(x, view)[:, -1])
+        if not self._reads_first:
+            self._draw_code_0(rows, index, torch.cat(hidden), self._ints(len(rows)))
         self._codec_rows.reset(index)
         for row, prompt in zip(rows, prompts, strict=True):
             if prompt.conditioning is not None and prompt.conditioning.codes is not None:
                 self._codec_rows.prime(row, torch.tensor(prompt.conditioning.codes, device=self.device).long())
 
     def _step(self, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
-        """Completes one frame of each row, and records which rows end their speech after it."""
+        """Completes one frame of each row, and records which rows end their speech after it, or in its place."""
         for sequence in sequences:
             self._settings.send_text(sequence)
         sequences = sorted(sequences, key=lambda sequence: sequence.row)
         rows = [sequence.row for sequence in sequences]
         made = [sequence.frames_made for sequence in sequences]
         index, frame = (torch.tensor(values, device=self.device) for values in (rows, made))
-        sampling = self._predictor_sampling.select(rows, index)
-        noise = uniform(self._seed[index], frame, self._predicted_codebooks)
-        codes = self._predictor(
-            self._hidden[index],
-            self._code_0[index],
-            self._frame_cache,
-            lambda group, logits: sampling.draw(logits, noise[group - 1]),
-        )
-        self._codes[index, frame % self._codes.shape[1]] = codes
-        x = self._predictor.embed_frame(codes, self._talker.codec_embedding(codes[:, 0]))
-        x = x + self._talker.text_embedding(self._next_text(index, frame))
-        positions = [sequence.position for sequence in sequences]
-        scores = self._head_scores(sequences)
-        hidden = self._talker(x[:, None], RowView(self._cache, rows, positions, 1, scores))[:, 0]
-        code_0 = self._draw_code_0(rows, index, hidden, frame + 1)
+        if self._reads_first:
+            code_0 = self._read_and_make(sequences, rows, index, frame)
+        else:
+            code_0 = self._make_and_read(sequences, outcome, index, frame)
         ended = (code_0 == self._checkpoint.talker.codec_eos_token_id).tolist()
         outcome.ended.update({sequence.utterance_id: end for sequence, end in zip(sequences, ended, strict=True)})
+
+    def _make_and_read(self, sequences: SequenceOf[Sequence], outcome: Outcome, index: Tensor, frame: Tensor) -> Tensor:
+        """Makes each row's `frame`, reads the text id behind it, and draws code 0 of the next frame [B]."""
+        rows = [sequence.row for sequence in sequences]
+        codes = self._predict(rows, index, frame, self._hidden[index], self._code_0[index])
+        self._codes[index, frame % self._codes.shape[1]] = codes
+        scores = self._head_scores(sequences)
+        hidden = self._read(sequences, index, frame, self._embedded(codes), scores)
+        code_0 = self._draw_code_0(rows, index, hidden, frame + 1)
         for number, found in ({} if scores is None else scores.found).items():
             window = outcome.scores[sequences[number].utterance_id] = np.full(WINDOW, -np.inf, np.float32)
             window[: len(found)] = found.float().cpu().numpy()
+        return code_0
+
+    def _read_and_make(self, sequences: SequenceOf[Sequence], rows: list[int], index: Tensor, frame: Tensor) -> Tensor:
+        """Reads each row's text id beside the frame before, draws code 0 of `frame` [B], and makes the frame.
+
+        The first id stands beside the code that opens the speech. A row whose speech ends here gets no codes.
+        """
+        before = self._codes[index, (frame - 1) % self._codes.shape[1]]
+        opening = torch.tensor([sequence.pending.prompt.opening_codec_id for sequence in sequences], device=self.device)
+        x = torch.where((frame == 0)[:, None], self._talker.codec_embedding(opening), self._embedded(before))
+        hidden = self._read(sequences, index, frame, x)
+        code_0 = self._drawn_code_0(rows, index, hidden, frame)
+        goes_on = code_0 != self._checkpoint.talker.codec_eos_token_id
+        if goes_on.any():
+            going = [row for row, goes in zip(rows, goes_on.tolist(), strict=True) if goes]
+            codes = self._predict(going, index[goes_on], frame[goes_on], hidden[goes_on], code_0[goes_on])
+            self._codes[index[goes_on], frame[goes_on] % self._codes.shape[1]] = codes
+        self._keep_code_0(index, hidden, code_0)
+        return code_0
+
+    def _predict(self, rows: list[int], index: Tensor, frame: Tensor, hidden: Tensor, code_0: Tensor) -> Tensor:
+        """All codes of each row's `frame` [B, G], from the talker's `hidden` state [B, hidden] and code 0 [B]."""
+        sampling = self._predictor_sampling.select(rows, index)
+        noise = uniform(self._seed[index], frame, self._predicted_codebooks)
+        codes: Tensor = self._predictor(
+            hidden, code_0, self._frame_cache, lambda group, logits: sampling.draw(logits, noise[group - 1])
+        )
+        return codes
+
+    def _embedded(self, codes: Tensor) -> Tensor:
+        """codes [B, G] of a frame → the sum of their embeddings [B, hidden]."""
+        return self._predictor.embed_frame(codes, self._talker.codec_embedding(codes[:, 0]))
+
+    def _read(
+        self,
+        sequences: SequenceOf[Sequence],
+        index: Tensor,
+        frame: Tensor,
+        codec: Tensor,
+        scores: HeadScores | None = None,
+    ) -> Tensor:
+        """The talker's step with the codec side `codec` [B, hidden] and each row's text id → hidden states."""
+        x = codec + self._talker.text_embedding(self._next_text(index, frame))
+        places = [sequence.position for sequence in sequences]
+        shifts = [sequence.pending.prompt.shift for sequence in sequences]
+        positions = torch.tensor(places, device=self.device) + torch.tensor(shifts, device=self.device)
+        view = RowView(self._cache, [sequence.row for sequence in sequences], places, 1, scores, positions[:, None])
+        hidden: Tensor = self._talker(x[:, None], view)[:, 0]
+        return hidden
 
     def _head_scores(self, sequences: SequenceOf[Sequence]) -> HeadScores | None:
         """The keys whose scores the talker tells, of each row; None if no utterance asked for the times of words."""
@@ -177,16 +229,23 @@ class TorchRunner(HostRunner):
 
     def _draw_code_0(self, rows: list[int], index: Tensor, hidden: Tensor, frame: Tensor) -> Tensor:
         """Draws code 0 of each row's `frame` from the talker's `hidden` state [B, hidden], and stores both."""
+        code_0 = self._drawn_code_0(rows, index, hidden, frame)
+        self._keep_code_0(index, hidden, code_0)
+        return code_0
+
+    def _drawn_code_0(self, rows: list[int], index: Tensor, hidden: Tensor, frame: Tensor) -> Tensor:
+        """Code 0 of each row's `frame`, drawn from the talker's `hidden` state [B, hidden]. Changes nothing."""
         sampling = self._talker_sampling.select(rows, index)
         logits = sampling.penalise(self._talker.logits(hidden), self._seen[index])
         forbidden = self._suppressed.expand(len(rows), -1).clone()
         forbidden[:, self._checkpoint.talker.codec_eos_token_id] = frame < self._min_frames[index]
         logits = logits.masked_fill(forbidden, -torch.inf)
-        code_0 = sampling.draw(logits, uniform(self._seed[index], frame, 0))
+        return sampling.draw(logits, uniform(self._seed[index], frame, 0))
+
+    def _keep_code_0(self, index: Tensor, hidden: Tensor, code_0: Tensor) -> None:
         self._hidden[index] = hidden
         self._code_0[index] = code_0
         self._seen[index, code_0] = True
-        return code_0
 
     def _vocode(self, frames: int, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
         """Decodes the next `frames` waiting frames of each row."""
@@ -197,7 +256,9 @@ class TorchRunner(HostRunner):
         pcm = self._codec_rows.decode(index, codes).float().cpu().numpy()
         codes_host = codes.cpu().numpy().astype(np.int16)
         for number, sequence in enumerate(sequences):
-            outcome.audio[sequence.utterance_id] = AudioChunk(pcm[number], codes_host[number])
+            # A decoder that looks ahead has nothing to say in the first samples of a speech.
+            skipped = 0 if sequence.frames_vocoded else self._lookahead_samples
+            outcome.audio[sequence.utterance_id] = AudioChunk(pcm[number, skipped:], codes_host[number])
 
 
 def use_cpu_threads(threads: NumberOrAuto, hidden_size: int) -> None:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from vivavoce_engine.checkpoint.files import REFERENCE_SAMPLE_RATE, Checkpoint
+from vivavoce_engine.checkpoint.files import REFERENCE_SAMPLE_RATE, SPEECH_TOKENIZER, Checkpoint
+from vivavoce_engine.checkpoint.shards import shards_of
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.gpu.fitting import GB, CardMemory, Fit, Usage
 from vivavoce_engine.gpu.meta import ShapesAlone, networks_without_storage, tensor_bytes
-from vivavoce_engine.models.loader import CODEC_ENCODER, SPEAKER_ENCODER, TEXT_ROWS_AT_ONCE, opened
+from vivavoce_engine.models.loader import CODEC_ENCODER, SPEAKER_ENCODER, TEXT_ROWS_AT_ONCE
+from vivavoce_engine.models.weights import opened
 from vivavoce_engine.pages import PAGE_POSITIONS
 from vivavoce_engine.runtime import ALLOCATOR_VARIABLES
 
@@ -142,22 +144,23 @@ def encoder_bytes(checkpoint: Checkpoint) -> int:
     """Bytes of the reference encoder while it encodes the longest recording: float32. 0 if the model does not clone."""
     if checkpoint.encoder is None:
         return 0
-    values = file_values(checkpoint.path / "model.safetensors", SPEAKER_ENCODER)
-    values += file_values(checkpoint.path / "speech_tokenizer/model.safetensors", CODEC_ENCODER)
+    values = values_in(checkpoint.path, SPEAKER_ENCODER) + values_in(checkpoint.path / SPEECH_TOKENIZER, CODEC_ENCODER)
     channels: int = checkpoint.encoder.codec.mimi.get("num_filters", MIMI_CHANNELS)
     values += ENCODING_LAYERS * channels * LONGEST_REFERENCE_S * REFERENCE_SAMPLE_RATE
     return values * torch.float32.itemsize
 
 
-def file_values(path: Path, prefix: str) -> int:
-    """Number of values of all tensors of a safetensors file whose names begin with `prefix`. Reads no values.
+def values_in(folder: Path, prefix: str) -> int:
+    """Number of values of all tensors of a folder whose names begin with `prefix`. Reads no values.
 
     Raises:
-        CheckpointError: the file is broken.
+        CheckpointError: a file is broken.
     """
-    with opened(path) as file:
-        names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
-        shapes: list[list[int]] = [file.get_slice(name).get_shape() for name in names]
+    shapes: list[list[int]] = []
+    for path in shards_of(folder, (prefix,)):
+        with opened(path) as file:
+            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
+            shapes += [file.get_slice(name).get_shape() for name in names]
     return sum(map(math.prod, shapes))
 
 

@@ -38,6 +38,7 @@ from vivavoce_engine.gpu.steps import Steps
 from vivavoce_engine.gpu.streams import DeviceEvent, DeviceStream
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.code_predictor import CodePredictor
+from vivavoce_engine.models.codec_decoder import CodecDecoder
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.models.prompts import embed_conditioning
 from vivavoce_engine.models.talker import Talker
@@ -60,6 +61,7 @@ class GraphRunner:
         self._checkpoint, self.config = checkpoint, config
         # Parameters of the decoder's activations are prepared in float32, even if it computes in another dtype.
         talker, predictor, decoder = load_models(checkpoint, device, dtype, torch.float32)
+        assert isinstance(decoder, CodecDecoder), "the kernels know Qwen3-TTS alone"
         self.dtype = str(dtype).removeprefix("torch.")
         self._talker, self._predictor = talker, predictor
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))

@@ -13,7 +13,7 @@ from vivavoce_engine.gpu.attention import Cache, Projected
 from vivavoce_engine.gpu.card import H200
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import ADD, GATED, PARTS, gemm, gemv, gemv_tokens, norm, splits
-from vivavoce_engine.models.layers import Block, Rope, Transformer
+from vivavoce_engine.models.layers import Block, GatedMLP, Rope, Transformer
 
 Attend = Callable[[Projected], None]
 """One layer's attention: fills its `out`."""
@@ -113,6 +113,7 @@ class Stack:
 def layer_weights(block: Block) -> Layer:
     """Returns the weights of a block, without gradients."""
     attention, mlp = block.self_attn, block.mlp
+    assert isinstance(mlp, GatedMLP)
     assert all(weight.is_contiguous() for weight in block.parameters()), "kernels address weights by row and column"
     return Layer(
         input_norm=block.input_layernorm.weight.detach(),

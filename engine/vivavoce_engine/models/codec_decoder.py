@@ -3,20 +3,19 @@
 Every convolution and the windowed attention are causal, so a row's state is the last inputs of each of them. Rows are
 decoded in any batch, and in pieces of any length. On a CPU the samples are the same bit for bit, because every sum has
 the shape that it has for one frame of one row. Reference: qwen-tts 0.1.1, core/tokenizer_12hz/
-modeling_qwen3_tts_tokenizer_v2.py. Its `chunked_decode` recomputes 25 frames of context instead.
+modeling_qwen3_tts_tokenizer_v2.py; for Qwen3-Omni transformers 5.17.0, models/qwen3_omni_moe,
+Qwen3OmniMoeCode2Wav. Their `chunked_decode` recomputes 25 frames of context instead.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import reduce
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vivavoce_engine.checkpoint.networks import CodecDecoderConfig
-from vivavoce_engine.models.layers import GatedMLP, RMSNorm, Rope, RowLinear, attend_each, rotate
+from vivavoce_engine.models.codec_state import StateLayout, StreamState, item_windows
+from vivavoce_engine.models.layers import GatedMLP, RMSNorm, Rope, RowLinear, attend_each, in_turn, rotate
 
 UNIT_DILATIONS = (1, 3, 9)
 KERNEL_HISTORY = 6
@@ -37,66 +36,6 @@ class SnakeBeta(nn.Module):
     def forward(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         sine = (x * self.frequency).sin_()
         return torch.addcmul(x, self.magnitude, sine.square_(), out=out)
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A module's place in a row's state: its last `keep` inputs of `channels` values."""
-
-    offset: int
-    channels: int
-    keep: int
-
-
-class StateLayout:
-    """Collects the slots while the decoder is built. A row's state then has `size` values."""
-
-    def __init__(self) -> None:
-        self.size = 0
-
-    def add(self, channels: int, keep: int) -> Slot:
-        slot = Slot(self.size, channels, keep)
-        self.size += channels * keep
-        return slot
-
-
-class StreamState:
-    """The state of a batch of rows during one call: gathered before it, scattered after it.
-
-    flat [B, layout.size]; `position` [B] int64 counts the frames that each row has decoded before. `moved` is the state
-    after the call, complete once every module has joined. The call's steps are computed as `items` products of one
-    shape: one for each frame of each row, or fewer.
-    """
-
-    def __init__(self, flat: Tensor, position: Tensor, items: int) -> None:
-        assert position.shape == flat.shape[:1]
-        assert items % len(flat) == 0
-        self.position = position
-        self.items = items
-        self.moved = torch.empty_like(flat)
-        self._flat = flat
-
-    def join(self, slot: Slot, x: Tensor, snake: SnakeBeta | None = None) -> Tensor:
-        """Puts the slot's history in front of x [B, T, channels], or of snake(x), and keeps the new end.
-
-        Returns [B, keep + T, channels].
-        """
-        if slot.keep == 0:
-            return snake(x) if snake else x
-        joined = x.new_empty(x.shape[0], slot.keep + x.shape[1], slot.channels)
-        joined[:, : slot.keep] = self._part(self._flat, slot)
-        new = joined[:, slot.keep :]
-        if snake:
-            snake(x, out=new)
-        else:
-            new.copy_(x)
-        self._part(self.moved, slot).copy_(joined[:, -slot.keep :])
-        return joined
-
-    @staticmethod
-    def _part(flat: Tensor, slot: Slot) -> Tensor:
-        end = slot.offset + slot.keep * slot.channels
-        return flat[:, slot.offset : end].view(-1, slot.keep, slot.channels)
 
 
 class CausalConv(nn.Module):
@@ -143,6 +82,7 @@ class CausalTransposedConv(nn.Module):
         inputs, self.channels = shape
         self.stride = stride
         self.conv = CausalConv(layout, (inputs, stride * self.channels), taps)
+        layout.upsample(taps, stride)
 
     def forward(self, x: Tensor, state: StreamState, snake: SnakeBeta | None = None) -> Tensor:
         """x [B, T, inputs] → [B, T * stride, channels]."""
@@ -186,18 +126,6 @@ class MonoConv(nn.Module):
         products = torch.bmm(windows, self.weight.t().expand(state.items, -1, -1))
         columns = [products[:, tap : tap + steps, tap] for tap in range(self.kernel_size)]
         return (in_turn(columns) + self.bias).view(len(x), -1)
-
-
-def in_turn(parts: Sequence[Tensor]) -> Tensor:
-    """The sum of equal shapes, in their order. PyTorch's own sum over them has an order that depends on the shape."""
-    return reduce(torch.add, parts)
-
-
-def item_windows(joined: Tensor, items: int, steps: int) -> Tensor:
-    """joined [B, keep + T, channels], of which each of `items` has `steps` of the T and what stands before them →
-    [items, keep + steps, channels]."""
-    keep = joined.shape[1] - items // len(joined) * steps
-    return joined.unfold(1, keep + steps, steps).transpose(2, 3).reshape(items, keep + steps, -1)
 
 
 class ResidualUnit(nn.Module):
@@ -320,25 +248,39 @@ class WindowTransformer(nn.Module):
         super().__init__()
         shape = config.transformer
         self.history = config.sliding_window - 1
-        self.input_proj = RowLinear(config.latent_dim, shape.hidden_size)
         self.rope = Rope(shape.rope)
         self.layers = nn.ModuleList(WindowBlock(layout, config) for _ in range(shape.num_hidden_layers))
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
-        self.output_proj = RowLinear(shape.hidden_size, config.latent_dim)
 
     def forward(self, x: Tensor, state: StreamState) -> Tensor:
-        """x [B, T, latent_dim] → [B, T, latent_dim]."""
+        """x [B, T, hidden] → [B, T, hidden], after the final norm."""
         shape = x.shape
         positions = state.position[:, None] + torch.arange(shape[1], device=x.device)
         cos, sin = self.rope(positions)
         # Key j of a frame's window is that of frame position - history + j. Frames exist from 0 on.
         keys = torch.arange(-self.history, 1, device=x.device)
         exists = (keys + positions.view(-1, 1, 1, 1)) >= 0
-        x = self.input_proj(x.view(state.items, -1, shape[2]))
+        x = x.view(state.items, -1, shape[2])
         for layer in self.layers:
             x = layer(x, cos, sin, exists, state)
-        out: Tensor = self.output_proj(self.norm(x))
+        out: Tensor = self.norm(x)
         return out.view(shape)
+
+
+class ProjectedTransformer(WindowTransformer):
+    """A transformer narrower than the latents around it."""
+
+    def __init__(self, layout: StateLayout, config: CodecDecoderConfig) -> None:
+        super().__init__(layout, config)
+        self.input_proj = RowLinear(config.latent_dim, config.transformer.hidden_size)
+        self.output_proj = RowLinear(config.transformer.hidden_size, config.latent_dim)
+
+    def forward(self, x: Tensor, state: StreamState) -> Tensor:
+        """x [B, T, latent_dim] → [B, T, latent_dim]."""
+        hidden = self.input_proj(x.view(state.items, -1, x.shape[2]))
+        hidden = super().forward(hidden.view(*x.shape[:2], -1), state)
+        out: Tensor = self.output_proj(hidden.view(state.items, -1, hidden.shape[2]))
+        return out.view(x.shape)
 
 
 class Dequantizer(nn.Module):
@@ -359,29 +301,50 @@ class Dequantizer(nn.Module):
         self.acoustic_proj = RowLinear(width, config.codebook_dim, bias=False)
 
     def forward(self, codes: Tensor) -> Tensor:
-        """codes [B, T, groups], at most num_quantizers of them → [B, T, codebook_dim].
-
-        A value outside the codebook counts as its nearest code. Such a value is the end's id, in a frame that began
-        before the end of its speech was known. No listener hears that frame, and its row must not fail.
-        """
+        """codes [B, T, groups], at most num_quantizers of them → [B, T, codebook_dim]."""
         assert self.semantic < codes.shape[-1] <= len(self.codebooks)
-        codes = codes.clamp(0, self.codebooks[0].shape[0] - 1)
-        vectors = [F.embedding(codes[..., group], self.codebooks[group]) for group in range(codes.shape[-1])]
+        vectors = look_up(codes, [*self.codebooks])
         semantic, acoustic = in_turn(vectors[: self.semantic]), in_turn(vectors[self.semantic :])
         out: Tensor = self.semantic_proj(semantic) + self.acoustic_proj(acoustic)
         return out
 
 
-class CodecDecoder(nn.Module):
-    """The whole decoder. A row's state has `layout.size` values."""
+class EmbeddingMean(nn.Module):
+    """One embedding a code, of which the mean is taken over a frame (Qwen3-Omni)."""
 
     def __init__(self, config: CodecDecoderConfig) -> None:
         super().__init__()
-        self.layout = layout = StateLayout()
-        latent = config.latent_dim
-        self.quantizer = Dequantizer(config)
-        self.pre_conv = CausalConv(layout, (config.codebook_dim, latent), 3)
-        self.pre_transformer = WindowTransformer(layout, config)
+        books, size = config.num_quantizers, config.codebook_size
+        self.weight = nn.Parameter(torch.zeros(books, size, config.latent_dim))
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """codes [B, T, groups], one for each codebook → [B, T, latent_dim]."""
+        assert codes.shape[-1] == len(self.weight)
+        return in_turn(look_up(codes, [*self.weight])) / len(self.weight)
+
+
+def look_up(codes: Tensor, tables: list[Tensor]) -> list[Tensor]:
+    """codes [B, T, groups] and tables [size, width] of as many groups, or more → their vectors, each [B, T, width].
+
+    A value outside the codebook counts as its nearest code. Such a value is the end's id, in a frame that began before
+    the end of its speech was known. No listener hears that frame, and its row must not fail.
+    """
+    codes = codes.clamp(0, len(tables[0]) - 1)
+    return [F.embedding(codes[..., group], tables[group]) for group in range(codes.shape[-1])]
+
+
+class Code2Wav(nn.Module):
+    """The whole decoder, whose families differ in how codes become latents. A row's state has `layout.size` values."""
+
+    def __init__(self, config: CodecDecoderConfig) -> None:
+        super().__init__()
+        self.layout = StateLayout(config.trims_start)
+        self.lookahead_samples = config.lookahead_samples
+        self.memory_frames = memory_frames(config)
+
+    def add_waveform_stages(self, config: CodecDecoderConfig) -> None:
+        """Adds the modules that turn latents into samples, behind those that make the latents."""
+        layout, latent = self.layout, config.latent_dim
         self.upsample = nn.ModuleList(LatentUpsampling(layout, latent, ratio) for ratio in config.upsampling_ratios)
         widths = [config.decoder_dim >> stage for stage in range(len(config.upsample_rates) + 1)]
         self.head = CausalConv(layout, (latent, widths[0]), 7)
@@ -391,22 +354,24 @@ class CodecDecoder(nn.Module):
         )
         self.final_act = SnakeBeta(widths[-1])
         self.final_conv = MonoConv(layout, widths[-1], 7)
-        self.memory_frames = memory_frames(config)
 
     def forward(self, codes: Tensor, state: StreamState) -> Tensor:
-        """codes [B, T, groups] → audio [B, T * samples_per_frame] in [-1, 1]; moves `state` on by T frames."""
+        """codes [B, T, groups] → audio [B, T * samples_per_frame] in [-1, 1]; moves `state` on by T frames.
+
+        The first `lookahead_samples` of a row's first frame are no audio.
+        """
         return self._waveform(self._latents(codes, state), state)
 
     def prime(self, codes: Tensor, state: StreamState) -> None:
         """Moves fresh rows on by codes [B, T, groups] without their audio. The convolutions that make audio remember
         only the last `memory_frames`, so they compute no more of them."""
-        self._waveform(self._latents(codes, state)[:, -self.memory_frames :], state)
+        latents = self._latents(codes, state)[:, -self.memory_frames :]
+        state.position = state.position + (codes.shape[1] - latents.shape[1])
+        self._waveform(latents, state)
 
     def _latents(self, codes: Tensor, state: StreamState) -> Tensor:
         """codes [B, T, groups] → [B, T, latent_dim]."""
-        x = self.quantizer(codes.reshape(state.items, -1, codes.shape[2]))
-        out: Tensor = self.pre_transformer(self.pre_conv(x.view(*codes.shape[:2], -1), state), state)
-        return out
+        raise NotImplementedError
 
     def _waveform(self, x: Tensor, state: StreamState) -> Tensor:
         """x [B, T, latent_dim] → audio [B, T * samples_per_frame]."""
@@ -417,6 +382,42 @@ class CodecDecoder(nn.Module):
             x = block(x, state)
         audio: Tensor = self.final_conv(x, state, self.final_act)
         return audio.clamp_(-1, 1)
+
+
+class CodecDecoder(Code2Wav):
+    """The decoder of Qwen3-TTS: two groups of codebooks, a convolution, and a transformer between projections."""
+
+    def __init__(self, config: CodecDecoderConfig) -> None:
+        super().__init__(config)
+        self.quantizer = Dequantizer(config)
+        self.pre_conv = CausalConv(self.layout, (config.codebook_dim, config.latent_dim), 3)
+        self.pre_transformer = ProjectedTransformer(self.layout, config)
+        self.add_waveform_stages(config)
+
+    def _latents(self, codes: Tensor, state: StreamState) -> Tensor:
+        x = self.quantizer(codes.reshape(state.items, -1, codes.shape[2]))
+        out: Tensor = self.pre_transformer(self.pre_conv(x.view(*codes.shape[:2], -1), state), state)
+        return out
+
+
+class OmniDecoder(Code2Wav):
+    """The decoder of Qwen3-Omni: the mean of a frame's embeddings, and a transformer of the latents' width."""
+
+    def __init__(self, config: CodecDecoderConfig) -> None:
+        super().__init__(config)
+        self.embedding = EmbeddingMean(config)
+        self.pre_transformer = WindowTransformer(self.layout, config)
+        self.add_waveform_stages(config)
+
+    def _latents(self, codes: Tensor, state: StreamState) -> Tensor:
+        x = self.embedding(codes.reshape(state.items, -1, codes.shape[2]))
+        out: Tensor = self.pre_transformer(x.view(*codes.shape[:2], -1), state)
+        return out
+
+
+def decoder_of(config: CodecDecoderConfig) -> Code2Wav:
+    """A decoder of the family that has this front, without weights."""
+    return CodecDecoder(config) if config.front == "split_rvq" else OmniDecoder(config)
 
 
 def memory_frames(config: CodecDecoderConfig) -> int:
@@ -437,7 +438,7 @@ def memory_frames(config: CodecDecoderConfig) -> int:
 class CodecRows:
     """Decoder state of every row, in one tensor [rows, layout.size]."""
 
-    def __init__(self, decoder: CodecDecoder, rows: int, like: Tensor) -> None:
+    def __init__(self, decoder: Code2Wav, rows: int, like: Tensor) -> None:
         self._decoder = decoder
         self._flat = torch.zeros(rows, decoder.layout.size, dtype=like.dtype, device=like.device)
         self._position = torch.zeros(rows, dtype=torch.int64, device=like.device)
@@ -460,6 +461,7 @@ class CodecRows:
     def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
         """codes [B, T, groups] of `rows` [B] int64 → audio [B, T * samples_per_frame]. Other rows are untouched.
 
+        The first `lookahead_samples` of the decoder are no audio in a row's first frame.
         On a CPU the samples depend neither on T nor on the other rows. Calls of one row, or of one frame, are fastest:
         others copy what each product reads.
         """

@@ -1,4 +1,5 @@
-"""Qwen3 transformer blocks with the reference's numerics (transformers 4.57.3, models/qwen3).
+"""Qwen3 transformer blocks with the reference's numerics (transformers 4.57.3, models/qwen3; for experts and positions
+of three axes 5.17.0, models/qwen3_omni_moe).
 
 RMSNorm computes its variance in float32, and casts before it multiplies by the weight. cos and sin are float32. Fusing
 or reordering these casts is audible after a few predictor steps. Packed projections compute the same sums.
@@ -8,14 +9,17 @@ the libraries choose another kernel for another number of rows. So each row is a
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, reduce
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vivavoce_engine.checkpoint.networks import RopeConfig, TransformerConfig
+from vivavoce_engine.checkpoint.networks import ExpertsConfig, RopeConfig, TransformerConfig
+
+AXES = 3
+"""Axes of a multimodal position: time, height and width."""
 
 
 @cache
@@ -24,6 +28,11 @@ def scalar(value: float, device: torch.device) -> Tensor:
     call, and on a CPU that takes longer than the arithmetic."""
     with torch.inference_mode(False):
         return torch.tensor(value, dtype=torch.float32, device=device)
+
+
+def in_turn(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of equal shapes, in their order. PyTorch's own sum over them has an order that depends on the shape."""
+    return reduce(torch.add, parts)
 
 
 class RowLinear(nn.Linear):
@@ -66,12 +75,31 @@ class Rope(nn.Module):
         # On the CPU even if modules are built without storage, because no checkpoint fills this buffer.
         exponent = torch.arange(0, config.head_dim, 2, dtype=torch.int64, device="cpu").float() / config.head_dim
         self.register_buffer("inverse_frequency", 1.0 / (config.theta**exponent) / config.factor, persistent=False)
+        self._axes = None if config.sections is None else axes_of_frequencies(config.sections)
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """positions [B, T] integers → cos, and sin with its first half negated, each [B, T, 1, head_dim] float32."""
-        angle = (positions[..., None].float() * self.inverse_frequency).unsqueeze(2)
+        """positions → cos, and sin with its first half negated, each [B, T, 1, head_dim] float32.
+
+        positions are integers [B, T], or [3, B, T] where time, height and width differ. Equal ones give what [B, T]
+        gives, bit for bit.
+        """
+        places = positions[..., None].float()
+        if positions.ndim > 2:
+            assert self._axes is not None, "one axis has no sections"
+            assert len(positions) == AXES
+            places = positions[self._axes].permute(1, 2, 0).float()
+        angle = (places * self.inverse_frequency).unsqueeze(2)
         cos, sin = angle.cos(), angle.sin()
         return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+
+
+def axes_of_frequencies(sections: Sequence[int]) -> list[int]:
+    """The axis from which each frequency of an interleaved multimodal RoPE takes its position, one for each of
+    head_dim / 2. The axes take turns until the sections of height and width are used up; the rest is time's."""
+    axes = [0] * sum(sections)
+    for axis in range(1, AXES):
+        axes[axis : AXES * sections[axis] : AXES] = [axis] * sections[axis]
+    return axes
 
 
 def rotate(x: Tensor, cos: Tensor, signed_sin: Tensor) -> Tensor:
@@ -97,7 +125,7 @@ class CacheView(Protocol):
     """The keys and values that one forward pass writes, and those that its queries see."""
 
     positions: Tensor
-    """[B, T] int64"""
+    """[B, T] int64, or [3, B, T] where the axes of a position differ"""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Writes k and v [B, T, kv_heads, head_dim]; attends with q [B, T, heads, head_dim] → [B, T, heads *
@@ -129,7 +157,8 @@ class HeadScores:
 
 class RowView:
     """The talker's view: batch element b is row `rows[b]` of the cache, and has the `steps` positions from `starts[b]`
-    on. Each row attends by itself to as many keys as it has. `scores` looks on, and changes nothing."""
+    on. Each row attends by itself to as many keys as it has. `scores` looks on, and changes nothing. `positions` are
+    those that RoPE takes, [B, T] or [3, B, T], where they are not the places in the cache."""
 
     def __init__(
         self,
@@ -138,6 +167,7 @@ class RowView:
         starts: Sequence[int],
         steps: int,
         scores: HeadScores | None = None,
+        positions: Tensor | None = None,
     ) -> None:
         assert len(rows) == len(starts) > 0
         assert steps > 0
@@ -146,7 +176,9 @@ class RowView:
         self._cache, self._steps, self._scores = cache, steps, scores
         self._spans = [(row, start, start + steps) for row, start in zip(rows, starts, strict=True)]
         device = cache.k.device
-        self.positions = torch.tensor(starts, device=device)[:, None] + torch.arange(steps, device=device)
+        places = torch.tensor(starts, device=device)[:, None] + torch.arange(steps, device=device)
+        assert positions is None or positions.shape[-2:] == places.shape
+        self.positions = places if positions is None else positions
         self._masks = [causal_mask(start, stop, cache) for _, start, stop in self._spans]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -257,15 +289,61 @@ class GatedMLP(nn.Module):
         return out
 
 
+class Experts(nn.Module):
+    """A mixture of experts (arXiv 1701.06538), each a SwiGLU, beside one that every token takes.
+
+    The router's probabilities are float32. A token's experts are added up likeliest first, then comes the shared one. A
+    batch element's result does not depend on the others.
+    """
+
+    def __init__(self, hidden_size: int, config: ExpertsConfig) -> None:
+        super().__init__()
+        inner = config.intermediate_size
+        self.chosen, self.normalised = config.chosen, config.normalised
+        self.router = RowLinear(hidden_size, config.count, bias=False)
+        self.gate_up_proj = nn.Parameter(torch.zeros(config.count, 2 * inner, hidden_size))
+        self.down_proj = nn.Parameter(torch.zeros(config.count, hidden_size, inner))
+        self.shared = GatedMLP(hidden_size, config.shared_intermediate_size)
+        self.shared_gate = RowLinear(hidden_size, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [B, T, hidden] → the same shape."""
+        shares, experts = self.route(x)
+        routed = torch.stack([self._routed(*element) for element in zip(x, shares, experts, strict=True)])
+        out: Tensor = routed + self.shared_gate(x).sigmoid() * self.shared(x)
+        return out
+
+    def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x [B, T, hidden] → the share of each chosen expert in the result [B, T, chosen], in x's dtype, and its number
+        [B, T, chosen] int64, the likeliest first."""
+        shares, experts = self.router(x).float().softmax(-1).topk(self.chosen, dim=-1)
+        if self.normalised:
+            shares = shares / shares.sum(-1, keepdim=True)
+        return shares.to(x.dtype), experts
+
+    def _routed(self, x: Tensor, shares: Tensor, experts: Tensor) -> Tensor:
+        """x [T, hidden] of one batch element → [T, hidden]. Each expert is read once."""
+        out = x.new_empty(*experts.shape, x.shape[-1])
+        for expert in sorted(set(experts.flatten().tolist())):
+            token, rank = (experts == expert).nonzero(as_tuple=True)
+            gate, up = F.linear(x[token], self.gate_up_proj[expert]).chunk(2, dim=-1)
+            out[token, rank] = F.linear(F.silu(gate) * up, self.down_proj[expert])
+        return in_turn((out * shares[..., None]).unbind(1))
+
+
 class Block(nn.Module):
-    """A pre-norm block: attention, then the MLP, each added to the residual stream."""
+    """A pre-norm block: attention, then the MLP or a mixture of experts, each added to the residual stream."""
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = Attention(config, layer)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.mlp = GatedMLP(config.hidden_size, config.intermediate_size)
+        self.mlp: GatedMLP | Experts
+        if config.experts is None:
+            self.mlp = GatedMLP(config.hidden_size, config.intermediate_size)
+        else:
+            self.mlp = Experts(config.hidden_size, config.experts)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, view: CacheView) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, view)

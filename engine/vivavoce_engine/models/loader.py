@@ -4,27 +4,27 @@ Modules hold some weights in another form than the file: packed, projected, expo
 here. Tensor names are those of the released checkpoints.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vivavoce_engine.checkpoint.files import Checkpoint
+from vivavoce_engine.checkpoint.files import SPEECH_TOKENIZER, Checkpoint
 from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, EncoderConfig, TalkerConfig, TransformerConfig
+from vivavoce_engine.checkpoint.omni import SPEECH_TENSORS
+from vivavoce_engine.checkpoint.shards import shards_of
 from vivavoce_engine.errors import CheckpointError, is_device_lost, is_out_of_memory
 from vivavoce_engine.models.code_predictor import CodePredictor
-from vivavoce_engine.models.codec_decoder import CodecDecoder
+from vivavoce_engine.models.codec_decoder import Code2Wav, decoder_of
 from vivavoce_engine.models.codec_encoder import CodecEncoder
 from vivavoce_engine.models.speaker_encoder import SpeakerEncoder
-from vivavoce_engine.models.talker import Talker, TextProjection
+from vivavoce_engine.models.talker import InputProjection, Talker
+from vivavoce_engine.models.weights import Weights
 
-NAMED_IN_ERROR = 5
 SNAKE_EPS = 1e-9
 USAGE_MIN = 1e-5
 TEXT_ROWS_AT_ONCE = 8192
@@ -37,67 +37,12 @@ ENCODING_TENSORS = (
 space."""
 
 
+TALKER, THINKER_EMBEDDING = "talker.", "thinker.model.embed_tokens."
+OMNI_CODE2WAV, TTS_CODE2WAV = "code2wav.", "decoder."
 SPEAKER_ENCODER = "speaker_encoder."
 CODEC_ENCODER = "encoder."
 UNSPOKEN_CODEBOOKS = "encoder.quantizer.acoustic_residual_vector_quantizer.layers."
 """Prefix of Mimi's codebooks. It has more of them than the talker."""
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """Opens a safetensors file. Raises CheckpointError if it is broken."""
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            yield file
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is no complete safetensors file: {error}") from error
-
-
-class Weights:
-    """The tensors of one safetensors file, with a record of which were taken.
-
-    A tensor goes to the device only when it is taken. On a GPU, temporary tensors between permanent ones would leave
-    holes too small for anything else. Missing names are collected, and `check` reports all of them at once.
-    """
-
-    def __init__(self, path: Path, device: torch.device, dtype: torch.dtype, prefix: str = "") -> None:
-        """Reads the tensors whose names begin with `prefix`."""
-        with opened(path) as file:
-            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118 (no mapping)
-            self._tensors = {name: file.get_tensor(name) for name in names}
-        self._path = path
-        self._device = device
-        self.dtype = dtype
-        self._asked: set[str] = set()
-
-    def take(self, *names: str) -> Tensor:
-        """Returns one tensor, or several joined along their first axis, on the device and in `dtype`. Empty if one of
-        them is missing."""
-        self._asked.update(names)
-        if any(name not in self._tensors for name in names):
-            return torch.empty(0)
-        parts = [self._tensors[name].to(self._device, self.dtype) for name in names]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def take_as_it_is(self, name: str) -> Tensor:
-        """Returns a tensor on the host and in the file's dtype. Empty if it is missing."""
-        self._asked.add(name)
-        return self._tensors[name] if name in self._tensors else torch.empty(0)
-
-    def take_float32(self, name: str) -> Tensor:
-        """Returns a tensor in float32, for arithmetic that must not be rounded to `dtype`. Empty if it is missing."""
-        self._asked.add(name)
-        return self._tensors[name].to(self._device, torch.float32) if name in self._tensors else torch.empty(0)
-
-    def check(self, unused: Iterable[str]) -> None:
-        """Raises CheckpointError if a taken tensor does not exist, or if a tensor was not taken and its name does not
-        begin with one of `unused`."""
-        missing = sorted(self._asked - self._tensors.keys())
-        unexpected = sorted(name for name in self._tensors.keys() - self._asked if not name.startswith(tuple(unused)))
-        for kind, names in (("lacks", missing), ("has unexpected", unexpected)):
-            if names:
-                more = f" and {len(names) - NAMED_IN_ERROR} more" if len(names) > NAMED_IN_ERROR else ""
-                raise CheckpointError(f"{self._path} {kind} tensors: {', '.join(names[:NAMED_IN_ERROR])}{more}")
 
 
 State = dict[str, Tensor]
@@ -105,7 +50,7 @@ State = dict[str, Tensor]
 
 def load_models(
     checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, codec_dtype: torch.dtype | None = None
-) -> tuple[Talker, CodePredictor, CodecDecoder]:
+) -> tuple[Talker, CodePredictor, Code2Wav]:
     """Loads all networks for inference, the codec's decoder in `codec_dtype` if that is given.
 
     Raises:
@@ -121,13 +66,18 @@ def load_models(
 
 def _load_models(
     checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, codec_dtype: torch.dtype
-) -> tuple[Talker, CodePredictor, CodecDecoder]:
-    main = Weights(checkpoint.path / "model.safetensors", device, dtype)
+) -> tuple[Talker, CodePredictor, Code2Wav]:
+    if checkpoint.chat is None:
+        main = Weights(shards_of(checkpoint.path), device, dtype)
+        codec_file = Weights(shards_of(checkpoint.path / SPEECH_TOKENIZER), device, codec_dtype)
+    else:  # the speech side alone; the thinker's weights are not even opened
+        shards = shards_of(checkpoint.path, SPEECH_TENSORS)
+        main = Weights(shards, device, dtype, (TALKER, THINKER_EMBEDDING))
+        codec_file = Weights(shards, device, codec_dtype, (OMNI_CODE2WAV,))
     talker, predictor, text_projection = _main_state(main, checkpoint.talker)
     main.check(unused=(SPEAKER_ENCODER,) if checkpoint.encoder else ())
-    codec_file = Weights(checkpoint.path / "speech_tokenizer/model.safetensors", device, codec_dtype)
     codec = _codec_state(codec_file, checkpoint.codec)
-    codec_file.check(unused=ENCODING_TENSORS)
+    codec_file.check(unused=ENCODING_TENSORS if checkpoint.chat is None else ())
     path = checkpoint.path
     with torch.no_grad():
         _project_text(path, checkpoint.talker, talker, text_projection)
@@ -135,7 +85,7 @@ def _load_models(
     return (
         _build(path, lambda: Talker(checkpoint.talker), talker, device),
         _build(path, lambda: CodePredictor(checkpoint.talker), predictor, device),
-        _build(path, lambda: CodecDecoder(checkpoint.codec), codec, device),
+        _build(path, lambda: decoder_of(checkpoint.codec), codec, device),
     )
 
 
@@ -149,7 +99,7 @@ def load_encoders(path: Path, config: EncoderConfig, device: torch.device) -> tu
 
 
 def _load_speaker_encoder(path: Path, config: EncoderConfig, device: torch.device) -> SpeakerEncoder:
-    file = Weights(path / "model.safetensors", device, torch.float32, SPEAKER_ENCODER)
+    file = Weights(shards_of(path, (SPEAKER_ENCODER,)), device, torch.float32, (SPEAKER_ENCODER,))
     with torch.device("meta"):
         names = SpeakerEncoder(config.speaker).state_dict().keys()
     state = {name: file.take(f"{SPEAKER_ENCODER}{name}") for name in names}
@@ -165,7 +115,7 @@ def _load_codec_encoder(path: Path, config: EncoderConfig, device: torch.device)
         encoder = CodecEncoder(config.codec).requires_grad_(False)
     except (StrictDataclassError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path}/speech_tokenizer/config.json: encoder_config: {error}") from error
-    file = Weights(path / "speech_tokenizer/model.safetensors", device, torch.float32, CODEC_ENCODER)
+    file = Weights(shards_of(path / SPEECH_TOKENIZER, (CODEC_ENCODER,)), device, torch.float32, (CODEC_ENCODER,))
     state = {name: file.take(f"{CODEC_ENCODER}{name}") for name in encoder.mimi.state_dict()}
     file.check(unused=(UNSPOKEN_CODEBOOKS,))
     try:
@@ -211,7 +161,8 @@ def _main_state(file: Weights, config: TalkerConfig) -> tuple[State, State, Stat
     """Reads model.safetensors → states of talker, code predictor and text projection. Embeddings are not yet projected,
     and that of the text is still on the host."""
     talker = _transformer_state(file, "talker.model.", config.transformer)
-    talker["text_embedding.weight"] = file.take_as_it_is("talker.model.text_embedding.weight")
+    embedding = THINKER_EMBEDDING if config.reads_hidden_states else "talker.model.text_embedding."
+    talker["text_embedding.weight"] = file.take_as_it_is(f"{embedding}weight")
     talker["codec_embedding.weight"] = file.take("talker.model.codec_embedding.weight")
     talker["codec_head.weight"] = file.take("talker.codec_head.weight")
     prefix = "talker.code_predictor."
@@ -222,19 +173,26 @@ def _main_state(file: Weights, config: TalkerConfig) -> tuple[State, State, Stat
     if config.has_projection:
         for kind in ("weight", "bias"):
             predictor[f"projection.{kind}"] = file.take(f"{prefix}small_to_mtp_projection.{kind}")
-    text_projection = {
-        f"{layer}.{kind}": file.take(f"talker.text_projection.{layer}.{kind}")
-        for layer in ("linear_fc1", "linear_fc2")
-        for kind in ("weight", "bias")
-    }
-    return talker, predictor, text_projection
+    if config.reads_hidden_states:
+        projection = _projection_state(file, "talker.hidden_projection.")
+        talker |= {f"hidden_projection.{name}": tensor for name, tensor in projection.items()}
+    return talker, predictor, _projection_state(file, "talker.text_projection.")
+
+
+def _projection_state(file: Weights, source: str) -> State:
+    layers, kinds = ("linear_fc1", "linear_fc2"), ("weight", "bias")
+    return {f"{layer}.{kind}": file.take(f"{source}{layer}.{kind}") for layer in layers for kind in kinds}
 
 
 def _transformer_state(file: Weights, prefix: str, config: TransformerConfig) -> State:
     state = {"transformer.norm.weight": file.take(f"{prefix}norm.weight")}
     for layer in range(config.num_hidden_layers):
         source, target = f"{prefix}layers.{layer}.", f"transformer.layers.{layer}."
-        state |= _packed_state(file, source, target)
+        state |= _attention_state(file, source, target)
+        if config.experts is None:
+            state |= _gated_state(file, f"{source}mlp.", f"{target}mlp.")
+        else:
+            state |= _experts_state(file, f"{source}mlp.", f"{target}mlp.", config.experts.count)
         norms = [
             file.take(f"{source}self_attn.{name}.weight").expand(heads, -1)
             for name, heads in (("q_norm", config.num_attention_heads), ("k_norm", config.num_key_value_heads))
@@ -243,15 +201,32 @@ def _transformer_state(file: Weights, prefix: str, config: TransformerConfig) ->
     return state
 
 
-def _packed_state(file: Weights, source: str, target: str) -> State:
-    """Packs q, k and v, and gate and up, of a block into one matrix each."""
-    state = {
-        f"{target}self_attn.qkv_proj.weight": file.take(*(f"{source}self_attn.{x}_proj.weight" for x in "qkv")),
-        f"{target}mlp.gate_up_proj.weight": file.take(*(f"{source}mlp.{x}_proj.weight" for x in ("gate", "up"))),
-    }
-    for name in ("self_attn.o_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm"):
+def _attention_state(file: Weights, source: str, target: str) -> State:
+    """Takes a block without its MLP. q, k and v are packed into one matrix."""
+    state = {f"{target}self_attn.qkv_proj.weight": file.take(*(f"{source}self_attn.{x}_proj.weight" for x in "qkv"))}
+    for name in ("self_attn.o_proj", "input_layernorm", "post_attention_layernorm"):
         state[f"{target}{name}.weight"] = file.take(f"{source}{name}.weight")
     return state
+
+
+def _gated_state(file: Weights, source: str, target: str) -> State:
+    """Takes a gated MLP. Gate and up are packed into one matrix."""
+    return {
+        f"{target}gate_up_proj.weight": file.take(*(f"{source}{x}_proj.weight" for x in ("gate", "up"))),
+        f"{target}down_proj.weight": file.take(f"{source}down_proj.weight"),
+    }
+
+
+def _experts_state(file: Weights, source: str, target: str, count: int) -> State:
+    """Takes a mixture of experts. The files have three tensors an expert; here they are stacked."""
+    experts = [f"{source}experts.{number}." for number in range(count)]
+    state = {
+        f"{target}router.weight": file.take(f"{source}gate.weight"),
+        f"{target}gate_up_proj": file.take_stacked([[f"{x}gate_proj.weight", f"{x}up_proj.weight"] for x in experts]),
+        f"{target}down_proj": file.take_stacked([[f"{x}down_proj.weight"] for x in experts]),
+        f"{target}shared_gate.weight": file.take(f"{source}shared_expert_gate.weight"),
+    }
+    return state | _gated_state(file, f"{source}shared_expert.", f"{target}shared.")
 
 
 def _project_text(path: Path, config: TalkerConfig, talker: State, projection: State) -> None:
@@ -261,9 +236,8 @@ def _project_text(path: Path, config: TalkerConfig, talker: State, projection: S
     card.
     """
     embedding, like = talker["text_embedding.weight"], projection["linear_fc1.weight"]
-    hidden = config.transformer.hidden_size
-    module = _build(path, lambda: TextProjection(config.text_hidden_size, hidden), projection, like.device)
-    projected = like.new_empty(len(embedding), hidden)
+    module = _build(path, lambda: InputProjection(config), projection, like.device)
+    projected = like.new_empty(len(embedding), config.transformer.hidden_size)
     for at in range(0, len(embedding), TEXT_ROWS_AT_ONCE):
         part = slice(at, at + TEXT_ROWS_AT_ONCE)
         projected[part] = module(embedding[part].to(like))
@@ -281,26 +255,33 @@ def _project_codes(config: TalkerConfig, talker: State, predictor: State) -> Non
 
 
 def _codec_state(file: Weights, config: CodecDecoderConfig) -> State:
-    """Reads the decoder.* half of speech_tokenizer/model.safetensors."""
-    state = _dequantizer_state(file, config)
-    _take_taps(file, state, "decoder.pre_conv.conv", "pre_conv")
-    source, target = "decoder.pre_transformer.", "pre_transformer."
-    for name in ("input_proj", "output_proj"):
-        _take_layer(file, state, f"{source}{name}", f"{target}{name}")
+    """Reads Code2Wav: of Qwen3-TTS the decoder.* half of speech_tokenizer/model.safetensors."""
+    part = TTS_CODE2WAV if config.front == "split_rvq" else OMNI_CODE2WAV
+    source, target = f"{part}pre_transformer.", "pre_transformer."
+    if config.front == "split_rvq":
+        state = _dequantizer_state(file, config)
+        _take_taps(file, state, f"{part}pre_conv.conv", "pre_conv")
+        for name in ("input_proj", "output_proj"):
+            _take_layer(file, state, f"{source}{name}", f"{target}{name}")
+    else:
+        table = file.take(f"{part}code_embedding.weight")
+        books = (config.num_quantizers, config.codebook_size, -1)
+        state = {"embedding.weight": table.view(books) if table.numel() else table}
     state[f"{target}norm.weight"] = file.take(f"{source}norm.weight")
     for layer in range(config.transformer.num_hidden_layers):
         block = f"layers.{layer}."
-        state |= _packed_state(file, f"{source}{block}", f"{target}{block}")
+        state |= _attention_state(file, f"{source}{block}", f"{target}{block}")
+        state |= _gated_state(file, f"{source}{block}mlp.", f"{target}{block}mlp.")
         for name in ("self_attn_layer_scale", "mlp_layer_scale"):
             state[f"{target}{block}{name}"] = file.take(f"{source}{block}{name}.scale")
-    for stage in range(len(config.upsampling_ratios)):
-        source, target = f"decoder.upsample.{stage}.", f"upsample.{stage}."
-        _take_transposed(file, state, f"{source}0.conv", f"{target}conv", config.upsampling_ratios[stage])
+    for stage, ratio in enumerate(config.upsampling_ratios):
+        source, target = f"{part}upsample.{stage}.", f"upsample.{stage}."
+        _take_transposed(file, state, f"{source}0.conv", f"{target}conv", ratio)
         _take_taps(file, state, f"{source}1.dwconv.conv", f"{target}block.dwconv", flat=True)
         for name in ("norm", "pwconv1", "pwconv2"):
             _take_layer(file, state, f"{source}1.{name}", f"{target}block.{name}")
         state[f"{target}block.gamma"] = file.take(f"{source}1.gamma")
-    _take_waveform_stages(file, state, config.upsample_rates)
+    _take_waveform_stages(file, state, f"{part}decoder.", config.upsample_rates)
     return state
 
 
@@ -332,9 +313,9 @@ def _take_transposed(file: Weights, state: State, source: str, target: str, stri
     state[f"{target}.conv.bias"] = bias.repeat(stride)
 
 
-def _take_waveform_stages(file: Weights, state: State, rates: tuple[int, ...]) -> None:
-    """Takes decoder.decoder.0 to stages + 2: first convolution, upsampling blocks, last activation and convolution."""
-    source, stages = "decoder.decoder.", len(rates)
+def _take_waveform_stages(file: Weights, state: State, source: str, rates: tuple[int, ...]) -> None:
+    """Takes decoder.0 to stages + 2: first convolution, upsampling blocks, last activation and convolution."""
+    stages = len(rates)
     _take_taps(file, state, f"{source}0.conv", "head")
     for stage in range(stages):
         block, target = f"{source}{stage + 1}.block.", f"blocks.{stage}."

@@ -16,10 +16,18 @@ def embed_prompt(prompt: Prompt, talker: Talker, predictor: CodePredictor) -> Te
     ids = torch.tensor([[prompt.text_ids], [prompt.codec_ids]])
     text_ids, codec_ids = to_device(ids, talker.codec_head.weight.device)
     x = talker.embed(text_ids, codec_ids)
+    if prompt.media is not None:
+        hidden = to_device(torch.tensor(prompt.media.hidden), x.device).to(x)
+        x[0, to_device(torch.tensor(prompt.media.at), x.device)] = talker.project_hidden(hidden)
     for at, given in embed_conditioning(prompt, talker, predictor):
         assert at + len(given) <= prompt.prefill_tokens, "what is added belongs to positions of the prompt"
         x[0, at : at + len(given)] += given
     return x
+
+
+def axes_of(prompt: Prompt, device: torch.device) -> Tensor | None:
+    """Positions of a prompt on the axes of RoPE [3, 1, prefill_tokens]; None if they count up from 0 on all axes."""
+    return None if prompt.axes is None else to_device(torch.tensor(prompt.axes).long()[:, None], device)
 
 
 def embed_conditioning(prompt: Prompt, talker: Talker, predictor: CodePredictor) -> Iterator[tuple[int, Tensor]]:

@@ -49,7 +49,7 @@ class AnswerTokens:
 
 
 def answer_tokens(checkpoint: Checkpoint, chat: ChatConfig, newline: int) -> AnswerTokens:
-    """The ids of a chat checkpoint. An answer ends with <|im_end|>, or with <|endoftext|> where the tokenizer has it."""
+    """The ids of a chat checkpoint. An answer ends with <|im_end|>, or <|endoftext|> if the tokenizer has it."""
     talker = checkpoint.talker
     tokenizer = JsonFile(checkpoint.path / "tokenizer_config.json").value("added_tokens_decoder", dict)
     end_of_text = (int(number) for number, token in tokenizer.items() if token.get("content") == "<|endoftext|>")

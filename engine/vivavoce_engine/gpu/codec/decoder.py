@@ -36,9 +36,9 @@ from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import (
     CodecDecoder,
     LatentUpsampling,
+    ProjectedTransformer,
     UpsamplingBlock,
     WindowBlock,
-    WindowTransformer,
 )
 
 FRAMES_AT_ONCE = 256
@@ -291,7 +291,7 @@ class GpuCodec:
         self.samples_per_frame = x.rate
         return buffers
 
-    def _build_transformer(self, module: WindowTransformer, buffers: Buffers) -> None:
+    def _build_transformer(self, module: ProjectedTransformer, buffers: Buffers) -> None:
         dtype = self.dtype
         layers = cast(list[WindowBlock], list(module.layers))
         config = layers[0].self_attn
