@@ -24,6 +24,7 @@ from vivavoce_engine import (
     StoreFailed,
     StoreFull,
     SynthesisFailed,
+    ThinkerFailed,
 )
 
 from vivavoce_server.methods import allowed_methods
@@ -57,6 +58,7 @@ KINDS: dict[type[EngineError], Kind] = {
     NotServing: Kind(503, "service_unavailable", "not_serving"),
     SynthesisFailed: Kind(500, "server_error", "synthesis_failed"),
     EndlessSpeech: Kind(500, "server_error", "endless_speech"),
+    ThinkerFailed: Kind(502, "server_error", "thinker_failed"),
     EngineError: Kind(500, "server_error", "engine_error"),
 }
 

@@ -41,7 +41,9 @@ class AnswerAudio(BaseModel):
 
     id: str = Field(description="Its name in later requests", examples=["audio_1f0c"])
     data: str = Field(description="The file, in base64", examples=["UklGRiQAAABXQVZF"])
-    expires_at: int = Field(description="Time until which the id is known, in seconds since 1970", examples=[1796000000])
+    expires_at: int = Field(
+        description="End of the time for which the id is known, in seconds since 1970", examples=[1796000000]
+    )
     transcript: str = Field(description="The text that is spoken", examples=["Good morning."])
     unspoken: str | None = Field(
         default=None,

@@ -184,7 +184,7 @@ class ChatRequest(Fields):
         list[Literal["text", "audio"]],
         Field(min_length=1, max_length=2, description="`audio` speaks the answer", examples=[["text", "audio"]]),
         NullIsDefault(),
-    ] = ["text"]
+    ] = Field(default=["text"])
     audio: Annotated[
         AudioChoice | None,
         Field(description="Voice and format, required for audio", examples=[{"voice": "ethan", "format": "pcm16"}]),
@@ -211,9 +211,9 @@ class ChatRequest(Fields):
         Annotated[float, Field(gt=0, le=1)] | None,
         Field(description="Of the text: keeps the likeliest tokens, of this probability together", examples=[0.95]),
     ] = None
-    seed: Annotated[
-        Seed | None, Field(description="Seed of the random numbers, of text and speech", examples=[42])
-    ] = None
+    seed: Annotated[Seed | None, Field(description="Seed of the random numbers, of text and speech", examples=[42])] = (
+        None
+    )
 
     @model_validator(mode="before")
     @classmethod
