@@ -18,6 +18,7 @@ this package imports no torch.
 
 from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.messages import AudioChunk, Finished, WordTime
+from vivavoce_engine.checkpoint.files import locate_checkpoint
 from vivavoce_engine.config import CARD_VARIABLE, EngineConfig, card_fields
 from vivavoce_engine.embeddings import EMBEDDING_MAX
 from vivavoce_engine.errors import (
@@ -170,6 +171,7 @@ __all__ = [
     "format_trace",
     "freeze_gc",
     "load_engine",
+    "locate_checkpoint",
     "read_model",
     "why_not_writable",
 ]

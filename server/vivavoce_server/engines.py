@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from vivavoce_engine import (
@@ -12,14 +13,22 @@ from vivavoce_engine import (
     EngineProcess,
     Model,
     SpeechEngine,
+    Thinker,
+    ThinkerConfig,
+    ThinkerProcess,
+    ThinkerText,
     VoiceStore,
+    locate_checkpoint,
     read_model,
 )
 from vivavoce_engine.fake_runner import fake_model
 
+from vivavoce_server.chat.external import ExternalThinker
 from vivavoce_server.config import ServerConfig
 
 FAKE_MODEL = "fake"
+MIN_THINKER_STEP_S = 120.0
+"""A thinker may read a long conversation in one step, for longer than a step of speech takes."""
 NOT_INTELLIGIBLE = re.compile(r"not intelligible", re.IGNORECASE)
 
 
@@ -51,6 +60,40 @@ def open_engine(
     if config.workers == 1:
         return EngineProcess(model, engine_config, store, on_demand_s)
     return EnginePool(model, engine_config, config.workers, store, on_demand_s)
+
+
+def open_thinkers(
+    config: ServerConfig, engine_config: EngineConfig, engines: Mapping[str, SpeechEngine]
+) -> dict[str, Thinker]:
+    """Thinkers of the models that chat, not started, by model name. `engines` are those of `open_engines`.
+
+    Raises:
+        CheckpointError: a thinker's files cannot be read, or `thinker` is neither `process` nor a URL.
+    """
+    thinkers: dict[str, Thinker] = {}
+    for (name, engine), entry in zip(engines.items(), config.model or ("",), strict=True):
+        if engine.info.task == "chat":
+            path = locate_checkpoint(split_entry(entry)[1])
+            thinkers[name] = _open_thinker(path, config, engine_config)
+    return thinkers
+
+
+def _open_thinker(path: Path, config: ServerConfig, engine_config: EngineConfig) -> Thinker:
+    where = config.thinker
+    if where.startswith(("http://", "https://")):
+        key = None if config.thinker_key is None else config.thinker_key.get_secret_value()
+        return ExternalThinker(ThinkerText(path), where, config.thinker_model, key, config.thinker_stall_s)
+    if where != "process":
+        message = "--thinker is `process`, or the URL of a server such as http://localhost:8001/v1"
+        raise CheckpointError(f"{message}, not {where!r}")
+    settings = ThinkerConfig(
+        device=engine_config.device if config.thinker_device == "auto" else config.thinker_device,
+        dtype=config.thinker_dtype,
+        conversations=config.thinker_conversations,
+        max_context=config.thinker_max_context,
+        max_step_s=max(MIN_THINKER_STEP_S, engine_config.max_step_s),
+    )
+    return ThinkerProcess(path, settings)
 
 
 def split_entry(entry: str) -> tuple[str | None, str]:

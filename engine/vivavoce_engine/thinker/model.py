@@ -52,7 +52,8 @@ class ThinkerModel:
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         if config.threads is not None:
             torch.set_num_threads(config.threads)
-        self.device = torch.device(config.device)
+        first = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(first if config.device == "auto" else config.device)
         use_device(self.device)
         dtype = resolve_dtype(config.dtype, self.device)
         _check_room(path, self.device, dtype)

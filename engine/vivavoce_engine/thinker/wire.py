@@ -15,13 +15,14 @@ from vivavoce_engine.thinker.interface import ChatMessage, ThinkOptions, Thought
 class ThinkerConfig:
     """Settings of a thinker's process.
 
-    `device` is a device of PyTorch. `dtype` "auto" is bfloat16 on a card and float32 on a CPU. `conversations` is the
-    largest number of answers that are written at the same time; `waiting` that of those that wait behind them.
-    `max_context` is the longest conversation with its answer, in tokens. `threads` None leaves PyTorch's own number.
+    `device` is one of PyTorch; `auto` is the first card, or the CPU where there is none. `dtype` "auto" is bfloat16
+    on a card and float32 on a CPU. `conversations` is the largest number of answers that are written at the same time;
+    `waiting` that of those that wait behind them. `max_context` is the longest conversation with its answer, in tokens.
+    `threads` None leaves PyTorch's own number.
     A process that shows no sign of life for `max_step_s` counts as hung.
     """
 
-    device: str = "cpu"
+    device: str = "auto"
     dtype: str = "auto"
     conversations: int = 8
     waiting: int = 64
