@@ -109,7 +109,8 @@ class ServerConfig(BaseModel):
     extra `zeroconf`)."""
     model: CommaList = ()
     """Checkpoint folder or hub id, or NAME=CHECKPOINT. Repeat the flag (in a variable: separate by commas) to serve
-    several. The default is the voice that ships with Vivavoce. `fake` plays tones and needs no torch."""
+    several. The default is the voice that ships with Vivavoce. `fake` plays tones and needs no torch;
+    `fake-chat` answers conversations in tones."""
     model_name: str | None = None
     """Name of the model in requests, if there is only one. The default is the checkpoint's own name."""
     load: Literal["start", "on-demand"] = "start"

@@ -21,12 +21,13 @@ from vivavoce_engine import (
     locate_checkpoint,
     read_model,
 )
-from vivavoce_engine.fake_runner import fake_model
+from vivavoce_engine.fake_runner import fake_chat_model, fake_model
+from vivavoce_engine.thinker.fake import FakeThinker
 
 from vivavoce_server.chat.external import ExternalThinker
 from vivavoce_server.config import ServerConfig
 
-FAKE_MODEL = "fake"
+FAKE_MODEL, FAKE_CHAT_MODEL = "fake", "fake-chat"
 MIN_THINKER_STEP_S = 120.0
 """A thinker may read a long conversation in one step, for longer than a step of speech takes."""
 NOT_INTELLIGIBLE = re.compile(r"not intelligible", re.IGNORECASE)
@@ -73,13 +74,14 @@ def open_thinkers(
     thinkers: dict[str, Thinker] = {}
     for (name, engine), entry in zip(engines.items(), config.model or ("",), strict=True):
         if engine.info.task == "chat":
-            path = locate_checkpoint(split_entry(entry)[1])
-            thinkers[name] = _open_thinker(path, config, engine_config)
+            thinkers[name] = _open_thinker(split_entry(entry)[1], config, engine_config)
     return thinkers
 
 
-def _open_thinker(path: Path, config: ServerConfig, engine_config: EngineConfig) -> Thinker:
-    where = config.thinker
+def _open_thinker(checkpoint: str, config: ServerConfig, engine_config: EngineConfig) -> Thinker:
+    if checkpoint == FAKE_CHAT_MODEL:
+        return FakeThinker()
+    path, where = locate_checkpoint(checkpoint), config.thinker
     if where.startswith(("http://", "https://")):
         key = None if config.thinker_key is None else config.thinker_key.get_secret_value()
         return ExternalThinker(ThinkerText(path), where, config.thinker_model, key, config.thinker_stall_s)
@@ -105,12 +107,14 @@ def split_entry(entry: str) -> tuple[str | None, str]:
 
 
 def read_named_model(checkpoint: str | None, config: EngineConfig, *, identify: bool) -> Model:
-    """The model behind an entry: a checkpoint, the fake model, or the shipped voice (None). Raises CheckpointError.
+    """The model behind an entry: a checkpoint, a fake model, or the shipped voice (None). Raises CheckpointError.
 
     `identify` as for `read_model`.
     """
     if checkpoint == FAKE_MODEL:
         return fake_model()
+    if checkpoint == FAKE_CHAT_MODEL:
+        return fake_chat_model()
     if checkpoint is None:
         try:
             import vivavoce_voice

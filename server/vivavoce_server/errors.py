@@ -76,7 +76,7 @@ SHOWN_CHARS = 64
 """Most characters of a name, header or tag of the client that a message repeats."""
 MAX_MESSAGE_CHARS = 4096
 """Longest message. A path or a method that a message repeats may have 64 KiB."""
-OBJECTS = frozenset({"normalization_options"})
+OBJECTS = frozenset({"audio", "normalization_options", "stream_options"})
 """Fields that contain fields of their own, and are no unions."""
 
 

@@ -63,13 +63,17 @@ class ThinkerText:
         self._tokenizer = Tokenizer(path)
         self._bytes = _bytes_of_tokens(path)
 
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, never those of control tokens."""
+        return self._tokenizer.encode(text)
+
     def prompt(self, turns: Sequence[tuple[str, Content]]) -> list[int]:
         """Ids of a conversation, each turn a role and its content, up to where its answer begins."""
         control = self.control
         ids: list[int] = []
         for role, content in turns:
-            ids += [control.im_start, *self._content(role, content), control.im_end, *self._tokenizer.encode("\n")]
-        return [*ids, control.im_start, *self._tokenizer.encode("assistant\n")]
+            ids += [control.im_start, *self._content(role, content), control.im_end, *self.encode("\n")]
+        return [*ids, control.im_start, *self.encode("assistant\n")]
 
     def _content(self, role: str, content: Content) -> Iterator[int]:
         """Ids of a turn. Text between two control tokens is encoded as one, as the reference does."""
@@ -78,13 +82,13 @@ class ThinkerText:
             if isinstance(part, str):
                 text += part
                 continue
-            yield from self._tokenizer.encode(text)
+            yield from self.encode(text)
             text = ""
             if part.kind == "sound":
                 yield from (control.audio_start, *[control.audio] * part.tokens, control.audio_end)
             else:
                 yield from (control.vision_start, *[control.image] * part.tokens, control.vision_end)
-        yield from self._tokenizer.encode(text)
+        yield from self.encode(text)
 
     def decoder(self) -> "TokenDecoder":
         """A decoder of one answer."""

@@ -13,7 +13,7 @@ from vivavoce_server.chat.media import check_messages
 from vivavoce_server.chat.schemas import AudioChoice, ChatRequest
 from vivavoce_server.config import LeadingSilenceChoice
 from vivavoce_server.errors import SHOWN_CHARS, ApiError, invalid, rejected_as
-from vivavoce_server.formats import FORMATS, FormatName
+from vivavoce_server.formats import FormatName
 from vivavoce_server.openai_voices import voice_aliases
 from vivavoce_server.request_lines import note
 from vivavoce_server.service import Service
@@ -137,11 +137,9 @@ def _speaker(choice: AudioChoice, engine: SpeechEngine) -> str:
 
 
 def _audio_of(choice: AudioChoice, model: str, service: Service) -> AudioOptions:
-    """The audio that is asked for. Raises a 400 for a sample rate that its format cannot have."""
+    """The audio that is asked for."""
     name: FormatName = PCM.get(choice.format, choice.format)  # type: ignore[arg-type]
     note(format=name)
-    if FORMATS[name].has_one_rate and choice.sample_rate not in (None, FORMATS[name].sample_rate):
-        raise invalid("audio.sample_rate", f"{name} always has {FORMATS[name].sample_rate} Hz; leave sample_rate out")
     return AudioOptions(name, choice.speed, choice.sample_rate, mark=service.mark(model, choice.voice_name))
 
 
