@@ -162,6 +162,8 @@ async def _watched(app: FastAPI) -> AsyncIterator[None]:
     assert isinstance(service, Service)
     async with LoopWatch(service.metrics.event_loop_lag_s).running():
         yield
+    for thinker in service.chats.thinkers.values():
+        await thinker.aclose()
     await asyncio.to_thread(app.state.tracing.close)
 
 

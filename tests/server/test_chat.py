@@ -12,7 +12,7 @@ import pytest
 from openai import OpenAI
 from pydantic import SecretStr
 from vivavoce_engine import ChatMessage, Sound, ThinkerFailed
-from vivavoce_engine.fake_runner import tone
+from vivavoce_engine.fake_runner import FAKE_CHAT_INFO, FakeRunner, tone
 from vivavoce_engine.thinker.fake import FakeThinker
 from vivavoce_server import ServerConfig
 from vivavoce_server.chat.schemas import ChatRequest
@@ -425,10 +425,10 @@ def test_a_thinker_that_breaks_off_at_once_is_a_proper_error() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_frees_thinker_and_row(script: tuple[Any, ...], stream: bool) -> None:
     thinker = ScriptedThinker(*script)
-    with chat_server(thinker) as server:
+    with chat_server(thinker, runner=FakeRunner(FAKE_CHAT_INFO, step_s=0.01)) as server:
 
         def has_begun() -> bool:
-            return thinker.writing == 1 and (script[0] is None or server.engine.stats().running == 1)
+            return thinker.writing == 1 if script[0] is None else server.engine.stats().running == 1
 
         ask_and_leave(server, PATH, {**SPOKEN, "stream": stream}, has_begun)
         wait_until(lambda: thinker.writing == 0 and server.engine.stats().running == 0)

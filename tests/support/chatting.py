@@ -18,6 +18,7 @@ from vivavoce_engine import (
     Engine,
     EngineConfig,
     EngineError,
+    Thinker,
     ThinkerEnd,
     ThinkerToken,
     ThinkOptions,
@@ -76,7 +77,7 @@ class EarlyEnd(FakeRunner):
 
 @contextmanager
 def chat_server(
-    thinker: FakeThinker | None = None, config: ServerConfig | None = None, runner: FakeRunner | None = None
+    thinker: Thinker | None = None, config: ServerConfig | None = None, runner: FakeRunner | None = None
 ) -> Iterator[LiveServer]:
     """A server with the model `fake-chat`."""
     engine = Engine(runner or FakeRunner(FAKE_CHAT_INFO), EngineConfig(max_streams=4))

@@ -98,6 +98,9 @@ class FakeThinker(Thinker):
     def stop(self) -> None:
         """Nothing runs."""
 
+    async def aclose(self) -> None:
+        """Nothing is opened on an event loop."""
+
     async def stream(self, messages: Sequence[ChatMessage], options: ThinkOptions) -> AsyncGenerator[Thought, None]:
         self.writing += 1
         try:

@@ -49,7 +49,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThinkOptions:
-    """How an answer is written. `temperature` 0 takes the likeliest token each time; None is the thinker's default.
+    """Options of an answer's text. `temperature` 0 takes the likeliest token each time; None is the thinker's default.
 
     `max_tokens` is the longest answer in tokens, without the token that ends it.
     """
@@ -115,6 +115,10 @@ class Thinker(ABC):
     @abstractmethod
     def stop(self) -> None:
         """Ends it. Answers that have not ended fail with NotServing."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Closes what `stream` has opened on this event loop, which ends. Answers on it have ended."""
 
     @abstractmethod
     def stream(self, messages: Sequence[ChatMessage], options: ThinkOptions) -> AsyncGenerator[Thought, None]:

@@ -88,6 +88,9 @@ class ThinkerProcess(Thinker):
     def stop(self) -> None:
         self._watcher.stop()
 
+    async def aclose(self) -> None:
+        """Nothing is opened on an event loop."""
+
     async def stream(self, messages: Sequence[ChatMessage], options: ThinkOptions) -> AsyncGenerator[Thought, None]:
         number, reader = next(self._numbers), _Reader()
         with self._gate:

@@ -52,6 +52,8 @@ class ExternalThinker(Thinker):
         self._model = model
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._stall_s = stall_s
+        # Made here, because it takes 50 ms, for which the event loop would stop.
+        self._tls = httpx.create_ssl_context(trust_env=False) if self._url.startswith("https:") else False
         self._client: httpx.AsyncClient | None = None
 
     @property
@@ -111,8 +113,14 @@ class ExternalThinker(Thinker):
     def _http(self) -> httpx.AsyncClient:
         if self._client is None or self._client.is_closed:
             # How long it may be silent is counted by `_events`; proxies of the environment are not used.
-            self._client = httpx.AsyncClient(timeout=httpx.Timeout(None, connect=CONNECT_S), trust_env=False)
+            timeout = httpx.Timeout(None, connect=CONNECT_S)
+            self._client = httpx.AsyncClient(verify=self._tls, timeout=timeout, trust_env=False)
         return self._client
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
 
     async def _events(self, body: dict[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The objects of the answer's events, in order.
