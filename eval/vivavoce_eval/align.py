@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from vivavoce_engine import AudioChunk, Engine, EngineConfig, Finished, SynthesisRequest, VoiceReference
+from vivavoce_engine.batching.runner import builder_of
 from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.alignment_cache import write_cached_alignment
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
@@ -102,7 +103,7 @@ def survey(checkpoint: Checkpoint, config: EngineConfig, texts: Sequence[str]) -
     runner = TorchRunner("align", checkpoint, config)
     heads = Survey(checkpoint)
     for utterance in speak(runner, requests(checkpoint, runner, texts)):
-        prompt = runner.text.prompt(replace(utterance.request, word_times=True))
+        prompt = builder_of(runner.text).prompt(replace(utterance.request, word_times=True))
         heads.add(utterance, prompt, record(checkpoint, runner.models, prompt, utterance.codes))
         print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)

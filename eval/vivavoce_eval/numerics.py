@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from vivavoce_engine import Engine, EngineConfig, Sampling, SamplingParams, SynthesisRequest
+from vivavoce_engine.batching.runner import builder_of
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.errors import CheckpointError
@@ -257,7 +258,10 @@ class Study:
     @torch.inference_mode()
     def forced(self, truth: Sequence[Codes]) -> list[Forced]:
         """Most likely code at each place of `truth`, given that all codes before it are those of `truth`."""
-        prompts = [self._runner.text.prompt(self._request(number, GREEDY)) for number in range(len(self._sentences))]
+        prompts = [
+            builder_of(self._runner.text).prompt(self._request(number, GREEDY))
+            for number in range(len(self._sentences))
+        ]
         return [self._forced(prompt, codes) for prompt, codes in zip(prompts, truth, strict=True)]
 
     def _forced(self, prompt: Prompt, truth: Codes) -> Forced:

@@ -19,6 +19,7 @@ from vivavoce_engine import (
     SynthesisRequest,
     collect,
 )
+from vivavoce_engine.batching.runner import builder_of
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu import runner as cpu_runner
@@ -303,7 +304,7 @@ def test_an_utterance_fills_the_context_to_its_last_position(
     runners: Callable[..., CpuRunner], alone: dict[ShapeName, Speeches]
 ) -> None:
     runner = runners("tiny", max_context=128)
-    prefill = runner.text.prompt(REQUESTS["full"]).prefill_tokens
+    prefill = builder_of(runner.text).prompt(REQUESTS["full"]).prefill_tokens
     config = config_of(max_context=prefill + 5)
     with running(Engine(runners("tiny", max_context=prefill + 5), config)) as engine:
         (speech,) = speak(engine, replace(REQUESTS["full"], max_frames=None))

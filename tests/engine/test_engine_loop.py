@@ -22,6 +22,7 @@ from vivavoce_engine import (
     collect,
     load,
 )
+from vivavoce_engine.batching.runner import builder_of
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, FakeText, tone
 from vivavoce_engine.model import Parts
 from vivavoce_engine.text.prompt import Prompt
@@ -386,7 +387,7 @@ async def test_a_request_that_arrives_while_the_engine_breaks_is_refused(caplog:
     with stepping() as (engine, steps):
         engine.submit(ENDLESS)
         steps.next()
-        prompt = engine.text.prompt
+        prompt = builder_of(engine.text).prompt
 
         def break_first(request: SynthesisRequest) -> Prompt:
             steps.fail(RuntimeError("no memory"))

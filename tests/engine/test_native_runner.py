@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from vivavoce_bench.cards.layout import ShapeName
 from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
-from vivavoce_engine.batching.runner import Outcome
+from vivavoce_engine.batching.runner import Outcome, builder_of
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence as Running
 from vivavoce_engine.checkpoint.alignment import Alignment
@@ -133,7 +133,7 @@ class Stepped:
     runner: CpuRunner
 
     def begin(self, request: SynthesisRequest, row: int = 0, conditioning: Conditioning | None = None) -> Running:
-        prompt = self.runner.text.prompt(request)
+        prompt = builder_of(self.runner.text).prompt(request)
         if conditioning is not None:
             prompt = replace(prompt, conditioning=conditioning)
         waiting = replace(pending(row + 1, max_frames=64), request=request, prompt=prompt, seed=request.seed or 0)
@@ -199,7 +199,7 @@ def test_speech_goes_on_from_given_frames(
     codes = rng.integers(0, 2048, (frames, tiny.talker.num_code_groups)).astype(np.int16)
     embedding = rng.standard_normal(tiny.talker.transformer.hidden_size).astype(np.float32)
     request = SynthesisRequest(TEXTS[0] * 4, speaker="ryan", language="english", seed=5)
-    room = pair[0].runner.text.prompt(request).prefill_tokens
+    room = builder_of(pair[0].runner.text).prompt(request).prefill_tokens
     given = Conditioning(embedding, 2, codes, room - frames, own_frames)
     assert room > 40
     heard = []

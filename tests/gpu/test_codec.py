@@ -85,7 +85,7 @@ def in_pieces(codec: GpuCodec, rows: Tensor, codes: Tensor, sizes: tuple[int, ..
 
 
 def whole(decoder: CodecDecoder, codes: Tensor) -> Tensor:
-    rows = CodecRows(decoder, len(codes), decoder.quantizer.codebooks[0])
+    rows = CodecRows(decoder, len(codes), decoder.final_conv.weight)
     return rows.decode(torch.arange(len(codes), device=DEVICE), codes)
 
 

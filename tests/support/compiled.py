@@ -44,7 +44,9 @@ ALIKE = {"8.0": "8.6", "8.9": "8.6"}
 """Capability → the one that Triton compiles the same program for, which is compiled in its place."""
 MANY_ROWS = (256,)
 """An engine of this many rows launches all that one of fewer rows does."""
-TILED = ("gemm_kernel", "product_kernel", "unit_kernel", "attention_kernel", "frame_attention_kernel")
+EXPERTS = {"gated_experts_kernel": 2, "joined_experts_kernel": 1}
+"""Kernels of experts, and the weights that each of them reads."""
+TILED = ("gemm_kernel", "product_kernel", "unit_kernel", "attention_kernel", "frame_attention_kernel", *EXPERTS)
 """Kernels with tiles in shared memory. The others use at most a few KB, for sums across warps."""
 OTHERWISE = ("TRITON_INTERPRET", "TRITON_OVERRIDE_ARCH")
 """Variables with which Triton compiles nothing, or for one card alone."""
@@ -67,6 +69,9 @@ TILING = (
     "LENGTH",
     "CHUNK",
     "SCORED_HEAD",
+    "HEIGHTS",
+    "QUIET",
+    "SORTED",
 )
 """Constants that decide how much shared memory a program has."""
 SCORED, SCORING = {"SCORED_HEAD", "TAKEN"}, " with scores"
@@ -138,6 +143,10 @@ def tiles_bytes(launch: KernelLaunch, card: Card) -> int | None:
         t, n, k = (constants[name] for name in ("BLOCK_T", "BLOCK_N", "BLOCK_K"))
         blocks = Blocks(t, n, k, launch.warps, launch.stages)
         return card.held(launch.stages) * blocks.stage_bytes(constants["MODE"], itemsize)
+    if launch.name in EXPERTS:
+        t, n, k = (constants[name] for name in ("BLOCK_T", "BLOCK_N", "BLOCK_K"))
+        held = card.held(launch.stages) if n >= ROWS_MIN else launch.stages - 1
+        return held * (EXPERTS[launch.name] * n + t) * k * itemsize
     if launch.name in ("product_kernel", "unit_kernel"):
         rows, columns, more, depth = (constants[name] for name in ("BM", "BN_0", "BN_1", "BK"))
         tiles = Tiles(rows, columns, more, depth, launch.warps, launch.stages)

@@ -85,6 +85,8 @@ def start(model: FrameModel, rows: list[int], seeds: list[int], greedy: bool = F
         model.talker.x[:PROMPT] = prompt(model, seed)
         model.token_rows[:PROMPT] = row
         model.token_positions[:PROMPT] = torch.arange(PROMPT, device=DEVICE)
+        if model.token_axes is not None:
+            model.token_axes[:PROMPT] = torch.arange(PROMPT, device=DEVICE)[:, None]
         model.last_tokens[0] = PROMPT - 1
         model.prefill(1, PROMPT)
 
@@ -98,9 +100,14 @@ def speak(model: FrameModel, rows: list[int], frames: int, step: Callable[[], No
     return model.tables.codes[rows, :frames].clone()
 
 
-@torch.inference_mode()
 def check(size: str) -> dict[str, Any]:
     """Compares the kernels with the modules, a row alone with a row in a batch, and a graph with single launches."""
+    return check_modules(size) | check_batches(size)
+
+
+@torch.inference_mode()
+def check_modules(size: str) -> dict[str, Any]:
+    """Compares the kernels of a prompt and of a frame with the modules."""
     result: dict[str, Any] = {}
     for name, dtype in (("bf16", torch.bfloat16), ("fp32", torch.float32)):
         config = talker_config(size)
@@ -132,6 +139,13 @@ def check(size: str) -> dict[str, Any]:
             twin(base[None], code_0[None], twin.frame_cache(config, 1), draw)
             result[f"{name} codes equal to the {kind} module"] = sum(equal) / len(equal)
         del talker, predictor, exact, exact_predictor, model
+    return result
+
+
+@torch.inference_mode()
+def check_batches(size: str) -> dict[str, Any]:
+    """Compares a row alone with a row in a batch, and a graph with single launches."""
+    result: dict[str, Any] = {}
     for deterministic in (False, True):
         model = build(size, torch.bfloat16, 64, 256, dependent=False, deterministic=deterministic)
         seeds = [1000 + 37 * row for row in range(64)]
@@ -177,12 +191,14 @@ def times(size: str, batches: list[int], contexts: list[int], dependent: bool, d
     return result
 
 
-def kernel_shares(size: str, batch: int, dependent: bool) -> list[tuple[str, int, float]]:
+def kernel_shares(
+    size: str, batch: int, dependent: bool, *, deterministic: bool = False
+) -> list[tuple[str, int, float]]:
     """Triples (kernel, launches, microseconds) of one frame, longest first."""
     from torch.profiler import ProfilerActivity, profile
 
     with torch.inference_mode():
-        model = build(size, torch.bfloat16, batch, 400, dependent)
+        model = build(size, torch.bfloat16, batch, 400, dependent, deterministic=deterministic)
         model.rows[:] = torch.arange(batch, device=DEVICE)
         model.tables.positions[:] = 200
         graphs = Graphs(torch.cuda.Stream(), eager=False)  # type: ignore[no-untyped-call]
@@ -213,7 +229,7 @@ def compile_ahead(job: tuple[str, int, bool, bool]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--sizes", nargs="+", default=list(SIZES))
+    parser.add_argument("--sizes", nargs="+", default=list(SIZES), help="of 0.6b, 1.7b and omni")
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32, 64, 128, 256])
     parser.add_argument("--contexts", nargs="+", type=int, default=[200, 1000])
     parser.add_argument(

@@ -1,9 +1,11 @@
 """Code2Wav of the released shape with random weights, chosen so that every part contributes to the sound."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, RopeConfig, TransformerConfig
-from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
+from vivavoce_engine.models.codec_decoder import Code2Wav, CodecDecoder, CodecRows, decoder_of
 
 RELEASED_CODEC = CodecDecoderConfig(
     transformer=TransformerConfig(512, 1024, 8, 16, 16, 1e-5, RopeConfig(theta=1e4, head_dim=64)),
@@ -19,16 +21,30 @@ RELEASED_CODEC = CodecDecoderConfig(
     sample_rate=24000,
     samples_per_frame=1920,
 )
-
-
+OMNI_CODEC = replace(
+    RELEASED_CODEC,
+    transformer=TransformerConfig(1024, 3072, 8, 16, 16, 1e-5, RopeConfig(theta=1e4, head_dim=64)),
+    codebook_dim=1024,
+    num_semantic_quantizers=0,
+    front="mean",
+    trims_start=True,
+)
+"""Of Qwen3-Omni."""
 RMS = 0.2
 """RMS of the audio. It is low enough for hardly any clipping, which would hide errors."""
 
 
 def random_decoder(config: CodecDecoderConfig, device: torch.device) -> CodecDecoder:
-    """A decoder in float32 whose audio has this RMS."""
+    """Qwen3-TTS's decoder in float32 whose audio has this RMS."""
+    decoder = random_code2wav(config, device)
+    assert isinstance(decoder, CodecDecoder)
+    return decoder
+
+
+def random_code2wav(config: CodecDecoderConfig, device: torch.device) -> Code2Wav:
+    """A decoder of either family, as `random_decoder`."""
     with device:
-        decoder = CodecDecoder(config).requires_grad_(False)
+        decoder = decoder_of(config).requires_grad_(False)
     decoder.to(device)  # moves the rotations' buffer too
     torch.manual_seed(5)
     for name, parameter in decoder.named_parameters():
@@ -53,7 +69,7 @@ def _random(name: str, parameter: Tensor) -> Tensor:
         return 1 + 0.1 * noise
     if name.endswith(("layer_scale", "gamma")):
         return 0.3 + 0.05 * noise
-    if "codebooks" in name:
+    if "codebooks" in name or name == "embedding.weight":
         return 0.5 * noise
     scale = 0.1 if name.endswith("bias") else _inputs(name, parameter) ** -0.5
     return noise * (1e-3 * scale if name.startswith("final_conv") else scale)  # not clipped before its gain is set

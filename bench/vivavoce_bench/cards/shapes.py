@@ -2,19 +2,27 @@
 
 import torch
 from torch import nn
-from vivavoce_engine.checkpoint.networks import RopeConfig, TalkerConfig, TransformerConfig
+from vivavoce_engine.checkpoint.networks import ExpertsConfig, RopeConfig, TalkerConfig, TransformerConfig
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.talker import Talker
 
 SIZES = {"0.6b": 1024, "1.7b": 2048}
 """Model → the talker's hidden size. Its MLP is three times as wide."""
+OMNI = "omni"
+"""The speech side of Qwen3-Omni, whose talker has experts."""
+OMNI_EXPERTS = ExpertsConfig(128, 6, 384, 768, normalised=True)
 SEED = 20261128
 
 
 def talker_config(size: str, layers: int | None = None) -> TalkerConfig:
-    """The released configuration. `layers` replaces the depth of both stacks, for tests of parts of a step."""
-    hidden = SIZES[size]
-    talker = TransformerConfig(hidden, 3 * hidden, layers or 28, 16, 8, 1e-6, RopeConfig(1e6, 128))
+    """The released configuration of one of SIZES, or of OMNI. `layers` replaces the depth of both stacks, for tests of
+    parts of a step."""
+    if size == OMNI:
+        rope = RopeConfig(1e6, 128, sections=(24, 20, 20))
+        talker = TransformerConfig(1024, 2048, layers or 20, 16, 2, 1e-6, rope, OMNI_EXPERTS)
+    else:
+        hidden = SIZES[size]
+        talker = TransformerConfig(hidden, 3 * hidden, layers or 28, 16, 8, 1e-6, RopeConfig(1e6, 128))
     predictor = TransformerConfig(1024, 3072, layers or 5, 16, 8, 1e-6, RopeConfig(1e6, 128))
     return TalkerConfig(
         transformer=talker,
@@ -35,6 +43,7 @@ def talker_config(size: str, layers: int | None = None) -> TalkerConfig:
         codec_language_id={"english": 2050},
         spk_id={"ryan": 3061},
         spk_is_dialect={"ryan": False},
+        reads_hidden_states=size == OMNI,
     )
 
 

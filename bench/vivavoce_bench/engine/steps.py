@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vivavoce_engine.batching.pending import Pending, TrailingText
-from vivavoce_engine.batching.runner import Runner, Step
+from vivavoce_engine.batching.runner import Runner, Step, builder_of
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.checkpoint.files import locate_checkpoint, read_checkpoint
@@ -225,7 +225,7 @@ class Recorder:
 
     def _utterance(self, request: SynthesisRequest, row: int, pages: Iterator[int]) -> Sequence:
         """Creates an utterance that owns enough of `pages` for all recorded frames."""
-        prompt = self._runner.text.prompt(request)
+        prompt = builder_of(self._runner.text).prompt(request)
         trailing = TrailingText(prompt.trailing_ids, complete=True, text_tokens=prompt.text_tokens)
         number = next(self._ids)
         max_frames = self._runner.info.max_frames

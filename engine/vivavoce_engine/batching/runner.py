@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vivavoce_engine.batching.capacity import HOST, Capacity
 from vivavoce_engine.batching.messages import AudioChunk
 from vivavoce_engine.batching.scheduler import Plan
-from vivavoce_engine.errors import EngineError
+from vivavoce_engine.errors import EngineError, Rejected
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions
 from vivavoce_engine.text.answer import AnswerFrontend
 from vivavoce_engine.text.prompt import Prompt
@@ -90,6 +90,13 @@ class PromptBuilder(Protocol):
 
 Frontend = PromptBuilder | AnswerFrontend
 """How a model's requests become token ids: from texts, or from the answers of its thinker."""
+
+
+def builder_of(text: Frontend) -> PromptBuilder:
+    """The builder of a model that speaks texts. Raises Rejected if the model speaks answers alone."""
+    if isinstance(text, AnswerFrontend):
+        raise Rejected("model", "this model speaks the answers of its own thinker, and no other text")
+    return text
 
 
 class Runner(Protocol):

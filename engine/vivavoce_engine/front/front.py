@@ -13,7 +13,7 @@ from vivavoce_engine.batching.admission import Admission
 from vivavoce_engine.batching.line import Accepted, Line, LoopState, Waiting
 from vivavoce_engine.batching.messages import AppendText, Cancel, Command, Submit
 from vivavoce_engine.batching.pending import Pending, TrailingText
-from vivavoce_engine.batching.runner import Frontend, PromptBuilder
+from vivavoce_engine.batching.runner import Frontend, builder_of
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import NotServing, Rejected
 from vivavoce_engine.front.answer import EXPECTED_TOKENS, SpokenAnswer
@@ -92,7 +92,7 @@ class EngineFront(SpeechEngine):
             raise NotServing("the engine is not serving")
         assert options.context is None, "live text begins an acoustic context of its own"
         self._check_word_times(options)
-        return LiveUtterance(self, self._text_builder(), replace(options, streaming_text=True, end_after_text=True))
+        return LiveUtterance(self, builder_of(self.text), replace(options, streaming_text=True, end_after_text=True))
 
     def open_answer(self, options: UtteranceOptions, prompt: ThinkerPrompt) -> SpokenAnswer:
         if not self.ready:
@@ -101,11 +101,6 @@ class EngineFront(SpeechEngine):
             raise Rejected("model", "this model speaks texts, and has no thinker whose answers it could speak")
         self._check_word_times(options)
         return SpokenAnswer(self, self.text, options, self.text.prompt(options, prompt))
-
-    def _text_builder(self) -> PromptBuilder:
-        if isinstance(self.text, AnswerFrontend):
-            raise Rejected("model", "this model speaks the answers of its own thinker, and no other text")
-        return self.text
 
     def _check_word_times(self, options: UtteranceOptions) -> None:
         if options.word_times and not self.info.word_times:
@@ -170,7 +165,7 @@ class EngineFront(SpeechEngine):
 
         It includes the request's context if the model can go on from it and half of the positions stay free.
         """
-        builder = self._text_builder()
+        builder = builder_of(self.text)
         prompt = builder.prompt(request)
         positions = prompt.prefill_tokens + len(prompt.trailing_ids)
         goes_on = self.info.max_utterance_chars is None and 2 * positions <= self.config.max_context

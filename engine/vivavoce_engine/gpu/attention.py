@@ -23,6 +23,8 @@ from vivavoce_engine.gpu.scores import Scores
 from vivavoce_engine.pages import PAGE_POSITIONS, pages_of
 
 CHUNK = PAGE_POSITIONS
+AXES = 3
+"""Axes of a rotary position, if it has several: time, height and width."""
 GROUP_MIN = tl.constexpr(16)
 NOTHING = tl.constexpr(-1.0e30)
 """A running maximum below every score. It is finite, so that the difference of two maxima is a number."""
@@ -55,6 +57,38 @@ def norm_rotate(base_ptr, head, weight, turned, cos, sin, eps, D: tl.constexpr, 
     x = ((x * rstd).to(dtype).to(tl.float32) * weight).to(dtype).to(tl.float32)
     y = ((y * rstd).to(dtype).to(tl.float32) * turned).to(dtype).to(tl.float32)
     return (x * cos[None, :] + y * sin[None, :]).to(dtype).to(tl.float32)
+
+
+@triton.jit
+def load_rotation(
+    cos_ptr,
+    sin_ptr,
+    axes_ptr,
+    row,
+    token,
+    position,
+    D: tl.constexpr,
+    BY_ROW: tl.constexpr,
+    HEIGHTS: tl.constexpr,
+    WIDTHS: tl.constexpr,
+):
+    """Loads a token's rotation, cos and sin [D] float32.
+
+    With HEIGHTS the rotary position has three axes, and of each three frequencies one is of height and one of width, up
+    to HEIGHTS and WIDTHS of them. A prompt's tokens have their positions in axes [tokens, 3]. With BY_ROW all axes of a
+    token are axes[row] behind its position.
+    """
+    d = tl.arange(0, D)
+    at = position
+    if HEIGHTS > 0:
+        if BY_ROW:
+            at = position + tl.load(axes_ptr + row)
+        else:
+            i = d % (D // 2)
+            height = (i % 3 == 1) & (i < 3 * HEIGHTS)
+            width = (i % 3 == 2) & (i < 3 * WIDTHS)
+            at = tl.load(axes_ptr + token * 3 + tl.where(height, 1, tl.where(width, 2, 0)))
+    return tl.load(cos_ptr + at * D + d), tl.load(sin_ptr + at * D + d)
 
 
 @triton.jit
@@ -105,12 +139,15 @@ def write_kv_kernel(
     pages_ptr,
     k_ptr,
     v_ptr,
+    axes_ptr,
     eps,
     chunks_max,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     D: tl.constexpr,
     CHUNK: tl.constexpr,
+    HEIGHTS: tl.constexpr = 0,
+    WIDTHS: tl.constexpr = 0,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
     """Writes keys and values of a prompt's tokens to the cache, before any of them attends. Grid [tokens]."""
@@ -125,7 +162,7 @@ def write_kv_kernel(
     row = tl.load(rows_ptr + token).to(tl.int64)
     position = tl.load(positions_ptr + token).to(tl.int64)
     page = tl.load(pages_ptr + row * chunks_max + position // CHUNK).to(tl.int64)
-    cos, sin = tl.load(cos_ptr + position * D + d), tl.load(sin_ptr + position * D + d)
+    cos, sin = load_rotation(cos_ptr, sin_ptr, axes_ptr, row, token, position, D, False, HEIGHTS, WIDTHS)
     base = qkv_ptr + token * (HEADS + 2 * KV_HEADS) * D
     dtype: tl.constexpr = k_ptr.dtype.element_ty
     k = norm_rotate(base, HEADS + head, weight, turned, cos, sin, eps, D, inside)
@@ -175,6 +212,7 @@ def attention_kernel(
     part_ptr,
     arrived_ptr,
     scores_ptr,
+    axes_ptr,
     eps,
     scale,
     chunks_max,
@@ -187,11 +225,14 @@ def attention_kernel(
     WRITE: tl.constexpr,
     PRECISION: tl.constexpr,
     SCORED_HEAD: tl.constexpr = -1,
+    HEIGHTS: tl.constexpr = 0,
+    WIDTHS: tl.constexpr = 0,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
     """Attention of one token for the query heads of one group → out [tokens, HEADS * D].
 
-    Grid [tokens, kv_heads, SPLITS]. The token stands at positions[row] with BY_ROW, and at positions[token] otherwise.
+    Grid [tokens, kv_heads, SPLITS]. The token stands at positions[row] with BY_ROW, and at positions[token] otherwise;
+    axes, HEIGHTS and WIDTHS are those of `load_rotation`.
     Page pages[row, chunk] of the cache k, v [pages, CHUNK, kv_heads, D] holds the row's positions from chunk * CHUNK
     on. The token's own key and value come from qkv. With WRITE they are also stored in the cache.
 
@@ -219,7 +260,7 @@ def attention_kernel(
     n = tl.arange(0, CHUNK)
     one = kv_head + tl.arange(0, 1)
     always = one >= 0
-    cos, sin = tl.load(cos_ptr + position * D + d), tl.load(sin_ptr + position * D + d)
+    cos, sin = load_rotation(cos_ptr, sin_ptr, axes_ptr, row, token, position, D, BY_ROW, HEIGHTS, WIDTHS)
     q_weight, q_turned = norm_weights(norm_ptr, kv_head * G + g, D, real)
     k_weight, k_turned = norm_weights(norm_ptr, HEADS + one, D, always)
     last = position // CHUNK
@@ -285,7 +326,8 @@ def attention_kernel(
 class Cache:
     """Keys and values k, v [layers, places, length, kv_heads, D], for `heads` query heads. A place is a row or a page.
 
-    cos, sin [positions, D] float32 are the rotations of all positions.
+    cos, sin [positions, D] float32 are the rotations of all positions. With three axes, `sections` are the frequencies
+    of time, height and width.
     """
 
     k: Tensor
@@ -293,6 +335,7 @@ class Cache:
     cos: Tensor
     sin: Tensor
     heads: int
+    sections: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         assert self.v.shape == self.k.shape
@@ -301,6 +344,12 @@ class Cache:
         for table in (self.cos, self.sin):
             assert table.shape == (len(self.cos), self.head_dim)
             assert table.dtype == torch.float32
+        assert self.sections is None or len(self.sections) == AXES
+
+    @property
+    def rotation(self) -> dict[str, int]:
+        """The kernels' constants for rotary positions with three axes."""
+        return {} if self.sections is None else {"HEIGHTS": self.sections[1], "WIDTHS": self.sections[2]}
 
     @property
     def length(self) -> int:
@@ -365,18 +414,25 @@ class Places:
     """Rows and positions of the new tokens of a call. Token t belongs to row rows[t] of the cache, rows [T] int32.
 
     With `by_row` the token stands at positions[rows[t]], positions [all rows] int64. Otherwise it stands at
-    positions[t], positions [T] int64.
+    positions[t], positions [T] int64. Rotary positions with three axes are in `axes` int64: [T, 3], or with `by_row`
+    [all rows], by how much all three are behind the position.
     """
 
     paged: PagedCache
     rows: Tensor
     positions: Tensor
     by_row: bool
+    axes: Tensor | None = None
 
     def __post_init__(self) -> None:
         assert self.rows.dtype == torch.int32
         assert self.positions.dtype == torch.int64
         assert len(self.positions) == len(self.paged.pages if self.by_row else self.rows)
+        assert (self.axes is None) == (self.paged.cache.sections is None)
+        if self.axes is not None:
+            assert self.axes.dtype == torch.int64
+            assert self.axes.is_contiguous()
+            assert self.axes.shape == (self.positions.shape if self.by_row else (len(self.rows), AXES))
 
 
 def attend(launch: Launcher, places: Places, given: Projected, scores: Scores | None = None) -> None:
@@ -401,12 +457,14 @@ def attend_prompt(launch: Launcher, places: Places, given: Projected) -> None:
         paged.pages,
         cache.k[given.layer],
         cache.v[given.layer],
+        places.axes,
         given.qk_norm[1],
         paged.chunks,
         HEADS=cache.heads,
         KV_HEADS=cache.kv_heads,
         D=cache.head_dim,
         CHUNK=CHUNK,
+        **cache.rotation,
         num_warps=WARPS,
     )
     _attention(launch, places, given, splits=1, write=False)
@@ -439,6 +497,7 @@ def _attention(
         paged.part,
         paged.arrived,
         None if scores is None else scores.table,
+        places.axes,
         given.qk_norm[1],
         cache.head_dim**-0.5,
         paged.chunks,
@@ -451,5 +510,6 @@ def _attention(
         WRITE=write,
         PRECISION="ieee" if given.qkv.dtype == torch.float32 else "tf32",
         **scored,
+        **cache.rotation,
         num_warps=WARPS,
     )

@@ -1,7 +1,8 @@
 """One frame of many rows as a fixed list of kernel launches, which a CUDA graph replays.
 
 A frame: code predictor → sum of the frame's embeddings + text → talker step → code 0 of the next frame, or the end of
-speech. A prompt ends with its row's first code 0.
+speech. A prompt ends with its row's first code 0. A chat model's frame begins with the talker's step, and its prompt
+draws nothing: the first text id, which opens the speech, may come long after it.
 
 Nothing here synchronises with the device or reads from it. Everything that a step depends on is in tables on the
 device.
@@ -17,11 +18,18 @@ from torch import Tensor, nn
 from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.networks import TalkerConfig
 from vivavoce_engine.gpu import sampler
-from vivavoce_engine.gpu.attention import CHUNK, SPLIT_TOKENS, PagedCache, Places, attend, attend_prompt
+from vivavoce_engine.gpu.attention import AXES, CHUNK, SPLIT_TOKENS, PagedCache, Places, attend, attend_prompt
 from vivavoce_engine.gpu.frame_attention import attend_in_frame
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import BIAS, norm
-from vivavoce_engine.gpu.sampler import PARAMS, RowTables, draw_code_0, draw_code_kernel, frame_start_kernel
+from vivavoce_engine.gpu.sampler import (
+    PARAMS,
+    RowTables,
+    draw_code_0,
+    draw_code_kernel,
+    frame_start_kernel,
+    read_text_kernel,
+)
 from vivavoce_engine.gpu.scores import Scores
 from vivavoce_engine.gpu.stack import Attend, Residual, Stack, build_cache
 from vivavoce_engine.models.code_predictor import CodePredictor
@@ -38,6 +46,8 @@ class FrameModel:
 
     `rows` [batch] int32 selects the rows of the next step. A batch is padded with the dummy row, number
     `tables.dummy_row`. After the step, `ended` [batch] int32 is 1 for the rows that have ended their speech.
+
+    With an `opening_id`, the talker reads a frame's text id before the frame is made, and the first beside this code.
 
     With an `alignment`, `frame` keeps the scores of its head, and takes each row's window of them: `scores`.
     """
@@ -57,20 +67,22 @@ class FrameModel:
         pad_id: int,
         deterministic: bool = False,
         alignment: Alignment | None = None,
+        opening_id: int | None = None,
         launch: Launcher,
     ) -> None:
         assert 0 <= pad_id < len(talker.text_embedding.weight)
         assert predictor.groups == config.num_code_groups
         assert pages is None or pages >= pages_of(positions), "one row must be able to reach its last position"
-        self._config, self._pad_id, self.launch = config, pad_id, launch
+        assert opening_id is None or 0 <= opening_id < config.vocab_size
+        self._config, self._pad_id, self._opening_id, self.launch = config, pad_id, opening_id, launch
         self._talker, self._predictor = talker, predictor
         self._heads = [cast(nn.Linear, head).weight for head in predictor.lm_head]
         self._projection = predictor.projection if isinstance(predictor.projection, nn.Linear) else None
         like = talker.codec_head.weight.detach()
         heads = config.transformer
-        self.tables = RowTables.allocate(
-            rows, positions, config.vocab_size, heads.hidden_size, ring, config.num_code_groups, like
-        )
+        several_axes = heads.rope.sections is not None
+        sizes = (rows, positions, config.vocab_size, heads.hidden_size, ring, config.num_code_groups)
+        self.tables = RowTables.allocate(*sizes, like, shifted=several_axes, keeps=opening_id is not None)
         tokens = max(batch, prompt_tokens)
         self.talker = Stack(talker.transformer, tokens, launch, deterministic=deterministic)
         own = rows * pages_of(positions)
@@ -87,6 +99,10 @@ class FrameModel:
         self.ended = torch.zeros(batch, dtype=torch.int32, device=device)
         self.token_rows = torch.zeros(prompt_tokens, dtype=torch.int32, device=device)
         self.token_positions = torch.zeros(prompt_tokens, dtype=torch.int64, device=device)
+        self.token_axes = None
+        """[prompt_tokens, AXES] int64: rotary positions of a prompt's tokens, if they have several axes."""
+        if several_axes:
+            self.token_axes = torch.zeros(prompt_tokens, AXES, dtype=torch.int64, device=device)
         self.last_tokens = torch.zeros(batch, dtype=torch.int64, device=device)
         self.scores = None
         if alignment is not None:
@@ -99,8 +115,18 @@ class FrameModel:
         self._logits_0 = like.new_empty(batch, config.vocab_size)
 
     def frame(self, batch: int) -> None:
-        """Makes a frame of each of `rows[:batch]`."""
+        """Makes a frame of each of `rows[:batch]`, and reads the text id behind it, or before it."""
         assert 1 <= batch <= len(self.rows)
+        if self._opening_id is None:
+            self._make(batch)
+            self._read(batch)
+        else:
+            self._start_read(self.rows[:batch], self._opening_id)
+            self._read(batch)
+            self._make(batch)
+
+    def _make(self, batch: int) -> None:
+        """Draws the codes of each row's frame but the first, and sums up their embeddings."""
         rows, groups, stack = self.rows[:batch], self._config.num_code_groups, self.predictor
         self._start_frame(rows)
         stream = stack.run(2 * batch, self._attend_in_frame(batch, 1))
@@ -111,7 +137,11 @@ class FrameModel:
             self._draw_code(group, rows, logits)
             if group < groups - 1:
                 stream = stack.run(batch, self._attend_in_frame(batch, group + 1))
-        places = Places(self.cache, rows, self.tables.positions, by_row=True)
+
+    def _read(self, batch: int) -> None:
+        """The talker's step, from inputs that are `talker.x`, and the next code 0 of each row."""
+        rows = self.rows[:batch]
+        places = Places(self.cache, rows, self.tables.positions, by_row=True, axes=self.tables.shifts)
         stream = self.talker.run(batch, partial(attend, self.launch, places, scores=self.scores))
         self._end_step(rows, stream, self._hidden[:batch], self.scores)
 
@@ -130,7 +160,8 @@ class FrameModel:
         assert 1 <= batch <= len(self.rows)
         assert 1 <= tokens <= len(self.token_rows)
         rows, at = self.rows[:batch], self.last_tokens[:batch]
-        places = Places(self.cache, self.token_rows[:tokens], self.token_positions[:tokens], by_row=False)
+        axes = None if self.token_axes is None else self.token_axes[:tokens]
+        places = Places(self.cache, self.token_rows[:tokens], self.token_positions[:tokens], by_row=False, axes=axes)
         stream = self.talker.run(tokens, partial(attend_prompt, self.launch, places))
         parts = None if stream.parts is None else stream.parts.index_select(1, at)
         self._end_step(rows, Residual(stream.x.index_select(0, at), parts), self._hidden[:batch])
@@ -164,6 +195,26 @@ class FrameModel:
         if projection:
             stack.linear(hidden, projection.weight, stack.x[:batch], BIAS.value, projection.bias)
 
+    def _start_read(self, rows: Tensor, opening_id: int) -> None:
+        tables, talker = self.tables, self.talker
+        self.launch(
+            read_text_kernel,
+            (len(rows),),
+            rows,
+            tables.frames,
+            tables.text_ids,
+            tables.text_counts,
+            tables.kept,
+            self._talker.text_embedding.weight,
+            self._talker.codec_embedding.weight,
+            talker.x,
+            tables.text_ids.shape[1],
+            self._pad_id,
+            opening_id,
+            H=talker.hidden,
+            BLOCK_H=triton.next_power_of_2(talker.hidden),
+        )
+
     def _draw_code(self, group: int, rows: Tensor, logits: Tensor) -> None:
         last = group == self._config.num_code_groups - 1
         tables, talker, stack = self.tables, self.talker, self.predictor
@@ -185,6 +236,7 @@ class FrameModel:
             tables.text_ids,
             tables.text_counts,
             self._talker.text_embedding.weight,
+            tables.kept,
             tables.text_ids.shape[1],
             self._pad_id,
             group,

@@ -93,7 +93,8 @@ def record_launches(
         steps = Steps(networks, config, 0, settings, alignment, recorder)
         for _, launch in (*steps.frame_graphs(), *steps.codec_graphs()):
             launch()
-        for frames in range(1, steps.pieces[0] + 1):
+        primed = steps.pieces[0] if networks[2].lookahead_samples == 0 else 0
+        for frames in range(1, primed + 1):
             for more in (0, networks[2].memory_frames):
                 codes = torch.zeros(frames + more, config.num_code_groups, dtype=torch.int64, device="meta")
                 steps.codec.prime(0, codes)

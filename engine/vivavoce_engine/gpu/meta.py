@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, TalkerConfig
 from vivavoce_engine.models.code_predictor import CodePredictor
-from vivavoce_engine.models.codec_decoder import CodecDecoder
+from vivavoce_engine.models.codec_decoder import Code2Wav, decoder_of
 from vivavoce_engine.models.loader import SkipInit
 from vivavoce_engine.models.talker import Talker
 
@@ -89,10 +89,10 @@ class ShapesAlone(TorchFunctionMode):
 
 def networks_without_storage(
     config: TalkerConfig, codec: CodecDecoderConfig, dtype: torch.dtype
-) -> tuple[Talker, CodePredictor, CodecDecoder]:
+) -> tuple[Talker, CodePredictor, Code2Wav]:
     """Makes the networks as the loader leaves them, of meta tensors: in `dtype`, and Code2Wav in float32."""
     with torch.device("meta"), SkipInit():
-        talker, predictor, decoder = Talker(config), CodePredictor(config), CodecDecoder(codec)
+        talker, predictor, decoder = Talker(config), CodePredictor(config), decoder_of(codec)
     for network in (talker, predictor, decoder):
         network.requires_grad_(False)
     for parameter in (*talker.parameters(), *predictor.parameters()):  # leaves out rotations, which stay float32

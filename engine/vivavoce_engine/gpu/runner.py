@@ -28,6 +28,7 @@ from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.device import arithmetic_of, copy_into, to_device, to_host
+from vivavoce_engine.gpu.attention import AXES
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.graphs import Graphs, bucket_of
 from vivavoce_engine.gpu.launch import Launcher
@@ -38,13 +39,13 @@ from vivavoce_engine.gpu.steps import Steps
 from vivavoce_engine.gpu.streams import DeviceEvent, DeviceStream
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.code_predictor import CodePredictor
-from vivavoce_engine.models.codec_decoder import CodecDecoder
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.models.prompts import embed_conditioning
 from vivavoce_engine.models.talker import Talker
 from vivavoce_engine.request import SamplingParams
 from vivavoce_engine.runtime import Progress
-from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
+from vivavoce_engine.text.answer import frontend_of
+from vivavoce_engine.text.prompt import Prompt
 
 log = logging.getLogger(__name__)
 
@@ -61,23 +62,24 @@ class GraphRunner:
         self._checkpoint, self.config = checkpoint, config
         # Parameters of the decoder's activations are prepared in float32, even if it computes in another dtype.
         talker, predictor, decoder = load_models(checkpoint, device, dtype, torch.float32)
-        assert isinstance(decoder, CodecDecoder), "the kernels know Qwen3-TTS alone"
         self.dtype = str(dtype).removeprefix("torch.")
         self._talker, self._predictor = talker, predictor
-        self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
+        self.text = frontend_of(checkpoint)
         self.info = model_info(name, checkpoint, self.text)
         self.position_bytes = position_bytes(checkpoint, dtype)
         networks, launch = (talker, predictor, decoder), Launcher.of(device)
         log.info("Triton's kernels on %s, %s", launch.card, dtype)
         with torch.inference_mode():
             pad_id, alignment = checkpoint.tts_pad_token_id, checkpoint.alignment
-            self._steps = Steps(networks, checkpoint.talker, pad_id, config, alignment, launch)
+            reads_first = checkpoint.chat is not None
+            self._steps = Steps(networks, checkpoint.talker, pad_id, config, alignment, launch, reads_first)
         del decoder, networks  # GpuCodec has copied its weights, in the dtype that it computes in
         if device.type == "cuda":
             torch.cuda.empty_cache()  # memory of loading: float32 copies, unprojected embeddings
         self._frames, self._starts, self._codec = self._steps.frames, self._steps.starts, self._steps.codec
         self._tables = self._frames.tables
         self._dummy = self._tables.dummy_row
+        self._lookahead_samples = checkpoint.codec.lookahead_samples
         self._text_sent = [0] * config.rows
         self._pages_sent = [0] * config.rows
         self._frame_stream = DeviceStream(device, priority=0)
@@ -146,6 +148,7 @@ class GraphRunner:
                 framed = self._frame_stream.record_event()
             with self._codec_stream.current(after=framed):
                 vocode = [item for item in plan.vocode if item[0].utterance_id not in outcome.failed]
+                begun = {sequence.utterance_id for sequence, _ in vocode if sequence.frames_vocoded == 0}
                 pieces = self._vocode(vocode, outcome)
                 done = self._codec_stream.record_event()
         # If all rows have just begun, listeners wait for first audio, and none of them for the next frame.
@@ -161,6 +164,8 @@ class GraphRunner:
                 outcome.scores.update({sequence.utterance_id: scores[at].numpy().copy() for at, sequence in asked})
             for utterance_id, parts in pieces.items():
                 pcm = np.concatenate([audio.numpy()[at] for audio, _, at in parts])
+                if utterance_id in begun:  # a decoder that looks ahead has nothing to say in its first samples
+                    pcm = pcm[self._lookahead_samples :]
                 codes = np.concatenate([codes.numpy()[at] for _, codes, at in parts]).astype(np.int16)
                 outcome.audio[utterance_id] = AudioChunk(pcm, codes)
 
@@ -173,10 +178,12 @@ class GraphRunner:
         for sequence in sequences:
             prompt = sequence.pending.prompt
             added = list(embed_conditioning(prompt, self._talker, self._predictor))
-            tokens.append(pack_tokens(prompt, sequence.row, [(at, at + len(part)) for at, part in added]))
+            parts = [(at, at + len(part)) for at, part in added]
+            tokens.append(pack_tokens(prompt, sequence.row, parts, self._axes(prompt)))
             given += [(count + at, part) for at, part in added]
             count += prompt.prefill_tokens
-            ends[sequence.row] = count - 1
+            if not prompt.reads_first:  # only then does the prompt's last token draw the first code 0
+                ends[sequence.row] = count - 1
         packed = np.concatenate(tokens)
         for begin in range(0, count, self._steps.largest_prompt):
             self._prefill(begin, packed[begin : begin + self._steps.largest_prompt], given, ends)
@@ -186,6 +193,14 @@ class GraphRunner:
                 conditioning = sequence.pending.prompt.conditioning
                 if conditioning is not None and conditioning.codes is not None:
                     self._codec.prime(sequence.row, self._array(conditioning.codes.astype(np.int64)))
+
+    def _axes(self, prompt: Prompt) -> NDArray[np.int64] | None:
+        """Rotary positions of a prompt's tokens [AXES, T] where they have several axes."""
+        if self._frames.token_axes is None:
+            return None
+        if prompt.axes is not None:
+            return prompt.axes.astype(np.int64)
+        return np.tile(np.arange(prompt.prefill_tokens), (AXES, 1))
 
     def _prefill(
         self, begin: int, tokens: NDArray[np.int64], given: SequenceOf[tuple[int, Tensor]], ends: Mapping[int, int]
@@ -212,8 +227,11 @@ class GraphRunner:
             pending, ids, row = sequence.pending, sequence.trailing.ids, sequence.row
             sampling = pending.request.sampling
             params = sampler_params(sampling.talker) + sampler_params(sampling.predictor)
-            last, pages = pending.prompt.prefill_tokens - 1, sequence.pages
-            starts.append(RowStart(row, pending.seed, last, sequence.min_frames, len(ids), params, pages))
+            # What draws a code 0 moves the position on: the last token of a prompt, or what is read behind it.
+            prompt, pages = pending.prompt, sequence.pages
+            at = prompt.prefill_tokens - (not prompt.reads_first)
+            min_frames, shift = sequence.min_frames, prompt.shift
+            starts.append(RowStart(row, pending.seed, at, min_frames, len(ids), params, pages, shift))
             if ids:
                 copy_into(self._tables.text_ids[row], ids)
             self._text_sent[row], self._pages_sent[row] = len(ids), len(pages)

@@ -184,6 +184,7 @@ def draw_code_kernel(
     text_ids_ptr,
     text_counts_ptr,
     text_embedding_ptr,
+    kept_ptr,
     text_length,
     pad_id,
     group,
@@ -202,7 +203,8 @@ def draw_code_kernel(
     """Draws code `group` ≥ 1 of each row's frame from logits [batch, V]. Grid [batch].
 
     The code's embedding is added to `total` [batch, H], and is the code predictor's next input, x [batch, P]. After the
-    LAST group, the talker's input x [batch, H] is the sum plus the embedding of the row's next text id.
+    LAST group, the talker's input x [batch, H] is the sum plus the embedding of the row's next text id; or the sum goes
+    to `kept` [rows, H], if there is one, until that id is known.
     """
     b = tl.program_id(0)
     # A frame changes none of the values loaded before the wait until all its codes are drawn.
@@ -211,7 +213,7 @@ def draw_code_kernel(
     temperature, top_k, top_p = load_params(params_ptr + row * 2 * PARAMS + PARAMS)
     noise = uniform(tl.load(seeds_ptr + row), frame, group)
     h = tl.arange(0, BLOCK_H)
-    if LAST:
+    if LAST and kept_ptr is None:
         count = tl.load(text_counts_ptr + row)
         spoken = frame < count
         text = tl.load(text_ids_ptr + row * text_length + tl.where(spoken, frame, 0))
@@ -230,7 +232,9 @@ def draw_code_kernel(
     embedding = tl.load(codec_embedding_ptr + code * H + h, mask=h < H, other=0.0).to(tl.float32)
     total = tl.load(total_ptr + b * H + h, mask=h < H, other=0.0).to(tl.float32)
     total = (total + embedding).to(dtype)
-    if LAST:
+    if LAST and kept_ptr is not None:
+        tl.store(kept_ptr + row * H + h, total, mask=h < H)
+    elif LAST:
         x = (total.to(tl.float32) + addend).to(dtype)
         tl.store(x_ptr + b * H + h, x, mask=h < H)
     else:
@@ -238,6 +242,41 @@ def draw_code_kernel(
         p = tl.arange(0, BLOCK_P)
         x = tl.load(input_embedding_ptr + code * P + p, mask=p < P, other=0.0)
         tl.store(x_ptr + b * P + p, x, mask=p < P)
+
+
+@triton.jit(do_not_specialize=["text_length", "pad_id", "opening_id"])
+def read_text_kernel(
+    rows_ptr,
+    frames_ptr,
+    text_ids_ptr,
+    text_counts_ptr,
+    kept_ptr,
+    text_embedding_ptr,
+    codec_embedding_ptr,
+    x_ptr,
+    text_length,
+    pad_id,
+    opening_id,
+    H: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+) -> None:
+    """Prepares the talker's inputs x [batch, H] where it reads a frame's text before the frame. Grid [batch].
+
+    An input is the embedding of the text id that goes with the row's next frame, plus `kept` [rows, H], the sum of the
+    embeddings of the frame before; before the first frame plus that of the code `opening_id`.
+    """
+    b = tl.program_id(0)
+    row = tl.load(rows_ptr + b).to(tl.int64)
+    frame = tl.load(frames_ptr + row) + 1
+    h = tl.arange(0, BLOCK_H)
+    inside = h < H
+    spoken = frame < tl.load(text_counts_ptr + row)
+    text = tl.load(text_ids_ptr + row * text_length + tl.where(spoken, frame, 0))
+    text = tl.where(spoken, text, pad_id)
+    addend = tl.load(text_embedding_ptr + text * H + h, mask=inside, other=0.0).to(tl.float32)
+    codec = tl.load(kept_ptr + row * H + h, mask=inside & (frame != 0), other=0.0).to(tl.float32)
+    codec += tl.load(codec_embedding_ptr + opening_id * H + h, mask=inside & (frame == 0), other=0.0).to(tl.float32)
+    tl.store(x_ptr + b * H + h, (codec + addend).to(x_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["dummy_row", "end_of_speech"])
@@ -332,10 +371,24 @@ class RowTables:
     """[rows, positions] int64: id k goes with frame k."""
     text_counts: Tensor
     """[rows] int64: text ids so far."""
+    kept: Tensor | None
+    """[rows, hidden]: sum of the embeddings of the last frame, where the talker reads a frame's text before it."""
+    shifts: Tensor | None
+    """[rows] int64: by how much the rotary positions of frames are behind their positions. None if they are equal."""
 
     @classmethod
     def allocate(
-        cls, rows: int, positions: int, vocab: int, hidden: int, ring: int, groups: int, like: Tensor
+        cls,
+        rows: int,
+        positions: int,
+        vocab: int,
+        hidden: int,
+        ring: int,
+        groups: int,
+        like: Tensor,
+        *,
+        shifted: bool = False,
+        keeps: bool = False,
     ) -> "RowTables":
         assert ring > 1, "a frame is read while the next one is written"
         rows += 1
@@ -355,6 +408,8 @@ class RowTables:
             codes=ints(rows, ring, groups),
             text_ids=ints(rows, positions),
             text_counts=ints(rows),
+            kept=like.new_zeros(rows, hidden) if keeps else None,
+            shifts=ints(rows) if shifted else None,
         )
 
     @property

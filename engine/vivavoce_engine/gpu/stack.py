@@ -11,8 +11,10 @@ from torch import Tensor
 from vivavoce_engine.checkpoint.networks import TransformerConfig
 from vivavoce_engine.gpu.attention import Cache, Projected
 from vivavoce_engine.gpu.card import H200
+from vivavoce_engine.gpu.experts import ExpertBuffers, Experts
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import ADD, GATED, PARTS, gemm, gemv, gemv_tokens, norm, splits
+from vivavoce_engine.models import layers as modules
 from vivavoce_engine.models.layers import Block, GatedMLP, Rope, Transformer
 
 Attend = Callable[[Projected], None]
@@ -28,6 +30,13 @@ class Layer:
     qk_norm: tuple[Tensor, float]
     o: Tensor
     post_norm: Tensor
+    mlp: "Gated | Experts"
+
+
+@dataclass(frozen=True)
+class Gated:
+    """The weights of a gated MLP: gate_up [2 inner, hidden], gate above up, and down [hidden, inner]."""
+
     gate_up: Tensor
     down: Tensor
 
@@ -54,30 +63,53 @@ class Stack:
         self._launch = launch
         like, first = self.norm, self.layers[0]
         self.hidden = hidden = len(like)
-        assert len(first.o) == len(first.down) == first.qkv.shape[1] == first.gate_up.shape[1] == hidden
-        assert len(first.gate_up) == 2 * first.down.shape[1]
+        assert len(first.o) == first.qkv.shape[1] == hidden
         self._gemv_tokens = 0 if deterministic else gemv_tokens(hidden)
         self._attended = like.new_empty(tokens, first.o.shape[1])
         self._qkv = like.new_empty(tokens, first.qkv.shape[0])
-        self._inner = like.new_empty(tokens, first.down.shape[1])
         self._normed = like.new_empty(tokens, hidden)
         self._multiprocessors = (H200 if deterministic else launch.card).multiprocessors
-        sizes = [self._splits(weight) * tokens * hidden for weight in (first.o, first.down)]
-        self._parts = torch.empty(max(sizes), dtype=torch.float32, device=like.device)
+        parts = [self._splits(first.o)]
+        if isinstance(first.mlp, Experts):
+            self._experts = ExpertBuffers(first.mlp, tokens, self._multiprocessors)
+            parts.append(first.mlp.slots)
+        else:
+            assert len(first.mlp.down) == first.mlp.gate_up.shape[1] == hidden
+            assert len(first.mlp.gate_up) == 2 * first.mlp.down.shape[1]
+            self._inner = like.new_empty(tokens, first.mlp.down.shape[1])
+            parts.append(self._splits(first.mlp.down))
+        self._parts = torch.empty(max(parts) * tokens * hidden, dtype=torch.float32, device=like.device)
         self.x = like.new_zeros(tokens, hidden)
 
     def run(self, tokens: int, attend: Attend) -> Residual:
         """Moves the first `tokens` of x through all blocks."""
         assert 1 <= tokens <= len(self.x)
         stream = Residual(self.x[:tokens])
-        qkv, attended, inner = self._qkv[:tokens], self._attended[:tokens], self._inner[:tokens]
+        qkv, attended = self._qkv[:tokens], self._attended[:tokens]
         for number, layer in enumerate(self.layers):
             self.normed_linear(stream, layer.qkv, qkv, layer.input_norm)
             attend(Projected(number, qkv, layer.qk_norm, attended))
             stream = self._add(attended, layer.o)
-            self.normed_linear(stream, layer.gate_up, inner, layer.post_norm, mode=GATED.value)
-            stream = self._add(inner, layer.down)
+            if isinstance(layer.mlp, Experts):
+                stream = self._add_experts(stream, layer.mlp, layer.post_norm)
+            else:
+                stream = self._add_gated(stream, layer.mlp, layer.post_norm)
         return stream
+
+    def _add_gated(self, stream: Residual, mlp: Gated, norm_weight: Tensor) -> Residual:
+        """x += MLP(norm(x))."""
+        inner = self._inner[: len(stream.x)]
+        self.normed_linear(stream, mlp.gate_up, inner, norm_weight, mode=GATED.value)
+        return self._add(inner, mlp.down)
+
+    def _add_experts(self, stream: Residual, experts: Experts, norm_weight: Tensor) -> Residual:
+        """x += experts(norm(x))."""
+        x = stream.x
+        normed = self._normed[: len(x)]
+        norm(self._launch, x, norm_weight, self.eps, normed, parts=stream.parts)
+        parts = self._parts[: experts.slots * x.numel()].view(experts.slots, *x.shape)
+        self._experts.run(self._launch, experts, normed, parts)
+        return Residual(x, parts)
 
     def normed_linear(self, stream: Residual, weight: Tensor, out: Tensor, norm_weight: Tensor, mode: int = 0) -> None:
         """out = mode(norm(stream) · weightᵀ)."""
@@ -113,7 +145,6 @@ class Stack:
 def layer_weights(block: Block) -> Layer:
     """Returns the weights of a block, without gradients."""
     attention, mlp = block.self_attn, block.mlp
-    assert isinstance(mlp, GatedMLP)
     assert all(weight.is_contiguous() for weight in block.parameters()), "kernels address weights by row and column"
     return Layer(
         input_norm=block.input_layernorm.weight.detach(),
@@ -121,8 +152,26 @@ def layer_weights(block: Block) -> Layer:
         qk_norm=(attention.qk_norm.weight.detach(), attention.qk_norm.eps),
         o=attention.o_proj.weight.detach(),
         post_norm=block.post_attention_layernorm.weight.detach(),
-        gate_up=mlp.gate_up_proj.weight.detach(),
-        down=mlp.down_proj.weight.detach(),
+        mlp=mixture(mlp) if isinstance(mlp, modules.Experts) else gated(mlp),
+    )
+
+
+def gated(mlp: GatedMLP) -> Gated:
+    """The weights of a gated MLP."""
+    return Gated(mlp.gate_up_proj.weight.detach(), mlp.down_proj.weight.detach())
+
+
+def mixture(mlp: modules.Experts) -> Experts:
+    """The weights of a mixture of experts."""
+    return Experts(
+        router=mlp.router.weight.detach(),
+        gate_up=mlp.gate_up_proj.detach(),
+        down=mlp.down_proj.detach(),
+        shared_gate_up=mlp.shared.gate_up_proj.weight.detach(),
+        shared_down=mlp.shared.down_proj.weight.detach(),
+        shared_gate=mlp.shared_gate.weight.detach(),
+        top=mlp.chosen,
+        normalised=mlp.normalised,
     )
 
 
@@ -135,4 +184,4 @@ def build_cache(rope: Rope, config: TransformerConfig, places: int, length: int,
     with torch.no_grad():
         cos, sin = rope(torch.arange(positions, device=rope.inverse_frequency.device)[None])
     cos, sin = (table.view(positions, head_dim).to(like.device) for table in (cos, sin))
-    return Cache(k, torch.zeros_like(k), cos, sin, config.num_attention_heads)
+    return Cache(k, torch.zeros_like(k), cos, sin, config.num_attention_heads, config.rope.sections)

@@ -19,6 +19,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from vivavoce_engine.device import copy_into
+from vivavoce_engine.gpu.attention import AXES
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.sampler import PARAMS
 from vivavoce_engine.models.talker import Talker
@@ -34,7 +35,8 @@ SEED = tl.constexpr(1)
 POSITION = tl.constexpr(2)
 MIN_FRAMES = tl.constexpr(3)
 TEXT_COUNT = tl.constexpr(4)
-FIRST_PARAM = tl.constexpr(5)
+SHIFT = tl.constexpr(5)
+FIRST_PARAM = tl.constexpr(6)
 """The parameters of two samplers, PARAMS each, as the bits of float32."""
 ROW_FIELDS = FIRST_PARAM.value + 2 * PARAMS
 
@@ -46,6 +48,7 @@ TOKEN_POSITION = tl.constexpr(3)
 HAS_MORE = tl.constexpr(4)
 """Not 0 if x already holds an embedding that is to be added."""
 TOKEN_FIELDS = HAS_MORE.value + 1
+"""The token's rotary positions follow, if they have several axes."""
 
 
 @triton.jit
@@ -59,6 +62,7 @@ def set_rows_kernel(
     params_ptr,
     seen_ptr,
     pages_ptr,
+    shifts_ptr,
     FIELDS: tl.constexpr,
     PARAMS: tl.constexpr,
     CHUNKS: tl.constexpr,
@@ -79,6 +83,8 @@ def set_rows_kernel(
         tl.store(positions_ptr + row, tl.load(packed + POSITION))
         tl.store(min_frames_ptr + row, tl.load(packed + MIN_FRAMES))
         tl.store(text_counts_ptr + row, tl.load(packed + TEXT_COUNT))
+        if shifts_ptr is not None:
+            tl.store(shifts_ptr + row, tl.load(packed + SHIFT))
         i = tl.arange(0, 2 * PARAMS)
         params = tl.load(packed + FIRST_PARAM + i).to(tl.int32).to(tl.float32, bitcast=True)
         tl.store(params_ptr + row * 2 * PARAMS + i, params)
@@ -99,10 +105,13 @@ def embed_tokens_kernel(
     token_positions_ptr,
     rows_ptr,
     last_tokens_ptr,
+    token_axes_ptr,
     tokens,
     dummy_row,
     BATCH: tl.constexpr,
     FIELDS: tl.constexpr,
+    AXIS: tl.constexpr,
+    AXES: tl.constexpr,
     H: tl.constexpr,
     BLOCK_H: tl.constexpr,
 ):
@@ -112,7 +121,8 @@ def embed_tokens_kernel(
     token.
 
     Results: x [tokens, H], token_rows [tokens] int32, token_positions [tokens] int64, rows [BATCH] int32, last_tokens
-    [BATCH] int64. Tokens behind the last one belong to the dummy row.
+    [BATCH] int64; token_axes [tokens, AXES] int64, if there is any, from the fields from AXIS on. Tokens behind the
+    last one belong to the dummy row.
     """
     at = tl.program_id(0)
     if at < BATCH:
@@ -126,6 +136,10 @@ def embed_tokens_kernel(
     row = tl.load(token + TOKEN_ROW, mask=exists, other=dummy_row).to(tl.int32)
     tl.store(token_rows_ptr + at, row, mask=here)
     tl.store(token_positions_ptr + at, tl.load(token + TOKEN_POSITION, mask=exists, other=0), mask=here)
+    if token_axes_ptr is not None:
+        for axis in tl.static_range(AXES):
+            turned = tl.load(token + AXIS + axis, mask=exists, other=0)
+            tl.store(token_axes_ptr + at * AXES + axis, turned, mask=here)
     more = tl.load(token + HAS_MORE, mask=exists, other=0) != 0
     h = tl.arange(0, BLOCK_H)
     inside = here & (h < H)
@@ -140,7 +154,10 @@ def embed_tokens_kernel(
 
 @dataclass(frozen=True, slots=True)
 class RowStart:
-    """The state that a row begins with. `position` is the last of its prompt; `pages` are its pages so far."""
+    """The state that a row begins with. `position` is the last of its prompt; `pages` are its pages so far.
+
+    Rotary positions of frames are `shift` behind their positions.
+    """
 
     row: int
     seed: int
@@ -150,6 +167,7 @@ class RowStart:
     params: SequenceOf[float]
     """Parameters of the talker's sampler and of the code predictor's, PARAMS each."""
     pages: SequenceOf[int]
+    shift: int = 0
 
     def __post_init__(self) -> None:
         assert len(self.params) == 2 * PARAMS
@@ -168,9 +186,11 @@ class Starts:
         self._no_page = model.cache.last_page
         device = self._text.device
         self._rows = torch.full((batch, ROW_FIELDS + model.cache.chunks), NO_ROW, device=device)
+        self.token_fields = TOKEN_FIELDS + (0 if model.token_axes is None else AXES)
+        """Fields of a prompt token's record."""
         tokens = len(model.token_rows)
-        self._tokens = torch.zeros(1 + 2 * batch + TOKEN_FIELDS * tokens, dtype=torch.int64, device=device)
-        self.upload_tokens(np.empty((0, TOKEN_FIELDS), np.int64), {})  # the dummy row's alone, until a row starts
+        self._tokens = torch.zeros(1 + 2 * batch + self.token_fields * tokens, dtype=torch.int64, device=device)
+        self.upload_tokens(np.empty((0, self.token_fields), np.int64), {})  # the dummy row's alone, until a row starts
 
     def upload_rows(self, starts: SequenceOf[RowStart]) -> None:
         """Uploads start records, for `set_rows`."""
@@ -184,6 +204,8 @@ class Starts:
             line[POSITION.value] = start.position
             line[MIN_FRAMES.value] = start.min_frames
             line[TEXT_COUNT.value] = start.text_count
+            assert start.shift == 0 or self._model.tables.shifts is not None
+            line[SHIFT.value] = start.shift
             line[FIRST_PARAM.value : ROW_FIELDS] = np.array(start.params, np.float32).view(np.int32)
             line[ROW_FIELDS:] = self._no_page
             line[ROW_FIELDS : ROW_FIELDS + len(start.pages)] = start.pages
@@ -205,6 +227,7 @@ class Starts:
             tables.params,
             tables.seen,
             pages,
+            tables.shifts,
             FIELDS=ROW_FIELDS,
             PARAMS=PARAMS,
             CHUNKS=chunks,
@@ -214,16 +237,17 @@ class Starts:
         )
 
     def upload_tokens(self, tokens: NDArray[np.int64], last: Mapping[int, int]) -> None:
-        """Uploads packed tokens [T, TOKEN_FIELDS] int64, for `embed_tokens`.
+        """Uploads packed tokens [T, token_fields] int64, for `embed_tokens`.
 
         `last`: row → index of the token that ends its prompt.
         """
         assert tokens.dtype == np.int64
-        assert tokens.shape[1:] == (TOKEN_FIELDS,)
+        assert tokens.shape[1:] == (self.token_fields,)
         assert len(tokens) <= len(self._model.token_rows)
         assert len(last) <= self._batch
         assert tokens[:, TEXT_ID.value].max(initial=NO_ID) < len(self._text), "an id past the table reads other memory"
         assert tokens[:, CODEC_ID.value].max(initial=NO_ID) < len(self._codec)
+        assert tokens[:, TOKEN_FIELDS:].max(initial=0) < len(self._model.cache.cache.cos)
         packed = np.zeros(1 + 2 * self._batch + tokens.size, np.int64)
         packed[0] = len(tokens)
         ends = packed[1 : 1 + 2 * self._batch].reshape(-1, 2)
@@ -248,23 +272,33 @@ class Starts:
             model.token_positions,
             model.rows,
             model.last_tokens,
+            model.token_axes,
             tokens,
             model.tables.dummy_row,
             BATCH=self._batch,
-            FIELDS=TOKEN_FIELDS,
+            FIELDS=self.token_fields,
+            AXIS=TOKEN_FIELDS,
+            AXES=AXES,
             H=hidden,
             BLOCK_H=triton.next_power_of_2(hidden),
         )
 
 
-def pack_tokens(prompt: Prompt, row: int, more: Iterable[tuple[int, int]]) -> NDArray[np.int64]:
-    """Returns a prompt's tokens [T, TOKEN_FIELDS] int64. `more`: ranges (first, last + 1) of tokens whose embedding is
-    added to an embedding that x already holds."""
-    packed = np.zeros((prompt.prefill_tokens, TOKEN_FIELDS), np.int64)
+def pack_tokens(
+    prompt: Prompt, row: int, more: Iterable[tuple[int, int]], axes: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Returns a prompt's tokens [T, TOKEN_FIELDS] int64, or [T, TOKEN_FIELDS + AXES] with their rotary positions `axes`
+    [AXES, T].
+
+    `more`: ranges (first, last + 1) of tokens whose embedding is added to an embedding that x already holds.
+    """
+    packed = np.zeros((prompt.prefill_tokens, TOKEN_FIELDS + (0 if axes is None else AXES)), np.int64)
     packed[:, TEXT_ID.value] = prompt.text_ids
     packed[:, CODEC_ID.value] = prompt.codec_ids
     packed[:, TOKEN_ROW.value] = row
     packed[:, TOKEN_POSITION.value] = np.arange(len(packed))
     for first, end in more:
         packed[first:end, HAS_MORE.value] = 1
+    if axes is not None:
+        packed[:, TOKEN_FIELDS:] = axes.T
     return packed

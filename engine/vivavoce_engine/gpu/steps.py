@@ -19,7 +19,7 @@ from vivavoce_engine.gpu.graphs import Launch, buckets
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.starts import Starts
 from vivavoce_engine.models.code_predictor import CodePredictor
-from vivavoce_engine.models.codec_decoder import CodecDecoder
+from vivavoce_engine.models.codec_decoder import Code2Wav
 from vivavoce_engine.models.talker import Talker
 
 PROMPT_TOKENS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -27,14 +27,14 @@ PROMPT_TOKENS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 parts."""
 CODEC_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
-Networks = tuple[Talker, CodePredictor, CodecDecoder]
+Networks = tuple[Talker, CodePredictor, Code2Wav]
 
 
 class Steps:
     """The launches of one model for the limits of `settings`, and the tables that they work on.
 
     The decoder among `networks` is in float32. Code2Wav computes in the talker's dtype, with weights of its own. Frames
-    keep the scores of the `alignment`, if there is one.
+    keep the scores of the `alignment`, if there is one. A chat model `reads_first` (Prompt).
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Steps:
         settings: EngineConfig,
         alignment: Alignment | None,
         launch: Launcher,
+        reads_first: bool = False,
     ) -> None:
         talker, predictor, decoder = networks
         rows, self.prompts_at_once = settings.rows, settings.max_prefills_per_step
@@ -70,6 +71,7 @@ class Steps:
             pad_id=pad_id,
             deterministic=settings.deterministic,
             alignment=alignment,
+            opening_id=config.codec_bos_id if reads_first else None,
             launch=launch,
         )
         self.starts = Starts(self.frames, talker, self.prompts_at_once)

@@ -80,7 +80,7 @@ def _load_models(
     codec_file.check(unused=ENCODING_TENSORS if checkpoint.chat is None else ())
     path = checkpoint.path
     with torch.no_grad():
-        _project_text(path, checkpoint.talker, talker, text_projection)
+        _project_text(checkpoint, talker, text_projection)
         _project_codes(checkpoint.talker, talker, predictor)
     return (
         _build(path, lambda: Talker(checkpoint.talker), talker, device),
@@ -229,18 +229,23 @@ def _experts_state(file: Weights, source: str, target: str, count: int) -> State
     return state | _gated_state(file, f"{source}shared_expert.", f"{target}shared.")
 
 
-def _project_text(path: Path, config: TalkerConfig, talker: State, projection: State) -> None:
+def _project_text(checkpoint: Checkpoint, talker: State, projection: State) -> None:
     """Replaces the wide text embedding by its projection, so that a token is one look-up.
 
     The embedding goes to the device part by part: at once it would take more memory than the engine has left on a small
-    card.
+    card. The last bits of a product on a CPU depend on its shape, and the reference of Qwen3-Omni projects its three
+    marks in a product of their own.
     """
+    config, path = checkpoint.talker, checkpoint.path
     embedding, like = talker["text_embedding.weight"], projection["linear_fc1.weight"]
     module = _build(path, lambda: InputProjection(config), projection, like.device)
     projected = like.new_empty(len(embedding), config.transformer.hidden_size)
     for at in range(0, len(embedding), TEXT_ROWS_AT_ONCE):
         part = slice(at, at + TEXT_ROWS_AT_ONCE)
         projected[part] = module(embedding[part].to(like))
+    if checkpoint.chat is not None:
+        marks = [checkpoint.tts_bos_token_id, checkpoint.tts_eos_token_id, checkpoint.tts_pad_token_id]
+        projected[marks] = module(embedding[marks][None].to(like))[0]
     talker["text_embedding.weight"] = projected
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,9 +17,6 @@ def embed_prompt(prompt: Prompt, talker: Talker, predictor: CodePredictor) -> Te
     ids = torch.tensor([[prompt.text_ids], [prompt.codec_ids]])
     text_ids, codec_ids = to_device(ids, talker.codec_head.weight.device)
     x = talker.embed(text_ids, codec_ids)
-    if prompt.media is not None:
-        hidden = to_device(torch.tensor(prompt.media.hidden), x.device).to(x)
-        x[0, to_device(torch.tensor(prompt.media.at), x.device)] = talker.project_hidden(hidden)
     for at, given in embed_conditioning(prompt, talker, predictor):
         assert at + len(given) <= prompt.prefill_tokens, "what is added belongs to positions of the prompt"
         x[0, at : at + len(given)] += given
@@ -32,7 +30,11 @@ def axes_of(prompt: Prompt, device: torch.device) -> Tensor | None:
 
 def embed_conditioning(prompt: Prompt, talker: Talker, predictor: CodePredictor) -> Iterator[tuple[int, Tensor]]:
     """Yields embeddings that no id names: (first position, [positions, hidden] to add from there on)."""
-    given, like = prompt.conditioning, talker.codec_head.weight
+    given, media, like = prompt.conditioning, prompt.media, talker.codec_head.weight
+    if media is not None:
+        hidden = talker.project_hidden(to_device(torch.tensor(media.hidden), like.device).to(like))
+        for run in np.split(np.arange(len(media.at)), np.flatnonzero(np.diff(media.at) > 1) + 1):
+            yield int(media.at[run[0]]), hidden[run[0] : run[-1] + 1]
     if given is None:
         return
     if given.embedding is not None:

@@ -53,7 +53,7 @@ class Conditioning:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptMedia:
-    """Sound and pictures of a prompt: `hidden` [tokens, thinker hidden] float32, at the positions `at` [tokens] int64.
+    """Sound and pictures of a prompt: `hidden` [tokens, thinker hidden] float32, at positions `at` [tokens] int64.
 
     They stand where a text id would, through a projection of their own.
     """

@@ -1,4 +1,4 @@
-"""Parts of Code2Wav with packed weights and buffers, made from the parts of CodecDecoder."""
+"""Parts of Code2Wav with packed weights and buffers, made from the parts of the modules."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -26,6 +26,7 @@ from vivavoce_engine.models.codec_decoder import (
     UpsamplingBlock,
     WindowBlock,
 )
+from vivavoce_engine.models.layers import RMSNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,19 @@ class Upsampling:
 
     @classmethod
     def of(
-        cls, module: LatentUpsampling, buffers: Buffers, rate: int, out_keep: int, dtype: torch.dtype
+        cls,
+        module: LatentUpsampling,
+        buffers: Buffers,
+        rate: int,
+        out_keep: int,
+        dtype: torch.dtype,
+        norm: RMSNorm | None = None,
     ) -> "Upsampling":
-        """Packs a stage. `rate`: steps a frame, after this stage's upsampling."""
+        """Packs a stage. `rate`: steps a frame, after this stage's upsampling; `norm`: of its input."""
         block, conv = module.block, module.block.dwconv
         taps, channels = conv.weight.shape
         return cls(
-            conv=transposed(module.conv, dtype),
+            conv=transposed(module.conv, dtype, norm=norm),
             depthwise=(wide(conv.weight), wide(conv.bias), wide(block.norm.weight), wide(block.norm.bias)),
             taps=taps,
             eps=block.norm.eps,
@@ -116,7 +123,7 @@ class Block:
         rate *= upsample.stride
         snakes = [*(unit.act1 for unit in units), after]
         return cls(
-            upsample=transposed(upsample, dtype, snakes[0]),
+            upsample=transposed(upsample, dtype, snakes[0], quiet=units[0].conv1.slot.begins // upsample.stride),
             units=[Unit.of(unit, snake, dtype) for unit, snake in zip(units, snakes[1:], strict=True)],
             inputs=[buffers.add(channels, rate, unit.conv1.slot.keep) for unit in units],
             raw=buffers.add(channels, rate, shared="raw"),
@@ -125,13 +132,24 @@ class Block:
         )
 
 
-def transposed(module: CausalTransposedConv, dtype: torch.dtype, snake: SnakeBeta | None = None) -> Product:
-    """Packs a transposed convolution: one window gives all samples of its stride, side by side."""
+def transposed(
+    module: CausalTransposedConv,
+    dtype: torch.dtype,
+    snake: SnakeBeta | None = None,
+    quiet: int = 0,
+    norm: RMSNorm | None = None,
+) -> Product:
+    """Packs a transposed convolution: one window gives all samples of its stride, side by side. The first `quiet` of a
+    row give silence. A `norm` of its input wants windows of one step."""
+    weight = window_weight(module.conv)
+    assert norm is None or weight.shape[1] == len(norm.weight)
     return Product(
-        weight=packed(window_weight(module.conv), dtype),
+        weight=packed(weight, dtype) if norm is None else normed_weight(weight, norm.weight, dtype),
         taps=module.conv.kernel_size,
+        norm_eps=None if norm is None else norm.eps,
         bias=wide(module.conv.bias),
         snake=Snake.of(snake, module.stride) if snake else None,
+        quiet=quiet,
     )
 
 

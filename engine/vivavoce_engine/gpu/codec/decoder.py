@@ -1,4 +1,4 @@
-"""Code2Wav on a GPU: CodecDecoder in Triton kernels, for CUDA graphs of any (batch, frames).
+"""Code2Wav on a GPU: the modules of both families in Triton kernels, for CUDA graphs of any (batch, frames).
 
 All state of a row is on the device, in tensors indexed by row: the last inputs of each convolution in one arena, the
 attention's keys and values in rings, the position. A call copies the rows' histories to the fronts of the activation
@@ -15,6 +15,7 @@ from torch import Tensor
 from vivavoce_engine.gpu.codec.blocks import Attention, Block, Upsampling, pre_conv
 from vivavoce_engine.gpu.codec.layers import (
     HISTORY_BLOCK,
+    Begun,
     Buffer,
     Buffers,
     Product,
@@ -34,12 +35,15 @@ from vivavoce_engine.gpu.codec.step_kernels import (
 )
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import (
+    Code2Wav,
     CodecDecoder,
     LatentUpsampling,
-    ProjectedTransformer,
+    OmniDecoder,
     UpsamplingBlock,
     WindowBlock,
+    WindowTransformer,
 )
+from vivavoce_engine.models.layers import RMSNorm
 
 FRAMES_AT_ONCE = 256
 """Calls with more frames are split, which bounds the activation buffers. This many fill a GPU. With few rows the limit
@@ -55,7 +59,7 @@ class GpuCodec:
 
     def __init__(
         self,
-        decoder: CodecDecoder,
+        decoder: Code2Wav,
         rows: int,
         max_frames: int,
         dtype: torch.dtype | None = None,
@@ -63,9 +67,9 @@ class GpuCodec:
         *,
         launch: Launcher,
     ) -> None:
-        table = decoder.quantizer.codebooks[0]
-        self.dtype = dtype or table.dtype
-        self._like = torch.empty(0, dtype=self.dtype, device=table.device)
+        like = decoder.final_conv.weight
+        self.dtype = dtype or like.dtype
+        self._like = torch.empty(0, dtype=self.dtype, device=like.device)
         # The activation buffers are large, and rarely do more than half of the rows decode a longest piece at once.
         self._max_frames, self._at_once = max_frames, max(min(frames_at_once, rows * max_frames // 2), max_frames)
         self._memory_frames = decoder.memory_frames
@@ -84,7 +88,11 @@ class GpuCodec:
         self._position[row].zero_()
 
     def prime(self, row: int, codes: Tensor) -> None:
-        """Moves a fresh row on by codes [T, groups] int64, whose audio is not needed."""
+        """Moves a fresh row on by codes [T, groups] int64, whose audio is not needed.
+
+        Not for speech whose first samples are no audio: it goes on from no other.
+        """
+        assert self.lookahead_samples == 0
         self._arena[row].zero_()  # convolutions that skip the first frames read it
         rows = torch.full((1,), row, device=codes.device)
         old = max(0, len(codes) - self._memory_frames)  # the convolutions behind the transformer forget these
@@ -96,6 +104,7 @@ class GpuCodec:
     def decode(self, rows: Tensor, codes: Tensor) -> Tensor:
         """codes [B, T, groups] int64 of `rows` [B] int64 → audio [B, T * samples_per_frame] float32 in [-1, 1].
 
+        The first `lookahead_samples` of a row's first frame are no audio.
         A call can be captured: it neither synchronises nor depends on values. Other rows are untouched. Only the dummy
         row may occur in a batch more than once.
 
@@ -107,12 +116,14 @@ class GpuCodec:
             raise ValueError(f"{frames} frames in a call, but at most {self._max_frames} were asked for")
         assert rows.shape == (batch,)
         assert rows.dtype == codes.dtype == torch.int64
-        assert self._semantic < codes.shape[2] <= len(self._codebooks)
+        groups = codes.shape[2]
+        assert self._semantic < groups <= len(self._codebooks) if self._semantic else groups == len(self._codebooks)
         audio = torch.empty(batch, frames * self.samples_per_frame, dtype=torch.float32, device=codes.device)
         size = self._at_once // frames
         pieces = zip(*(torch.split(x, size) for x in (rows, codes.contiguous(), audio)), strict=True)
         for some_rows, some_codes, some_audio in pieces:
-            self._move(some_rows, Shape(len(some_rows), frames), some_codes, some_audio)
+            shape = Shape(len(some_rows), frames, Begun(some_rows, self._position))
+            self._move(some_rows, shape, some_codes, some_audio)
         return audio
 
     # ---- a call -----------------------------------------------------------------------------------------------
@@ -159,15 +170,18 @@ class GpuCodec:
             BLOCK=triton.next_power_of_2(width),
             num_warps=4,
         )
-        self._product(shape, self._pre_conv, self._vectors, self._latent)
-        self._product(shape, self._input, self._latent, self._residual)
+        if self._projections is not None:
+            convolve, narrow, _ = self._projections
+            self._product(shape, convolve, self._vectors, self._latent)
+            self._product(shape, narrow, self._latent, self._residual)
         for layer, ring in zip(self._layers, self._rings, strict=True):
             self._product(shape, layer.qkv, self._residual, self._qkv)
             self._attend(rows, shape, ring)
             self._product(shape, layer.o, self._attended, self._residual, self._residual)
             self._product(shape, layer.gate_up, self._residual, self._gated)
             self._product(shape, layer.down, self._gated, self._residual, self._residual)
-        self._product(shape, self._output, self._residual, self._latent)
+        if self._projections is not None:
+            self._product(shape, self._projections[2], self._residual, self._latent)
 
     def _attend(self, rows: Tensor, shape: Shape, ring: Tensor) -> None:
         _, length, _, heads, head_dim = ring.shape
@@ -257,14 +271,11 @@ class GpuCodec:
 
     # ---- set-up -----------------------------------------------------------------------------------------------
 
-    def _build(self, decoder: CodecDecoder) -> Buffers:
+    def _build(self, decoder: Code2Wav) -> Buffers:
         """Packs the weights, and lays out the buffers."""
         buffers, dtype = Buffers(self._at_once), self.dtype
-        self._codebooks = packed(torch.stack(list(decoder.quantizer.codebooks)), dtype)
-        self._semantic = decoder.quantizer.semantic
-        self._vectors = buffers.add(2 * self._codebooks.shape[2], 1, decoder.pre_conv.slot.keep)  # first: see `_move`
-        self._pre_conv = pre_conv(decoder, dtype)
-        self._build_transformer(decoder.pre_transformer, buffers)
+        self.lookahead_samples = decoder.lookahead_samples
+        norm = self._build_front(decoder, buffers)
         stages = cast(list[LatentUpsampling], list(decoder.upsample))
         blocks = cast(list[UpsamplingBlock], list(decoder.blocks))
         rate, self._upsamplings = 1, list[Upsampling]()
@@ -272,7 +283,7 @@ class GpuCodec:
             rate *= stage.conv.stride
             last = index + 1 == len(stages)
             keep = decoder.head.slot.keep if last else 0
-            self._upsamplings.append(Upsampling.of(stage, buffers, rate, keep, dtype))
+            self._upsamplings.append(Upsampling.of(stage, buffers, rate, keep, dtype, None if index else norm))
         self._head = Product(
             weight=packed(window_weight(decoder.head), dtype),
             taps=decoder.head.kernel_size,
@@ -291,27 +302,46 @@ class GpuCodec:
         self.samples_per_frame = x.rate
         return buffers
 
-    def _build_transformer(self, module: ProjectedTransformer, buffers: Buffers) -> None:
+    def _build_front(self, decoder: Code2Wav, buffers: Buffers) -> RMSNorm | None:
+        """Packs what turns codes into latents. Returns the norm that is left to the first upsampling, if any."""
+        if isinstance(decoder, OmniDecoder):
+            self._codebooks, self._semantic = packed(decoder.embedding.weight, self.dtype), 0
+            self._projections: tuple[Product, Product, Product] | None = None
+            self._build_transformer(decoder.pre_transformer, buffers)
+            self._vectors = self._latent = self._residual
+            return decoder.pre_transformer.norm
+        assert isinstance(decoder, CodecDecoder)
+        self._codebooks = packed(torch.stack(list(decoder.quantizer.codebooks)), self.dtype)
+        self._semantic = decoder.quantizer.semantic
+        self._vectors = buffers.add(2 * self._codebooks.shape[2], 1, decoder.pre_conv.slot.keep)  # first: see `_move`
+        module = decoder.pre_transformer
+        self._latent = buffers.add(module.input_proj.in_features, 1)
+        self._projections = (
+            pre_conv(decoder, self.dtype),
+            Product(weight=packed(module.input_proj.weight, self.dtype), bias=wide(module.input_proj.bias)),
+            Product(
+                weight=normed_weight(module.output_proj.weight, module.norm.weight, self.dtype),
+                norm_eps=module.norm.eps,
+                bias=wide(module.output_proj.bias),
+            ),
+        )
+        self._build_transformer(module, buffers)
+        return None
+
+    def _build_transformer(self, module: WindowTransformer, buffers: Buffers) -> None:
         dtype = self.dtype
         layers = cast(list[WindowBlock], list(module.layers))
         config = layers[0].self_attn
-        hidden, latent = module.input_proj.out_features, module.input_proj.in_features
         width = config.heads * config.head_dim
         self._window = module.history + 1
         self._inverse_frequency = wide(module.rope.inverse_frequency).to(self._like.device)
-        self._input = Product(weight=packed(module.input_proj.weight, dtype), bias=wide(module.input_proj.bias))
         self._layers = [Attention.of(layer, dtype) for layer in layers]
-        self._output = Product(
-            weight=normed_weight(module.output_proj.weight, module.norm.weight, dtype),
-            norm_eps=module.norm.eps,
-            bias=wide(module.output_proj.bias),
-        )
-        self._latent, self._residual = buffers.add(latent, 1), buffers.add(hidden, 1)
+        self._residual = buffers.add(len(module.norm.weight), 1)
         self._qkv, self._attended = buffers.add(3 * width, 1), buffers.add(width, 1)
         self._gated = buffers.add(layers[0].mlp.down_proj.in_features, 1)
 
-    def _allocate(self, decoder: CodecDecoder, buffers: Buffers, rows: int) -> None:
-        attention = cast(WindowBlock, decoder.pre_transformer.layers[0]).self_attn
+    def _allocate(self, decoder: Code2Wav, buffers: Buffers, rows: int) -> None:
+        attention = cast(WindowBlock, cast(WindowTransformer, decoder.pre_transformer).layers[0]).self_attn
         self._memory = buffers.allocate(self._like)
         table, size = buffers.histories()
         latent_table, _ = buffers.histories(1)

@@ -115,6 +115,12 @@ def _inverse_rms(rows, eps, CHANNELS: tl.constexpr, BM: tl.constexpr, BK: tl.con
 
 
 @triton.jit
+def _is_quiet(rows, position, batch, step, QUIET: tl.constexpr):
+    """True for the first QUIET steps of a row's speech, which its audio does not have. batch, step [BM] → [BM]."""
+    return (step < QUIET) & (tl.load(position + tl.load(rows + batch)) == 0)
+
+
+@triton.jit
 def _finish(
     sums,
     n,
@@ -130,12 +136,14 @@ def _finish(
     out,
     out_rows,
     row_count,
+    quiet,
     N: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):
     """Finishes a product: norm, bias, activation, scale, residual. Stores the result and its snake.
 
-    n [BN] are columns; those from N on are masked. `residual_rows` and `out_rows` [BM] are the offsets of rows.
+    n [BN] are columns; those from N on are masked. `residual_rows` and `out_rows` [BM] are the offsets of rows. Rows
+    that are `quiet` [BM], if it is given, become zeros.
     """
     inside = n < N
     # A product and the sum behind it are written as one fma. The compiler might join them with some tiles alone, and
@@ -164,6 +172,8 @@ def _finish(
         sums = tl.fma(sums, factor, tl.load(here, mask=mask, other=0.0).to(tl.float32))
     else:
         sums *= factor
+    if quiet is not None:
+        sums = tl.where(quiet[:, None], 0.0, sums)
     if raw is not None:
         tl.store(raw + (m * N)[:, None] + n[None, :], sums.to(raw.dtype.element_ty), mask=mask)
     if frequency is not None:
@@ -183,6 +193,8 @@ def product_kernel(
     frequency,
     magnitude,
     out,
+    rows,
+    position,
     row_count,
     steps,
     dilation,
@@ -201,12 +213,14 @@ def product_kernel(
     BN_1: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
+    QUIET: tl.constexpr = 0,
 ):
     """Multiplies windows of x [B, keep + steps, CHANNELS] by weight [N, TAPS * CHANNELS], and finishes the product (see
     `_finish`).
 
     out [B, out_keep + N / OUT_CHANNELS * steps, OUT_CHANNELS]: the columns of a row are one step or several. residual
-    [B, residual_keep + steps, N], raw [B, steps, N]. frequency, magnitude, bias and scale [N] float32.
+    [B, residual_keep + steps, N], raw [B, steps, N]. frequency, magnitude, bias and scale [N] float32. With QUIET,
+    rows [B] and position [all rows] tell which rows have just begun (see `_is_quiet`).
     """
     BLOCKS: tl.constexpr = (N + BN_0 + BN_1 - 1) // (BN_0 + BN_1)
     WIDTH: tl.constexpr = N // 2 if ACTIVATION == "swiglu" else N
@@ -231,6 +245,9 @@ def product_kernel(
         )
     out_rows = batch * (out_keep * OUT_CHANNELS + steps * WIDTH) + out_keep * OUT_CHANNELS + step * WIDTH
     residual_rows = (batch * (residual_keep + steps) + residual_keep + step) * N
+    quiet = None
+    if QUIET > 0:
+        quiet = _is_quiet(rows, position, batch, step, QUIET)
     _finish(
         sums_0,
         n_0,
@@ -246,6 +263,7 @@ def product_kernel(
         out,
         out_rows,
         row_count,
+        quiet,
         N,
         ACTIVATION,
     )
@@ -265,6 +283,7 @@ def product_kernel(
             out,
             out_rows,
             row_count,
+            quiet,
             N,
             ACTIVATION,
         )
@@ -303,6 +322,8 @@ def unit_kernel(
     frequency,
     magnitude,
     out,
+    rows,
+    position,
     row_count,
     steps,
     dilation,
@@ -315,11 +336,13 @@ def unit_kernel(
     BN_1: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
+    QUIET: tl.constexpr = 0,
 ):
     """A residual unit of WIDTH = BN_0 + BN_1 channels: convolution, snake, pointwise convolution, residual.
 
     x [B, keep + steps, WIDTH] has gone through the unit's first snake. residual and raw [B, steps, WIDTH] may be the
-    same. out [B, out_keep + steps, WIDTH] gets the sum after the next operation's snake.
+    same. out [B, out_keep + steps, WIDTH] gets the sum after the next operation's snake. rows, position and QUIET are
+    those of product_kernel.
     """
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n_0 = tl.arange(0, BN_0)
@@ -335,6 +358,9 @@ def unit_kernel(
         hidden_1 = _hidden(sums_1, n_1, bias_1, frequency_1, magnitude_1, dtype)
     raw_rows = row * WIDTH
     out_rows = (batch * (out_keep + steps) + out_keep + step) * WIDTH
+    quiet = None
+    if QUIET > 0:
+        quiet = _is_quiet(rows, position, batch, step, QUIET)
     sums_0 = _pointwise(hidden_0, hidden_1, weight_2, n_0, WIDTH, BN_0, BN_1, PRECISION)
     _finish(
         sums_0,
@@ -351,6 +377,7 @@ def unit_kernel(
         out,
         out_rows,
         row_count,
+        quiet,
         WIDTH,
         "none",
     )
@@ -371,6 +398,7 @@ def unit_kernel(
             out,
             out_rows,
             row_count,
+            quiet,
             WIDTH,
             "none",
         )

@@ -79,11 +79,21 @@ def aligned(values: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """Tells which rows have just begun: `position` [all rows] int64 counts the frames of each, and rows [B] int64 are
+    those of a call."""
+
+    rows: Tensor
+    position: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
-    """The size of a call."""
+    """The size of a call. `begun` is there if the first steps of a row may be silent."""
 
     batch: int
     frames: int
+    begun: Begun | None = None
 
     def steps(self, buffer: Buffer) -> int:
         return self.frames * buffer.rate
@@ -124,6 +134,8 @@ class Product:
     activation: str = "none"
     scale: Tensor | None = None
     snake: Snake | None = None
+    quiet: int = 0
+    """First steps of a row's speech, in steps of the operand, whose result is zero."""
 
     def __post_init__(self) -> None:
         assert self.weight.is_contiguous()
@@ -163,6 +175,7 @@ class Product:
             self.snake.frequency if self.snake else None,
             self.snake.magnitude if self.snake else None,
             out.memory,
+            *begun(shape, self.quiet),
             rows,
             steps,
             self.dilation,
@@ -176,6 +189,7 @@ class Product:
             OUT_CHANNELS=out.channels,
             NORM=self.norm_eps is not None,
             ACTIVATION=self.activation,
+            **quiet_meta(self.quiet),
             **tile_meta(tiles, x.memory.dtype),
         )
 
@@ -197,7 +211,12 @@ class Unit:
             bias=wide(conv.bias),
             snake=Snake.of(module.act2),
         )
-        point = Product(weight=packed(window_weight(last), dtype), bias=wide(last.bias), snake=Snake.of(after))
+        point = Product(
+            weight=packed(window_weight(last), dtype),
+            bias=wide(last.bias),
+            snake=Snake.of(after),
+            quiet=conv.slot.begins,
+        )
         return cls(spread, point)
 
     def __call__(
@@ -242,6 +261,7 @@ class Unit:
             self.point.snake.frequency,
             self.point.snake.magnitude,
             out.memory,
+            *begun(shape, self.point.quiet),
             rows,
             shape.steps(x),
             self.spread.dilation,
@@ -249,8 +269,22 @@ class Unit:
             out.keep,
             WIDTH=x.channels,
             TAPS=self.spread.taps,
+            **quiet_meta(self.point.quiet),
             **tile_meta(tiles, x.memory.dtype),
         )
+
+
+def begun(shape: Shape, quiet: int) -> tuple[Tensor | None, Tensor | None]:
+    """The rows of a call and all positions, if a kernel needs them."""
+    if not quiet:
+        return None, None
+    assert shape.begun is not None
+    return shape.begun.rows, shape.begun.position
+
+
+def quiet_meta(quiet: int) -> dict[str, int]:
+    """A kernel's constant for a row's first steps, which Qwen3-TTS has no silent ones of."""
+    return {"QUIET": quiet} if quiet else {}
 
 
 def tile_meta(tiles: Tiles, dtype: torch.dtype) -> dict[str, Any]:

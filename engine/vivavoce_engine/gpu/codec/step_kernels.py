@@ -27,7 +27,8 @@ def dequantize_kernel(
     """Sums codebook vectors: codes [B, steps, groups] → out [B, keep + steps, 2 * WIDTH]. One program a frame.
 
     codebooks [quantizers, last_code + 1, WIDTH]. The first half of a frame's output is the sum of its semantic vectors,
-    the second half that of its acoustic vectors.
+    the second half that of its acoustic vectors. If SEMANTIC is 0, the output is the mean of all, [B, keep + steps,
+    WIDTH].
     """
     frame = tl.program_id(0)
     column = tl.arange(0, BLOCK)
@@ -43,9 +44,13 @@ def dequantize_kernel(
             semantic += vector
         else:
             acoustic += vector
-    out += ((frame // steps) * (keep + steps) + keep + frame % steps) * (2 * WIDTH)
-    tl.store(out + column, semantic.to(out.dtype.element_ty), mask=inside)
-    tl.store(out + WIDTH + column, acoustic.to(out.dtype.element_ty), mask=inside)
+    place = (frame // steps) * (keep + steps) + keep + frame % steps
+    if SEMANTIC > 0:
+        out += place * (2 * WIDTH)
+        tl.store(out + column, semantic.to(out.dtype.element_ty), mask=inside)
+        tl.store(out + WIDTH + column, acoustic.to(out.dtype.element_ty), mask=inside)
+    else:
+        tl.store(out + place * WIDTH + column, (acoustic / groups).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["steps"])

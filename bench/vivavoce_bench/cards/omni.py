@@ -1,0 +1,503 @@
+"""Checks and times the speech side of Qwen3-Omni on a GPU: talker with experts, code predictor, Code2Wav.
+
+    python -m vivavoce_bench.cards.omni --out FILE [--rows 1 8 32] [--tune] [--skip-checks]
+
+Weights are random, with the released shapes, made on the card: 7 GB. Reports the kernels' difference from the PyTorch
+modules, the equality of graphs and single launches, milliseconds a frame, bytes and share of bandwidth, first audio
+after the first id of an answer, and memory.
+"""
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.device import to_host
+from vivavoce_engine.gpu import experts
+from vivavoce_engine.gpu.codec.decoder import GpuCodec
+from vivavoce_engine.gpu.experts import ExpertBuffers, Experts
+from vivavoce_engine.gpu.frame import FrameModel
+from vivavoce_engine.gpu.graphs import Graphs
+from vivavoce_engine.gpu.linear import Blocks
+from vivavoce_engine.gpu.starts import RowStart
+from vivavoce_engine.gpu.steps import Steps
+from vivavoce_engine.models import layers as modules
+from vivavoce_engine.models.codec_decoder import CodecRows
+from vivavoce_engine.models.layers import Block, KVCache, RowView
+from vivavoce_engine.models.talker import Talker
+from vivavoce_engine.pages import pages_of
+
+from vivavoce_bench.cards import frame
+from vivavoce_bench.cards.frame import DEVICE, PROMPT, build, launcher
+from vivavoce_bench.cards.random_codec import OMNI_CODEC, random_code2wav
+from vivavoce_bench.cards.shapes import OMNI, random_models, talker_config
+from vivavoce_bench.cards.timing import median_ms
+
+Json = dict[str, Any]
+BF16, F32 = torch.bfloat16, torch.float32
+BANDWIDTH_TB_S = 4.8
+"""Of an H200's memory."""
+EXPERT_TOKENS = (1, 2, 8, 32, 64, 256, 512)
+ROWS, CONTEXT, POSITIONS, OPENING = 32, 2048, 1280, 300
+"""Rows of the timed engine, positions of its longest row and of each, and tokens of a prompt before its first id."""
+TUNED_TOKENS = (1, 8, 32, 256)
+GATED_BLOCKS = [(32, 128, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (16, 256, 4, 4), (16, 128, 4, 6), (64, 128, 4, 4),
+                (64, 128, 8, 4), (32, 64, 4, 6), (64, 64, 4, 4)]  # fmt: skip
+"""Tuples (outputs, summands, warps, stages) of the experts' first product."""
+JOINED_BLOCKS = [(64, 128, 4, 3), (32, 128, 4, 3), (128, 128, 4, 3), (128, 128, 8, 3), (64, 64, 4, 6), (16, 128, 4, 3),
+                 (32, 64, 4, 6)]  # fmt: skip
+"""Of the second."""
+
+
+def graphed(call: Callable[[], object]) -> Callable[[], None]:
+    """Records a call, and returns its replay."""
+    graphs = Graphs(torch.cuda.Stream(), eager=False)  # type: ignore[no-untyped-call]
+    graphs.record(0, lambda: (call(), None)[1])
+    return partial(graphs.replay, 0)
+
+
+def distance(ours: Tensor, exact: Tensor) -> float:
+    """Norm of the difference, relative to the exact norm."""
+    return float((ours.double() - exact.double()).norm() / exact.double().norm())
+
+
+# ---- experts
+
+
+def mixtures(model: FrameModel) -> list[Experts]:
+    return [cast(Experts, layer.mlp) for layer in model.talker.layers]
+
+
+def states(mixture: Experts, tokens: int) -> Tensor:
+    """Inputs of experts, [tokens, hidden]."""
+    generator, like = torch.Generator(DEVICE).manual_seed(1), mixture.router
+    return torch.randn(tokens, mixture.hidden, generator=generator, device=DEVICE).to(like.dtype)
+
+
+@torch.inference_mode()
+def check_experts() -> Json:
+    """One layer's experts by kernels and by the PyTorch module, both in float32 and in bfloat16."""
+    found: Json = {}
+    for name, dtype in (("fp32", F32), ("bf16", BF16)):
+        talker, _ = random_models(talker_config(OMNI, layers=1), DEVICE, dtype)
+        wide, _ = random_models(talker_config(OMNI, layers=1), DEVICE, F32)
+        module, exact = (cast(modules.Experts, cast(Block, one.transformer.layers[0]).mlp) for one in (talker, wide))
+        model = build(OMNI, dtype, 1, 128, dependent=False, layers=1, deterministic=True)
+        mixture = mixtures(model)[0]
+        buffers = ExpertBuffers(mixture, max(EXPERT_TOKENS), 132)
+        together = None
+        for tokens in reversed(EXPERT_TOKENS):
+            x = states(mixture, max(EXPERT_TOKENS))[:tokens].contiguous()
+            out = torch.full((mixture.slots, tokens, mixture.hidden), torch.nan, device=DEVICE)
+            buffers.run(model.launch, mixture, x, out)
+            chosen = module.route(x[None])[1]
+            same = (chosen[0].sort(-1).values == buffers.chosen[:tokens, : mixture.top].sort(-1).values).all(-1)
+            total = out.sum(0)
+            together = total if together is None else together
+            found[f"{name} {tokens}"] = {
+                "choice": round(float(same.float().mean()), 4),
+                "kernels to float32": distance(total[same], exact(x.float()[None])[0][same]),
+                "module to float32": distance(module(x[None])[0][same], exact(x.float()[None])[0][same]),
+                "equal in a batch": bool(torch.equal(total, together[:tokens])),
+            }
+    return found
+
+
+def expert_ms(model: FrameModel, tokens: int) -> float:
+    """Milliseconds of one layer's experts, the mean of all layers, whose weights no cache holds."""
+    layers = mixtures(model)
+    x, buffers = states(layers[0], tokens), ExpertBuffers(layers[0], tokens, 132)
+    out = torch.empty(layers[0].slots, tokens, layers[0].hidden, device=DEVICE)
+
+    def call() -> None:
+        for mixture in layers:
+            buffers.run(model.launch, mixture, x, out)
+
+    return median_ms(graphed(call)) / len(layers)
+
+
+def expert_bytes(mixture: Experts, tokens: int) -> int:
+    """Bytes of weights that a layer's experts read for these tokens."""
+    buffers = ExpertBuffers(mixture, tokens, 132)
+    buffers.choose(launcher(dependent=False), mixture, states(mixture, tokens))
+    hit = len(set(buffers.chosen[:tokens, : mixture.top].flatten().tolist()))
+    shared = (mixture.router, mixture.shared_gate_up, mixture.shared_down)
+    return 2 * (hit * 3 * mixture.inner * mixture.hidden + sum(weight.numel() for weight in shared))
+
+
+@torch.inference_mode()
+def time_experts(model: FrameModel) -> Json:
+    found: Json = {}
+    for tokens in EXPERT_TOKENS:
+        size = statistics.mean(expert_bytes(mixture, tokens) for mixture in mixtures(model))
+        ms = expert_ms(model, tokens)
+        share = size / ms / 1e9 / BANDWIDTH_TB_S
+        found[str(tokens)] = {"us": round(1000 * ms, 1), "MB": round(size / 1e6, 1), "share": round(share, 3)}
+    return found
+
+
+@contextmanager
+def tiling(weights: int, blocks: tuple[int, int, int, int]) -> Iterator[None]:
+    """Gives the experts' product that reads `weights` weights another tiling."""
+    usual = experts.expert_blocks
+    n, k, warps, stages = blocks
+
+    def chosen(tokens: int, depth: int, *rest: Any) -> Blocks:
+        if rest[1] != weights:
+            return usual(tokens, depth, *rest)
+        return Blocks(experts.item_pairs(tokens), n, min(k, depth), warps, stages)
+
+    with patch.object(experts, "expert_blocks", chosen):
+        yield
+
+
+@torch.inference_mode()
+def tune(model: FrameModel) -> Json:
+    """Microseconds of a layer's experts with other tilings of one product, by tokens."""
+    found: Json = {}
+    for weights, candidates in ((2, GATED_BLOCKS), (1, JOINED_BLOCKS)):
+        for blocks in candidates:
+            for tokens in TUNED_TOKENS:
+                try:
+                    with tiling(weights, blocks):
+                        value: float | str = round(1000 * expert_ms(model, tokens), 1)
+                except Exception as failure:
+                    value = str(failure)[:80]
+                found.setdefault(f"{'gated' if weights == 2 else 'joined'} {blocks}", {})[str(tokens)] = value
+    return found
+
+
+# ---- the frame
+
+
+@torch.inference_mode()
+def check_axes() -> Json:
+    """A prompt with a picture, and a frame behind it, by kernels and by modules in float32."""
+    config = talker_config(OMNI, layers=4)
+    talker, predictor = random_models(config, DEVICE, F32)
+    model = build(OMNI, F32, 2, 128, dependent=False, layers=4, deterministic=True)
+    axes = torch.arange(PROMPT, device=DEVICE).repeat(3, 1)
+    picture = torch.arange(12, device=DEVICE)
+    axes[:, 8:20] = 8 + torch.stack([0 * picture, picture // 4, picture % 4])
+    axes[:, 20:] -= 8
+    frame.set_row(model, 1, 3)
+    assert model.token_axes is not None
+    assert model.tables.shifts is not None
+    model.tables.shifts[1] = -8
+    model.rows[0], model.last_tokens[0] = 1, PROMPT - 1
+    model.talker.x[:PROMPT], model.token_rows[:PROMPT] = frame.prompt(model, 3), 1
+    model.token_positions[:PROMPT], model.token_axes[:PROMPT] = torch.arange(PROMPT, device=DEVICE), axes.T
+    model.prefill(1, PROMPT)
+    cache = KVCache(config.transformer, 1, PROMPT + 1, talker.codec_head.weight)
+    view = RowView(cache, [0], [0], PROMPT, positions=axes[:, None])
+    found = {"prompt": distance(model.tables.hidden[1], talker(frame.prompt(model, 3)[None], view)[0, -1])}
+    model.frame(1)
+    at = torch.full((3, 1, 1), PROMPT - 8, device=DEVICE)
+    view = RowView(cache, [0], [PROMPT], 1, positions=at)
+    codes = model.tables.codes[1, :1]
+    x = predictor.embed_frame(codes, talker.codec_embedding(codes[:, 0]))
+    x = x + talker.text_embedding(model.tables.text_ids[1, :1])
+    found["frame"] = distance(model.tables.hidden[1], talker(x[None], view)[0, -1])
+    return found
+
+
+@torch.inference_mode()
+def check_graphs() -> Json:
+    """Frames by graphs and by single launches, with and without dependent launch, and rows alone and in a batch."""
+    found: Json = {}
+    codes, seeds, rows = {}, [100 + row for row in range(ROWS)], list(range(ROWS))
+    for dependent in (False, True):
+        model = build(OMNI, BF16, ROWS, 256, dependent, deterministic=True)
+        frame.start(model, rows, seeds)
+        codes[f"launches {dependent}"] = frame.speak(model, rows, 8)
+        graphs = Graphs(torch.cuda.Stream(), eager=False)  # type: ignore[no-untyped-call]
+        graphs.record(ROWS, partial(model.frame, ROWS))
+        frame.start(model, rows, seeds)
+        torch.cuda.synchronize()
+        replay = partial(graphs.replay, ROWS)
+        codes[f"graph {dependent}"] = frame.speak(model, rows, 8, replay)
+    usual = codes["launches False"]
+    for name, some in codes.items():
+        found[f"{name} equals launches"] = bool(torch.equal(some, usual))
+    for batch in (1, 2, 5, 8):
+        frame.start(model, rows[3 : 3 + batch], seeds[3 : 3 + batch])
+        alone = frame.speak(model, rows[3 : 3 + batch], 8)
+        found[f"{batch} rows as among {ROWS}"] = bool(torch.equal(alone, usual[3 : 3 + batch]))
+    found["codes differ"] = len({tuple(row.flatten().tolist()) for row in usual}) == ROWS
+    return found
+
+
+# ---- Code2Wav
+
+
+@torch.inference_mode()
+def check_code2wav() -> Json:
+    """Code2Wav in pieces by kernels, against the PyTorch module's whole decoding in float32."""
+    decoder = random_code2wav(OMNI_CODEC, DEVICE)
+    codes = torch.randint(OMNI_CODEC.codebook_size, (3, 24, OMNI_CODEC.num_quantizers), device=DEVICE)
+    index = torch.arange(3, device=DEVICE)
+    skip = decoder.lookahead_samples
+    exact = CodecRows(decoder, 3, decoder.final_conv.weight).decode(index, codes)[:, skip:]
+    found: Json = {"skip": skip, "samples": exact.shape[1], "rms": float(exact.square().mean().sqrt())}
+    for name, dtype in (("fp32", F32), ("bf16", BF16)):
+        for sizes in ((1,) * 24, (8, 8, 8), (1, 2, 4, 8, 8, 1)):
+            codec = GpuCodec(decoder, 3, 8, dtype, launch=launcher(dependent=True))
+            parts = [codec.decode(index, piece) for piece in torch.split(codes, list(sizes), dim=1)]
+            audio = torch.cat(parts, dim=1)[:, skip:]
+            found[f"{name} {sizes[:4]}"] = {
+                "relative": distance(audio, exact), "largest": float((audio - exact).abs().max())
+            }  # fmt: skip
+    return found
+
+
+# ---- the engine's steps
+
+
+class Speech:
+    """The launches of an engine, in graphs on its two streams."""
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        torch.cuda.reset_peak_memory_stats()
+        config = talker_config(OMNI)
+        talker, predictor = random_models(config, DEVICE, BF16)
+        decoder = random_code2wav(OMNI_CODEC, DEVICE)
+        torch.cuda.synchronize()
+        self.loaded_gb = torch.cuda.memory_allocated() / 1e9
+        settings = EngineConfig(max_streams=ROWS, max_context=CONTEXT, kv_positions=ROWS * POSITIONS)
+        self.steps = Steps((talker, predictor, decoder), config, 5, settings, None, launcher(dependent=True))
+        del decoder
+        torch.cuda.empty_cache()
+        self.weights_gb = (
+            sum(one.numel() * one.itemsize for net in (talker, predictor) for one in net.parameters()) / 1e9
+        )
+        self.tables_gb = torch.cuda.memory_allocated() / 1e9 - self.weights_gb
+        self.frames, self.rows = torch.cuda.Stream(), rows  # type: ignore[no-untyped-call]
+        self.codec = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
+        self.graphs, self.codec_graphs = Graphs(self.frames, eager=False), Graphs(self.codec, eager=False)
+        frames = self.steps.frames
+        self.frames.wait_stream(torch.cuda.current_stream())
+        self.codec.wait_stream(torch.cuda.current_stream())
+        for row in range(ROWS):
+            pages = row * pages_of(POSITIONS) + torch.arange(pages_of(CONTEXT), device=DEVICE)
+            frames.cache.pages[row] = pages % settings.kv_pages
+        frames.tables.params[:] = torch.tensor([0.9, 50, 1.0, 1.05], device=DEVICE)
+        frames.tables.params[:, 1] = torch.tensor([1.0, 50, 0.8, 1.0], device=DEVICE)
+        frames.tables.min_frames[:] = 1 << 40
+        with torch.cuda.stream(self.frames):
+            self.graphs.record("rows", self.steps.starts.set_rows)
+            self.graphs.record("tokens", self.steps.starts.embed_tokens)
+            for count in sorted(rows, reverse=True):
+                self.graphs.record(("frame", count), partial(frames.frame, count))
+            for size in (512, 16):
+                self.graphs.record(("prompt", size), partial(self.steps.prefill, size))
+        with torch.cuda.stream(self.codec):
+            for count in sorted(rows, reverse=True):
+                for pieces in (8, 1):
+                    self.codec_graphs.record((count, pieces), partial(self.steps.decode, count, pieces))
+        torch.cuda.synchronize()
+
+    def set_positions(self, position: int) -> None:
+        tables = self.steps.frames.tables
+        tables.frames[:], tables.positions[:] = 0, position
+        tables.seeds[:] = torch.arange(len(tables.seeds), device=DEVICE)
+        tables.code_0[:] = torch.arange(len(tables.seeds), device=DEVICE) * 37 % 2048
+        self.steps.frames.rows[:ROWS] = torch.arange(ROWS, device=DEVICE)
+        self.steps.codec_rows[:] = torch.arange(ROWS, device=DEVICE)
+        torch.cuda.synchronize()
+
+    def step_ms(self, count: int, frames_each: int, steps: int = 48) -> float:
+        """Milliseconds of a step with its share of Code2Wav beside it, as the engine runs them."""
+        self.set_positions(200)
+        began_s = 0.0
+        for step in range(-8, steps):
+            if step == 0:
+                torch.cuda.synchronize()
+                began_s = time.perf_counter()
+            with torch.cuda.stream(self.frames):
+                self.graphs.replay(("frame", count))
+                done = self.frames.record_event()
+            if step % frames_each == 0:
+                self.codec.wait_event(done)
+                with torch.cuda.stream(self.codec):
+                    self.codec_graphs.replay((count, frames_each))
+        torch.cuda.synchronize()
+        return 1000 * (time.perf_counter() - began_s) / steps
+
+    def first_audio(self) -> Json:
+        """Milliseconds from an answer's first id to its first audio on the host, and of the prompt before it."""
+        starts, taken = self.steps.starts, {"prompt": list[float](), "first audio": list[float]()}
+        for number in range(25):
+            self.set_positions(0)
+            begun_s = time.perf_counter()
+            with torch.cuda.stream(self.frames):
+                params = [0.9, 50, 1.0, 1.05, 1.0, 50, 0.8, 1.0]
+                pages = list(range(pages_of(CONTEXT)))
+                starts.upload_rows([RowStart(0, number, OPENING, 0, 0, params, pages)])
+                self.graphs.replay("rows")
+                self._prompt(np.arange(OPENING) % 900, 0, {}, 512)
+                torch.cuda.synchronize()
+            opened_s = time.perf_counter()
+            with torch.cuda.stream(self.frames):
+                self._prompt(np.array([7]), OPENING, {0: 0}, 16)
+                self.steps.frames.rows[0] = 0
+                self.graphs.replay(("frame", 1))
+                done = self.frames.record_event()
+            self.codec.wait_event(done)
+            with torch.cuda.stream(self.codec):
+                self.steps.codec.reset(0)
+                self.steps.codec_rows[0], self.steps.codec_first[0] = 0, 0
+                self.codec_graphs.replay((1, 1))
+                audio = to_host(self.steps.decoded[1, 1][0])
+                self.codec.record_event().synchronize()
+            assert audio.shape == (1, 1920)
+            taken["prompt"].append(1000 * (opened_s - begun_s))
+            taken["first audio"].append(1000 * (time.perf_counter() - opened_s))
+        return {name: round(statistics.median(each[5:]), 3) for name, each in taken.items()}
+
+    def _prompt(self, ids: Any, first: int, last: dict[int, int], size: int) -> None:
+        packed = np.full((len(ids), self.steps.starts.token_fields), -1, np.int64)
+        packed[:, 0], packed[:, 2], packed[:, 4] = ids, 0, 0
+        packed[:, 3] = first + np.arange(len(ids))
+        packed[:, 5:] = packed[:, 3:4]
+        self.steps.starts.upload_tokens(packed, last)
+        self.graphs.replay("tokens")
+        self.graphs.replay(("prompt", size))
+
+
+def dense_bytes() -> Json:
+    """Bytes of weights that a frame reads beside the experts: the talker's rest, and all passes of the predictor."""
+    config = talker_config(OMNI)
+    with torch.device("meta"):
+        talker = Talker(config)
+    stack = [p for name, p in talker.transformer.named_parameters() if ".mlp." not in name]
+    attention = sum(p.numel() for p in stack) + talker.codec_head.weight.numel()
+    layer = 1024 * (16 + 2 * 8) * 128 + 2048 * 1024 + 3 * 1024 * 3072
+    predictor = 15 * (5 * layer + 2048 * 1024)
+    return {"talker": 2 * attention, "predictor": 2 * predictor}
+
+
+@torch.inference_mode()
+def time_speech(rows: Sequence[int], contexts: Sequence[int]) -> Json:
+    speech, found = Speech(rows), Json()
+    frames = speech.steps.frames
+    dense = sum(dense_bytes().values())
+    for context in contexts:
+        for count in rows:
+            speech.set_positions(context)
+            with torch.cuda.stream(speech.frames):
+                ms = median_ms(partial(speech.graphs.replay, ("frame", count)), 40)
+                chosen = frames.talker._experts.chosen[:count, :6]
+                hit = len(set(chosen.flatten().tolist()))
+            layer = expert_bytes(mixtures(frames)[0], 1) // 2
+            mixture = mixtures(frames)[0]
+            read = dense + 20 * (2 * layer + 2 * (hit - mixture.top) * 3 * mixture.inner * mixture.hidden)
+            found[f"frame ms, {count} rows at {context}"] = {
+                "ms": round(ms, 3), "GB": round(read / 1e9, 2), "experts hit": hit,
+                "share of bandwidth": round(read / ms / 1e9 / BANDWIDTH_TB_S, 3),
+            }  # fmt: skip
+    with torch.cuda.stream(speech.codec):
+        for count in rows:
+            for pieces in (1, 8):
+                ms = median_ms(partial(speech.codec_graphs.replay, (count, pieces)), 20)
+                found[f"code2wav ms, {count} rows of {pieces} frames"] = round(ms, 3)
+    for size in (16, 512):
+        speech.set_positions(0)
+        with torch.cuda.stream(speech.frames):
+            found[f"prompt ms, {size} tokens"] = round(median_ms(partial(speech.graphs.replay, ("prompt", size))), 3)
+    for count in rows:
+        found[f"step ms, {count} rows, audio of each frame"] = round(speech.step_ms(count, 1), 3)
+        found[f"step ms, {count} rows, audio of 8 frames"] = round(speech.step_ms(count, 8), 3)
+    found["after the first id, ms"] = speech.first_audio()
+    found["experts"] = time_experts(frames)
+    found["memory GB"] = {
+        "talker and predictor": round(speech.weights_gb, 2),
+        "Code2Wav, tables, keys and values": round(speech.tables_gb, 2),
+        f"in all, {ROWS} rows": round(torch.cuda.memory_allocated() / 1e9, 2),
+        "reserved": round(torch.cuda.memory_reserved() / 1e9, 2),
+        "graphs recorded": len(speech.graphs) + len(speech.codec_graphs),
+    }
+    return found
+
+
+def kernels(rows: int) -> Json:
+    """Launches and microseconds of each kernel in a frame, the longest first. Dependent launches overlap."""
+    shares = frame.kernel_shares(OMNI, rows, dependent=True, deterministic=True)
+    return {name: [count, round(us)] for name, count, us in shares[:16]}
+
+
+# ---- the command
+
+
+def compile_codec(frames: int) -> None:
+    """Compiles Code2Wav's kernels. Runs in a process of its own."""
+    try:
+        with torch.inference_mode():
+            decoder = random_code2wav(OMNI_CODEC, DEVICE)
+            codec = GpuCodec(decoder, ROWS, 8, BF16, launch=launcher(dependent=True))
+            for batch in (1, 3, 8, 32):
+                codes = torch.zeros(batch, frames, OMNI_CODEC.num_quantizers, dtype=torch.int64, device=DEVICE)
+                codec.decode(torch.arange(batch, device=DEVICE), codes)
+            torch.cuda.synchronize()
+    except Exception:
+        traceback.print_exc()
+
+
+def compile_ahead(rows: Sequence[int]) -> None:
+    """Compiles most kernels in parallel, on stacks of one layer."""
+    jobs = [(OMNI, count, dependent, True) for count in {*rows, 1, 2, 5, 8, ROWS} for dependent in (False, True)]
+    with multiprocessing.get_context("spawn").Pool(10) as pool:
+        codec = pool.map_async(compile_codec, (1, 2, 4, 8), chunksize=1)
+        pool.map(frame.compile_ahead, jobs, chunksize=1)
+        codec.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32])
+    parser.add_argument("--contexts", nargs="+", type=int, default=[200, 1000])
+    parser.add_argument("--skip-checks", action="store_true")
+    parser.add_argument("--only", nargs="+", metavar="SECTION", help="names of the sections to run")
+    parser.add_argument("--tune", action="store_true", help="also try other tilings of the experts' products")
+    args = parser.parse_args()
+    began_s, result = time.perf_counter(), Json(card=torch.cuda.get_device_name(), torch=torch.__version__)
+    compile_ahead(args.rows)
+    print(f"compiled in {time.perf_counter() - began_s:.0f} s", flush=True)
+    sections: list[tuple[str, Callable[[], Any]]] = []
+    if not args.skip_checks:
+        sections += [("experts", check_experts), ("axes", check_axes), ("graphs", check_graphs)]
+        sections += [("code2wav", check_code2wav)]
+    sections += [("times", partial(time_speech, args.rows, args.contexts))]
+    sections += [(f"kernels {rows}", partial(kernels, rows)) for rows in (1, ROWS)]
+    if not args.skip_checks:
+        sections += [("frame", partial(frame.check_modules, OMNI))]
+    if args.tune:
+        sections += [("tilings", lambda: tune(build(OMNI, BF16, 1, 128, dependent=True, deterministic=True)))]
+    for name, section in sections:
+        if args.only and name not in args.only:
+            continue
+        try:
+            result[name] = section()
+        except Exception as failure:
+            traceback.print_exc()
+            result[name] = f"failed: {failure}"
+        print(f"{time.perf_counter() - began_s:.0f} s: {name}", json.dumps(result[name], indent=1)[:6000], flush=True)
+        torch.cuda.empty_cache()
+        args.out.write_text(json.dumps(result, indent=1))
+    print(f"done in {time.perf_counter() - began_s:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
