@@ -103,10 +103,10 @@ def run(args: argparse.Namespace) -> int:
             with progress(f"loading and warming up {', '.join(config.model) or 'the shipped voice'}"):
                 with interrupts.held():
                     warm_up((engine.info for engine in engines.values()), config)
+                for thinker in thinkers.values():  # first: what the engines take of a card depends on what is left
+                    thinker.start()
                 for engine in engines.values():
                     engine.start()
-                for thinker in thinkers.values():
-                    thinker.start()
             with interrupts.held():
                 app = create_app(engines, config, keyring, thinkers)
             serve(app, config, listeners, sighup, certificate)

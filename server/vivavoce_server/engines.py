@@ -81,8 +81,9 @@ def open_thinkers(
 def _open_thinker(checkpoint: str, config: ServerConfig, engine_config: EngineConfig) -> Thinker:
     if checkpoint == FAKE_CHAT_MODEL:
         return FakeThinker()
-    path, where = locate_checkpoint(checkpoint), config.thinker
+    where = config.thinker
     if where.startswith(("http://", "https://")):
+        path = locate_checkpoint(checkpoint)
         key = None if config.thinker_key is None else config.thinker_key.get_secret_value()
         return ExternalThinker(ThinkerText(path), where, config.thinker_model, key, config.thinker_stall_s)
     if where != "process":
@@ -95,7 +96,7 @@ def _open_thinker(checkpoint: str, config: ServerConfig, engine_config: EngineCo
         max_context=config.thinker_max_context,
         max_step_s=max(MIN_THINKER_STEP_S, engine_config.max_step_s),
     )
-    return ThinkerProcess(path, settings)
+    return ThinkerProcess(locate_checkpoint(checkpoint, whole=True), settings)
 
 
 def split_entry(entry: str) -> tuple[str | None, str]:
