@@ -309,7 +309,7 @@ class LiveText:
             if is_speakable(self._held):
                 await self._begin()
                 self._end_part(self._cutter.end_part())
-            else:
+            elif not self.ends:
                 self._put(Silence(NOTHING_S * self._speed), self._reached)
         self.ends[-1] = len(self.written)
         self.warnings += await in_worker(warnings_of, self._plan, self.written, spoken)
