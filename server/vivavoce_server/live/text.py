@@ -67,9 +67,8 @@ class LiveText:
         self._turn_pause_s = plan.turn_pause_s
         self._turns = 0
         self._voice = plan.voice or ""
-        """Name of the voice of the current part."""
         self._speaks: Chosen = (plan.options.speaker, plan.options.reference)
-        """That voice."""
+        """The voice of the current part, whose name is `_voice`."""
         self._first_voice = facts_of(self._speaks)
         self._chosen: dict[str, Chosen] = {self._voice.casefold(): self._speaks}
         """The voices that were found, by their names in small letters."""
@@ -79,14 +78,12 @@ class LiveText:
         """Names of the voices that have spoken, each once."""
         self._last_voice: Hashable = None
         """The facts of the voice that spoke last."""
-        self._unread = ""
-        self._complete = False
+        self._unread, self._complete = "", False
         self._arrived = asyncio.Event()
         self._parts: asyncio.Queue[Part | VoiceChange | None] = asyncio.Queue()
         self._next: LiveUtterance | None = first
         self._last = first
         self._open: LiveUtterance | None = None
-        self._has_begun = False
         self._held = ""
         """Text of the next part, which has nothing to speak yet."""
         self._reached = 0
@@ -114,6 +111,10 @@ class LiveText:
     def written(self) -> str:
         """The text that has been read."""
         return self.places.written
+
+    @property
+    def _has_begun(self) -> bool:
+        return self._next is None
 
     def append(self, text: str) -> None:
         self.chars += len(text)
@@ -254,7 +255,6 @@ class LiveText:
         self._begin_turn(voice)
         self._put(live.stream, self._reached)
         self._last = self._open = live
-        self._has_begun = True
         text, self._held = self._held, ""
         self.places.begin_part()
         self.places.say(text)
