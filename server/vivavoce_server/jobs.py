@@ -38,7 +38,7 @@ from vivavoce_server.references import Chosen, References, meaning_of
 from vivavoce_server.request_lines import current_line, note
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
-from vivavoce_server.text_parts import is_speakable
+from vivavoce_server.text_parts import is_heard
 from vivavoce_server.turns import (
     Script,
     Silence,
@@ -129,7 +129,7 @@ class SpeechJob:
         names = partial(meaning_of, engine=self.engine)
         script = script_of(self.turns, [each.text for each in said], self.max_part_chars, names)
         texts = sum(isinstance(part, str) for part in script.parts)
-        if not texts:
+        if not script.parts:
             silence = Silence(NOTHING_S * script.speed)
             script = replace(
                 script,
@@ -163,7 +163,7 @@ class SpeechJob:
                     if not turn.is_segment or error.detail.code != "nothing_to_speak":
                         raise
             warnings |= dict.fromkeys(warnings_of(turn.plan, text, spoken))
-        says = [is_speakable(spoken.text) for spoken in said]
+        says = [is_heard(spoken.text) for spoken in said]
         if not any(says) and self.text_plan.strict:
             raise nothing_to_speak()
         if any(says) and not all(says):

@@ -19,7 +19,7 @@ from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import SHOWN_CHARS, ApiError, invalid
 from vivavoce_server.schemas import NormalizationOptions, SpeechOptions
 from vivavoce_server.stage_names import ALL_STAGES, StageName, stages_of
-from vivavoce_server.text_parts import LANGUAGE_CODES, TAG, is_speakable
+from vivavoce_server.text_parts import LANGUAGE_CODES, TAG, is_heard
 
 T = TypeVar("T")
 THREADS = ThreadPoolExecutor(2, "vivavoce-text")
@@ -205,7 +205,7 @@ def check_speakable(plan: TextPlan, text: str, spoken: Spoken) -> None:
         script = max(sorted(counts), key=counts.__getitem__)
         languages = ", ".join(name.capitalize() for name in plan.languages)
         raise invalid("input", f"This model does not read {script} letters; it reads {languages}", "unsupported_script")
-    if not is_speakable(spoken.text):
+    if not is_heard(spoken.text):
         raise nothing_to_speak()
 
 
@@ -226,7 +226,7 @@ def warnings_of(plan: TextPlan, text: str, spoken: Spoken) -> tuple[str, ...]:
     if plan.profile.romanize and letters.romanized:
         romanized = _listed(_runs(TAG.sub(" ", text), lambda char: _is_foreign(plan, char)))
         warnings.append(f"The model cannot read these letters; Latin ones stand for them: {romanized}")
-    if not is_speakable(spoken.text):
+    if not is_heard(spoken.text):
         warnings.append(NOTHING_SPOKEN)
     return tuple(warnings)
 

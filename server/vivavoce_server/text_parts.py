@@ -79,6 +79,11 @@ def is_speakable(text: str) -> bool:
     return any(char.isalnum() for char in TAG.sub("", text))
 
 
+def is_heard(text: str) -> bool:
+    """True if there is something to speak in a text, or a pause, which is a silence that was asked for."""
+    return is_speakable(text) or any((pause_s(tag[0]) or 0) > 0 for tag in PAUSE_TAG.finditer(text))
+
+
 class PauseBudget:
     """Counts the pauses of one request, and their seconds."""
 

@@ -169,7 +169,7 @@ async def refusal(plan: Any, fragments: list[str]) -> tuple[str | None, str | No
 
 
 @pytest.mark.parametrize(
-    "text", ["", "  \n ", "\t\t", "\u200b", "\ufeff", "\u00ad", ".", "-", "?!", "\U0001f600", "[pause:1s]", "\ud83d"]
+    "text", ["", "  \n ", "\t\t", "\u200b", "\ufeff", "\u00ad", ".", "-", "?!", "\U0001f600", "[pause:0s]", "\ud83d"]
 )
 @pytest.mark.parametrize("info", [FAKE_INFO, WORDS], ids=["prose", "words"])
 async def test_a_text_without_anything_to_speak_is_refused(text: str, info: ModelInfo) -> None:
@@ -203,6 +203,15 @@ async def test_without_strictness_it_speaks_on() -> None:
     assert recorded.parts == [0.6]
     assert recorded.warnings == ("Nothing in the text can be spoken; it is a short silence",)
     assert (await refusal(plan_for(FAKE_INFO, lenient), [" "]))[1] == "nothing_to_speak"
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_a_pause_alone_is_silence(strict: bool) -> None:
+    config = ServerConfig(strict_text=strict)
+    for fragments in (["[pause:1s]"], list("... [pause:1s] \U0001f600"), ['<break time="1s"/>']):
+        recorded = await record(plan_for(FAKE_INFO, config), fragments)
+        assert (recorded.parts, recorded.warnings, recorded.errors) == ([1.0], (), [])
+        assert "".join(recorded.texts) == "".join(fragments)
 
 
 async def test_half_of_a_surrogate_pair_reaches_the_engine() -> None:

@@ -302,7 +302,7 @@ def test_blank_and_invisible_text_is_one_and_the_same(text: str, model: str, rea
 
 
 @pytest.mark.parametrize(
-    "text", [".", "-", "\U0001f600", "...", "?!", "[pause:1s]", "\u2014", "\U0001f468\u200d\U0001f469", "***"]
+    "text", [".", "-", "\U0001f600", "...", "?!", "[pause:0s]", "\u2014", "\U0001f468\u200d\U0001f469", "***"]
 )
 @pytest.mark.parametrize("model", ["words", "fake", "anything"])
 def test_signs_alone_are_refused(text: str, model: str, reader: LiveServer) -> None:
@@ -313,6 +313,18 @@ def test_signs_alone_are_refused(text: str, model: str, reader: LiveServer) -> N
             "nothing_to_speak",
             "The input is blank: nothing in it can be spoken",
         )
+
+
+@pytest.mark.parametrize("text", ["[pause:500ms]", "... [pause:500ms] \U0001f600", '<break time="0.5s"/>'])
+def test_a_pause_alone_is_silence(text: str, reader: LiveServer) -> None:
+    assert answer_of(reader, text, "fake")["parts"] == [{"pause_s": 0.5}]
+    for fields in ({}, {"stream": False}):
+        answer = ask(reader, text, "fake", response_format="pcm", **fields)
+        assert answer.status_code == 200, answer.text
+        assert answer.content == bytes(2 * 12000)
+        assert "X-Vivavoce-Warnings" not in answer.headers
+    done = ask(reader, text, "fake", stream_format="sse", response_format="pcm").text
+    assert '"output_tokens": 0' in done or '"output_tokens":0' in done
 
 
 def test_signs_beside_speakable_text_are_silence(reader: LiveServer) -> None:

@@ -24,7 +24,7 @@ from tests.support.waiting import HUNG_S, wait_until
 from tests.text.pairs import pairs
 
 SILENCE_2_S = bytes(2 * 2 * FAKE_INFO.sample_rate)
-NOTHING = ["", "  \n ", "\t\t", "\u200b", ".", "-", "\U0001f600", "[pause:1s]"]
+NOTHING = ["", "  \n ", "\t\t", "\u200b", ".", "-", "\U0001f600", "[pause:0s]"]
 FOREIGN = "\u4f60\u597d"
 
 

@@ -65,9 +65,8 @@ class LiveText:
         """Codes of limits that were exceeded, which are reported once."""
         self._turns = 0
         self._voice = plan.voice or ""
-        """Name of the voice of the current part."""
         self._speaks: Chosen = (plan.options.speaker, plan.options.reference)
-        """That voice."""
+        """The voice of the current part, whose name is `_voice`."""
         self._first_voice = facts_of(self._speaks)
         self._chosen: dict[str, Chosen] = {self._voice.casefold(): self._speaks}
         """The voices that were found, by their names in small letters."""
@@ -77,8 +76,7 @@ class LiveText:
         """Names of the voices that have spoken, each once."""
         self._last_voice: Hashable = None
         """The facts of the voice that spoke last."""
-        self._unread = ""
-        self._complete = False
+        self._unread, self._complete = "", False
         self._arrived = asyncio.Event()
         self._parts: asyncio.Queue[Part | VoiceChange | None] = asyncio.Queue()
         self._next: LiveUtterance | None = first
@@ -312,7 +310,7 @@ class LiveText:
             if is_speakable(self._held):
                 await self._begin()
                 self._end_part(self._cutter.end_part())
-            else:
+            elif not self.ends:
                 self._put(Silence(NOTHING_S * self._settings.audio.speed), self._reached)
         self.ends[-1] = len(self.written)
         self.warnings += await in_worker(warnings_of, self._plan, self.written, spoken)
