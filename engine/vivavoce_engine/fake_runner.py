@@ -169,11 +169,13 @@ class FakeRunner(ImmediateRunner):
         else:
             ids = (*sequence.pending.prompt.text_ids, *sequence.trailing.ids)
             text = "".join(chr(each) for each in ids if each != self.text.end_of_text_id)
+        # A part that goes on from nothing is spoken without the blanks at its beginning.
+        blanks = len(text) - sequence.trailing.text_tokens if sequence.trailing.complete else 0
         frames = self._frames_per_character
         return tuple(
-            WordTime(*word.span(), word.start() * frames * self.info.frame_s, word.end() * frames * self.info.frame_s)
+            WordTime(*word.span(), *((at - blanks) * frames * self.info.frame_s for at in word.span()))
             for word in re.finditer(r"\S+", text)
-            if first_frame < max(1, round(word.end() * frames)) <= end_frame
+            if first_frame < max(1, round((word.end() - blanks) * frames)) <= end_frame
         )
 
     def _ends(self, sequence: Sequence) -> bool:

@@ -258,7 +258,11 @@ class SpeechOptions(Fields):
     ] = None
     non_streaming_mode: Annotated[
         bool | None,
-        Field(description="True gives the model the whole text before it speaks", examples=[False]),
+        Field(
+            description="True gives the model the whole text before it speaks; false, the text while it speaks, as live"
+            " text does",
+            examples=[False],
+        ),
     ] = None
     initial_codec_chunk_frames: Annotated[
         Annotated[int, Field(ge=1, le=MAX_FRAMES)] | None,

@@ -278,6 +278,8 @@ class _Writer:
         self._turn: Turn | None = None
         """The current turn."""
         self._is_listed = False
+        self._voices: list[tuple[object, ...]] = []
+        """The voices that have spoken, with all that an acoustic context depends on."""
         self._last: Turn | None = None
         """The turn that spoke last."""
         self._is_paused = False
@@ -326,6 +328,12 @@ class _Writer:
 
     def _speak(self, text: str, start: int) -> None:
         assert self._turn is not None
+        asked = self._turn.asked
+        voice = *voice_key(asked), asked.language, asked.instructions
+        if start and voice not in self._voices:
+            # Behind a tag, a voice that has nothing to go on from begins without a blank, as in live text.
+            start += len(text) - len(text.lstrip())
+            text = text.lstrip()
         for part in split_long(text, self._turn.options.language, self._max_part_chars):
             end = start + len(part)
             if is_speakable(part):
@@ -333,6 +341,8 @@ class _Writer:
                 if not self._is_listed:
                     self._list_turn()
                 self._parts.append((part, self._turn.index, (start, start + len(part.rstrip()))))
+                if voice not in self._voices:
+                    self._voices.append(voice)
                 self._last, self._is_paused = self._turn, False
             start = end
 

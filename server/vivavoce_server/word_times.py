@@ -198,22 +198,24 @@ class WordMap:
         return bisect_left(self._starts, start)
 
     def next_word(self, spoken_end: int, end: int, most: int) -> tuple[int, int]:
-        """Where the text of a word ends that is said up to `spoken_end`, and where that of the next word does.
+        """Places at which the text of a word ends that is said up to `spoken_end`, and that of the next word.
 
         The places are characters of the written text. The word itself ends at `end`; signs and markup behind it belong
         to it up to a blank. Both words lie before `most`. Without a next word, both places are there.
         """
         cut, blank, reached = end, None, None
+        word_end = end
         for at in range(spoken_end, len(self.spoken)):
             char, start = self.spoken[at], self._starts[at]
             if start >= most:
                 break
-            if reached is not None and (char.isspace() or char.isalnum()) and not self._goes_on(at, reached):
+            if reached is not None and (char.isspace() or char.isalnum()) and not self._goes_on(at, word_end):
                 return cut if blank is None else max(cut, blank), max(reached, start if char.isspace() else 0)
             if char.isspace():
                 blank = start if blank is None else blank
             elif char.isalnum() or reached is not None:
                 reached = self._ends[at]
+                word_end = reached if char.isalnum() else word_end
             elif blank is None:
                 cut = max(cut, self._ends[at])
         return most if reached is None else cut if blank is None else max(cut, blank), most

@@ -314,8 +314,8 @@ def test_words_that_a_cut_leaves_without_their_end_are_not_told() -> None:
     for frames in (44, 45, 46, 47):
         cut = replace(said, scores=said.scores[:frames], pcm=said.pcm[: frames * SAMPLES])
         [heard] = streamed([cut], 2, "cut")
-        # Frame 45 is the first one of the token behind the 15th word.
-        assert len(heard) == (15 if frames >= 45 else 14)
+        # The token behind the 15th word begins in frame 45, and is heard 45 ms later.
+        assert len(heard) == (15 if frames >= 46 else 14)
         same(heard[:14], whole[:14])
         assert all(each.end_s is not None and each.end_s <= frames * FRAME_S for each in heard)
 

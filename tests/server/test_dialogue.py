@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 FRAME_BYTES = 2 * SAMPLES_PER_FRAME
 TURN_PAUSE_BYTES = round(0.2 * SAMPLE_RATE) * 2
 TAGGED = "Hello there. [voice:michael] Good morning. [voice:heart]Bye."
-PARTS = ["Hello there. ", " Good morning. ", "Bye."]
+PARTS = ["Hello there. ", "Good morning. ", "Bye."]
 
 
 class Heard:

@@ -1,10 +1,12 @@
 """Word times on the live socket: audio.words among the audio, and the characters that an interruption tells."""
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import httpx
 import pytest
 from vivavoce_engine import Engine, EngineConfig
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, fake_voices
@@ -238,3 +240,44 @@ async def test_parts_behind_one_that_a_limit_ended_are_spoken_but_not_counted() 
     assert [word["word"] for word in heard.words] == ["One", "Four"]
     assert [part["text"] for part in heard.done["parts"]] == ["One"]
     assert heard.done["text_begun"] == " two."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Hello there \U0001f600, you. [pause:1s] \U0001f44d\U0001f3fd Yes!",
+        " [pause:1s] Hello! [pause:1s]  Bye.",
+        "One. [voice:michael] Two \U0001f600. [voice:heart]\nThree.",
+        "[voice:michael] Hi\U0001f600there. Yes!",
+    ],
+)
+@pytest.mark.parametrize("normalize", [True, False])
+async def test_live_text_has_the_words_and_times_of_the_same_text_at_once(text: str, normalize: bool) -> None:
+    fields = {"normalize": normalize, "response_format": "pcm", "turn_pause_s": 0.2}
+    with live_server(short_engine(1000)) as server:
+        heard = await speak(server, text[:7], text[7:], **fields)
+        async with httpx.AsyncClient() as client:
+            asked = {"stream_format": "sse", "word_timestamps": True, **fields}
+            body = {"input": text, "voice": "heart", "seed": 5, **asked}
+            answer = await client.post(server.url + "/v1/audio/speech", json=body)
+    done = json.loads(answer.text.strip().splitlines()[-1].removeprefix("data: "))
+    assert done["words"] == heard.words
+    assert done["usage"]["output_tokens"] == heard.done["frames"]
+
+
+async def test_speech_that_does_not_end_by_itself_tells_the_words_before_its_end() -> None:
+    info = replace(FAKE_INFO, max_frames=6)
+    with live_server(Engine(FakeRunner(info, step_s=0.02), EngineConfig(), fake_voices(info=info))) as server:
+        async with dial(server) as socket:
+            await socket.configure()
+            await socket.say("One two three.")
+            await socket.send("input.done")
+            await socket.expect("audio.start")
+            while isinstance(message := await socket.receive(), bytes):
+                continue
+            assert message["error"]["code"] == "endless_speech"
+            done = await socket.expect("audio.done")
+    # Audio that had not been sent when the error came is dropped.
+    said = 3 if done["frames"] >= 3 else 0
+    assert (done["cancelled"], done["spoken_text_chars"]) == (True, said)
+    assert done["text_begun"] in ([" two"] if said else ["", "One"])

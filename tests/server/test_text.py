@@ -31,7 +31,7 @@ BODY = {"voice": "heart", "response_format": "pcm", "seed": 7}
     [
         ("Plain text. ", ["Plain text. "]),
         ("One.[pause:0.5s]Two.", ["One.", 0.5, "Two."]),
-        ("[PAUSE: 250 ms] Hi [pause:1s]", [0.25, " Hi ", 1.0]),
+        ("[PAUSE: 250 ms] Hi [pause:1s]", [0.25, "Hi ", 1.0]),
         ("A[pause:1s][pause:2s]B", ["A", 1.0, 2.0, "B"]),
         ("[pauses] and [x]", ["[pauses] and [x]"]),
         ("[pause:1s]", [1.0]),

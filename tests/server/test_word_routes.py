@@ -165,6 +165,20 @@ def test_a_cut_off_text_has_the_words_that_were_spoken(server: LiveServer) -> No
     check(words, "One two three four.", len(file) / 2 / RATE)
 
 
+def test_the_words_of_a_cut_off_text_are_the_same_everywhere(server: LiveServer) -> None:
+    cut = {"input": "One **two** three four.", "max_new_tokens": 9}
+    words, _ = spoken_words(server, **cut)
+    assert [word["word"] for word in words] == ["One", "two"]
+    header = json.loads(post(server, stream=False, **cut).headers["X-Word-Timestamps"])
+    assert [word["word"] for word in header] == ["One", "two"]
+    assert [word["end_ms"] for word in header] == [round(word["end"] * 1000) for word in words]
+    body = {**BODY, **cut}
+    shared = {name: value for name, value in body.items() if name != "input"}
+    batch = {**shared, "items": [{"input": cut["input"]}]}
+    [item] = httpx.post(f"{server.url}{SPEECH}/batch", json=batch, timeout=60).json()["results"]
+    assert (item["words"], item["finish_reason"]) == (words, "length")
+
+
 # ---- places without events --------------------------------------------------------------------------------------
 
 

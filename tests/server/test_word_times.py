@@ -269,6 +269,8 @@ MARKED = [
     ("$5.50, no", "$5.50,", " no"),
     ("One \u2014 two", "One \u2014 ", "two"),
     ("One... two", "One...", " two"),
+    ("One, two,three;four", "One,", " two,"),
+    ("hi!there?yes", "hi!", "there?"),
     ("One", "One", ""),
 ]
 

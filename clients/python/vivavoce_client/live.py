@@ -44,7 +44,7 @@ class AsyncUtterance:
         self.parts: tuple[SaidPart, ...] = ()
         """The parts of the text that were sent to their end. Known once the speech ends."""
         self.text_begun = ""
-        """The text of the part behind them, if the speech was cancelled while it was sent."""
+        """The next word or part, if the speech was cut while it was sent: by `cancel`, or by `max_new_tokens`."""
         self.words: tuple[SpokenWord, ...] = ()
         """The words so far, if the option `word_timestamps` is true."""
         self.turns: tuple[SpokenTurn, ...] = ()

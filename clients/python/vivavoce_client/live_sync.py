@@ -103,7 +103,7 @@ class Utterance:
 
     @property
     def text_begun(self) -> str:
-        """The text of the part behind them, if the speech was cancelled while it was sent."""
+        """The next word or part, if the speech was cut while it was sent: by `cancel`, or by `max_new_tokens`."""
         return self._utterance.text_begun
 
     def said(self, played_s: float = math.inf) -> str:

@@ -77,7 +77,7 @@ export function textSaid(end: UtteranceEnd, playedMs?: number): string;
  * @property {number} frames codec frames that were sent
  * @property {boolean} cancelled
  * @property {SaidPart[]} parts
- * @property {string} [text_begun] the text of the part behind them, if it was cancelled while it was sent
+ * @property {string} [text_begun] the next word or part, if the speech was cut while it was sent
  * @property {string[]} [warnings] sentences about text that was not spoken as written
  * @property {"length"} [finish_reason] max_new_tokens ended the speech
  * @property {number} [spoken_text_chars] characters of the text whose audio was sent
@@ -324,7 +324,7 @@ export type UtteranceEnd = {
     cancelled: boolean;
     parts: SaidPart[];
     /**
-     * the text of the part behind them, if it was cancelled while it was sent
+     * the next word or part, if the speech was cut while it was sent
      */
     text_begun?: string | undefined;
     /**

@@ -89,7 +89,7 @@ const STREAM_PATH = "v1/audio/speech/stream";
  * @property {number} frames codec frames that were sent
  * @property {boolean} cancelled
  * @property {SaidPart[]} parts
- * @property {string} [text_begun] the text of the part behind them, if it was cancelled while it was sent
+ * @property {string} [text_begun] the next word or part, if the speech was cut while it was sent
  * @property {string[]} [warnings] sentences about text that was not spoken as written
  * @property {"length"} [finish_reason] max_new_tokens ended the speech
  * @property {number} [spoken_text_chars] characters of the text whose audio was sent

@@ -115,7 +115,7 @@ class Sequence:
 
     @property
     def end(self) -> SpeechEnd:
-        """Whether all of the speech has been sent, and what ended it."""
+        """State of the speech: not all of it has been sent, or what ended it."""
         if not self.complete:
             return "open"
         return "cut" if self._hit_limit else "ended"

@@ -185,4 +185,5 @@ def _picked(values: Floats, columns: NDArray[np.intp]) -> Floats:
     if len(values) == 1:
         column = columns.item()
         return values[:, column : column + 1].copy()
-    return values[np.arange(len(values)), columns][:, None]
+    picked: Floats = values[np.arange(len(values)), columns][:, None]
+    return picked

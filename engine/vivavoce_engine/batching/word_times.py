@@ -7,6 +7,7 @@ and samples alone, not on the pieces in which they come: each word waits until n
 it.
 """
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from vivavoce_engine.batching.text_paths import TextPath
 from vivavoce_engine.text.words import TextWord
 
 SpeechEnd = Literal["open", "ended", "cut"]
-"""Whether speech goes on, has ended by itself, or was ended by the limit of its frames."""
+"""State of speech: it goes on, has ended by itself, or was cut off by the limit of its frames."""
 BINS = 8
 """Parts of a frame that count as silence or sound; of 10 ms where a frame has 80."""
 SILENCE_DB = 30.0
@@ -114,7 +115,7 @@ class SpokenWords:
         found = []
         while self._given < len(words):
             word = words[self._given]
-            if end == "cut" and self.path.steps[word.end_token] > self.path.frames:
+            if end == "cut" and self._is_cut(word):
                 break
             following = words[self._given + 1] if self._given + 1 < len(words) else None
             times = self._times(word, following, complete)
@@ -123,6 +124,10 @@ class SpokenWords:
             self._given += 1
             found.append(WordTime(word.start, word.end, *times) if self._is_sure(word) else unknown(word))
         return tuple(found)
+
+    def _is_cut(self, word: TextWord) -> bool:
+        """True if the samples end before the word does. Tokens that the path has not reached begin behind them."""
+        return (self._begin_s(word.end_token) or math.inf) > len(self._sound.on) * self._bin_s
 
     def _begin_s(self, token: int) -> float | None:
         """The time at which a token begins, if the path has settled it."""

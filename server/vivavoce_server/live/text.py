@@ -54,8 +54,8 @@ class LiveText:
         """`first` speaks the first part, unless a tag gives it another voice. `follow` opens the others with a voice,
         and that one, which has to wait for its turn like any other. `report` sends an error that ends nothing.
         """
+        self._settings = plan
         self._plan = plan.text
-        self._speed = plan.audio.speed
         self._follow = follow
         self._report = report
         self._reading: Reading = plan.text.start()
@@ -63,8 +63,6 @@ class LiveText:
         self._pauses = PauseBudget()
         self._reported: set[str] = set()
         """Codes of limits that were exceeded, which are reported once."""
-        self._find_voice = plan.voice_of_tag
-        self._turn_pause_s = plan.turn_pause_s
         self._turns = 0
         self._voice = plan.voice or ""
         self._speaks: Chosen = (plan.options.speaker, plan.options.reference)
@@ -184,7 +182,7 @@ class LiveText:
             return
         self._end_part(self._cutter.end_part())
         self._reached = tag.ends[-1]
-        self._put(Silence(seconds * self._speed), self._reached)
+        self._put(Silence(seconds * self._settings.audio.speed), self._reached)
         self._is_paused = True
 
     async def _change_voice(self, tag: str) -> None:
@@ -211,7 +209,7 @@ class LiveText:
             return self._chosen[name]
         if len(self._chosen) == MAX_VOICES:
             raise invalid("input", f"There are more than {MAX_VOICES} voices, which is the most", TOO_MANY_TURNS)
-        return await self._find_voice(tag)
+        return await self._settings.voice_of_tag(tag)
 
     def _pass_over(self, detail: ErrorDetail) -> None:
         """Leaves out a tag, and reports why. That there are too many is reported once."""
@@ -272,14 +270,15 @@ class LiveText:
         self._is_paused = False
 
     def _pause_between_turns(self) -> None:
-        if self._is_paused or not self._turn_pause_s:
+        seconds = self._settings.turn_pause_s
+        if self._is_paused or not seconds:
             return
         try:
-            self._pauses.take_seconds(self._turn_pause_s, "turn_pause_s")
+            self._pauses.take_seconds(seconds, "turn_pause_s")
         except ApiError as error:
             self._report_limit(error.detail, "Further turns follow without one")
         else:
-            self._put(Silence(self._turn_pause_s * self._speed, is_written=False), self.ends[-1])
+            self._put(Silence(seconds * self._settings.audio.speed, is_written=False), self.ends[-1])
 
     def _put(self, part: Part, end: int) -> None:
         """Puts a part, whose text ends at `end` in what was written."""
@@ -310,7 +309,7 @@ class LiveText:
                 await self._begin()
                 self._end_part(self._cutter.end_part())
             elif not self.ends:
-                self._put(Silence(NOTHING_S * self._speed), self._reached)
+                self._put(Silence(NOTHING_S * self._settings.audio.speed), self._reached)
         self.ends[-1] = len(self.written)
         self.warnings += await in_worker(warnings_of, self._plan, self.written, spoken)
 
