@@ -166,7 +166,7 @@ def test_a_cut_off_text_has_the_words_that_were_spoken(server: LiveServer) -> No
 
 
 def test_the_words_of_a_cut_off_text_are_the_same_everywhere(server: LiveServer) -> None:
-    cut = {"input": "One **two** three four.", "max_new_tokens": 9}
+    cut: dict[str, Any] = {"input": "One **two** three four.", "max_new_tokens": 9}
     words, _ = spoken_words(server, **cut)
     assert [word["word"] for word in words] == ["One", "two"]
     header = json.loads(post(server, stream=False, **cut).headers["X-Word-Timestamps"])

@@ -278,9 +278,7 @@ class LiveText:
         except ApiError as error:
             self._report_limit(error.detail, "Further turns follow without one")
         else:
-            self._put(
-                Silence(seconds * self._settings.audio.speed, is_written=False), self.ends[-1]
-            )
+            self._put(Silence(seconds * self._settings.audio.speed, is_written=False), self.ends[-1])
 
     def _put(self, part: Part, end: int) -> None:
         """Puts a part, whose text ends at `end` in what was written."""
