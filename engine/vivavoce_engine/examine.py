@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from safetensors import SafetensorError, safe_open
 
@@ -24,8 +24,10 @@ from vivavoce_engine.checkpoint.files import (
     read_checkpoint,
     weight_files,
 )
+from vivavoce_engine.checkpoint.omni import SPEECH_TENSORS
+from vivavoce_engine.checkpoint.shards import tensor_bytes_in
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.cpu.library import why_no_library
+from vivavoce_engine.cpu.library import NO_EXPERTS, why_no_library
 from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
 from vivavoce_engine.findings import Finding, State
 from vivavoce_engine.model import model_info
@@ -33,6 +35,9 @@ from vivavoce_engine.pages import PAGE_POSITIONS
 from vivavoce_engine.runtime import is_wsl
 from vivavoce_engine.text.answer import frontend_of
 from vivavoce_engine.voices.store import VoiceStore
+
+if TYPE_CHECKING:
+    from vivavoce_engine.gpu.choice import Choice
 
 Check: TypeAlias = Callable[[], list[Finding]]
 
@@ -180,18 +185,26 @@ def describe_card(number: int, serves: bool) -> Finding:
 def check_runner(config: EngineConfig, checkpoints: Mapping[str, str]) -> list[Finding]:
     """The runner and device that serving would take, and the loss beside the best ones. A small model may take others
     than a large one, so the findings name their models where they differ."""
-    told = {name: _runner_of(config, _hidden_size(checkpoint)) for name, checkpoint in checkpoints.items()}
+    told = {name: _runner_of(config, _readable(checkpoint)) for name, checkpoint in checkpoints.items()}
     distinct = list(dict.fromkeys(told.values())) or [_runner_of(config, None)]
     if len(distinct) == 1:
         return distinct
     return [replace(found, text=f"{name}: {found.text}") for name, found in told.items()]
 
 
-def _runner_of(config: EngineConfig, hidden_size: int | None) -> Finding:
+def _first_choice(config: EngineConfig, files: Checkpoint | None) -> "Choice":
+    """The runner and device that serving would try first for a checkpoint, or for a large one if there is none."""
     from vivavoce_engine.gpu.choice import SMALL_HIDDEN_SIZE, choices
 
+    if files is None:
+        return choices(config, SMALL_HIDDEN_SIZE, why_no_library)[0]
+    cpu_lacks = why_no_library if files.chat is None else lambda: NO_EXPERTS
+    return choices(config, files.talker.transformer.hidden_size, cpu_lacks)[0]
+
+
+def _runner_of(config: EngineConfig, files: Checkpoint | None) -> Finding:
     try:
-        first = choices(config, hidden_size or SMALL_HIDDEN_SIZE, why_no_library)[0]
+        first = _first_choice(config, files)
     except EngineError as error:
         return Finding("runner", "error", f"Nothing can speak with these settings: {_untold(str(error), config)}.")
     if first.loses:
@@ -199,11 +212,11 @@ def _runner_of(config: EngineConfig, hidden_size: int | None) -> Finding:
     return Finding("runner", "ok", f"Serving takes {first.name}.")
 
 
-def _hidden_size(checkpoint: str) -> int | None:
-    """Width of a checkpoint's talker. None if there is no checkpoint that can be read, as the model's check says."""
+def _readable(checkpoint: str) -> Checkpoint | None:
+    """A checkpoint's configuration. None if there is no checkpoint that can be read, as the model's check says."""
     try:
         path = located(checkpoint)
-        return None if path is None else read_checkpoint(path).talker.transformer.hidden_size
+        return None if path is None else read_checkpoint(path)
     except CheckpointError:
         return None
 
@@ -292,22 +305,18 @@ def check_model(name: str, checkpoint: str) -> list[Finding]:
     broken = [Finding("model", "error", f"{name}: {why}.", again) for why in map(why_broken, weight_files(path)) if why]
     if broken:
         return broken
-    size_gb = sum(file.stat().st_size for file in weight_files(path)) / GB
+    size_gb = tensor_bytes_in(weight_files(path), ("",) if files.chat is None else SPEECH_TENSORS) / GB
     speakers = f"{len(info.speakers)} speakers, " if info.speakers else ""
-    return [Finding("model", "ok", f"{name} is complete ({info.task}, {speakers}{size_gb:.2f} GB).")]
+    what = "complete" if files.chat is None else "complete to speak"
+    return [Finding("model", "ok", f"{name} is {what} ({info.task}, {speakers}{size_gb:.2f} GB).")]
 
 
 def _chosen(config: EngineConfig, checkpoint: str) -> tuple[Checkpoint, EngineConfig] | None:
     """A checkpoint's configuration, and the settings that serving would try first for it. None if either is missing:
     the checks of model and runner say so."""
-    from vivavoce_engine.gpu.choice import choices
-
+    files = _readable(checkpoint)
     try:
-        path = located(checkpoint)
-        if path is None:
-            return None
-        files = read_checkpoint(path)
-        return files, choices(config, files.talker.transformer.hidden_size, why_no_library)[0].config
+        return None if files is None else (files, _first_choice(config, files).config)
     except EngineError:
         return None
 

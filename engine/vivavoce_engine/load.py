@@ -5,6 +5,8 @@
 
 import hashlib
 import logging
+import math
+import os
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -22,7 +24,7 @@ from vivavoce_engine.checkpoint.alignment_cache import with_alignment
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.checkpoint.identity import Versions, digest_of_folder, versions_of
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.cpu.library import why_no_library
+from vivavoce_engine.cpu.library import NO_EXPERTS, why_no_library
 from vivavoce_engine.errors import NoRoom, is_out_of_memory
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.model import Model, Parts, model_info
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+GB = 1e9
 CAPACITY = frozenset(
     {
         "max_streams",
@@ -53,9 +56,6 @@ CAPACITY = frozenset(
 )
 """Settings that decide how many utterances run, when, on which of some equal cards, and when words count as spoken: no
 sample depends on them. Where PyTorch's sums depend on `threads`, `arithmetic_of` says so."""
-
-
-CPU_LACKS_EXPERTS = "Vivavoce's kernels for CPUs have no mixture of experts, which the talker of Qwen3-Omni is."
 
 
 class ModelRunner(Runner, Protocol):
@@ -182,7 +182,7 @@ def make_runner(name: str, checkpoint: Checkpoint, config: EngineConfig) -> Mode
     """
     from vivavoce_engine.gpu.choice import choices, first_that_works  # imports torch, which takes seconds
 
-    cpu_lacks = why_no_library if checkpoint.chat is None else lambda: CPU_LACKS_EXPERTS
+    cpu_lacks = why_no_library if checkpoint.chat is None else lambda: NO_EXPERTS
     options = choices(config, checkpoint.talker.transformer.hidden_size, cpu_lacks)
     return first_that_works(options, partial(_make, name, checkpoint))
 
@@ -197,6 +197,8 @@ def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunne
     device = torch.device(config.device)
     if device.type == "cpu":
         made = NativeRunner if config.runner == "native" else TorchRunner
+        if checkpoint.chat is not None:
+            state_memory(name, checkpoint, config, resolve_dtype(config.dtype, device))
         try:
             return made(name, checkpoint, config)
         except (RuntimeError, MemoryError) as error:
@@ -218,6 +220,32 @@ def _make(name: str, checkpoint: Checkpoint, config: EngineConfig) -> ModelRunne
         from vivavoce_engine.gpu.runner import GraphRunner
 
         return GraphRunner(name, checkpoint, config, device, dtype)
+
+
+def state_memory(name: str, checkpoint: Checkpoint, config: EngineConfig, dtype: "torch.dtype") -> None:
+    """Logs the memory that a checkpoint will take on a CPU, before any of it is taken.
+
+    Raises:
+        NoRoom: the machine has less memory than the weights alone take.
+    """
+    from vivavoce_engine.gpu.memory import position_bytes
+    from vivavoce_engine.gpu.meta import networks_without_storage, tensor_bytes
+
+    *speaking, code2wav = networks_without_storage(checkpoint.talker, checkpoint.codec, dtype)
+    weights_gb = (tensor_bytes(*speaking) + tensor_bytes(code2wav) * dtype.itemsize / 4) / GB  # it is made in float32
+    cache_gb = config.rows * config.max_context * position_bytes(checkpoint, dtype) / GB
+    told = f"{name} takes {weights_gb:.2f} GB of memory for the weights of its speech in {str(dtype)[6:]}"
+    log.info("%s, and up to %.2f GB for the keys and values of %d streams", told, cache_gb, config.rows)
+    machine_gb = memory_bytes() / GB
+    if weights_gb > machine_gb:
+        raise NoRoom(f"{told}; this machine has {machine_gb:.2f} GB")
+
+
+def memory_bytes() -> float:
+    """Memory of this machine; infinite on a system that does not tell it."""
+    with suppress(ValueError, OSError, AttributeError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return math.inf
 
 
 def load_engine(

@@ -562,7 +562,7 @@ def test_a_hub_that_cannot_be_reached_is_a_checkpoint_error(tmp_path: Path, monk
 
 @pytest.mark.parametrize("error", [OfflineModeIsEnabled("offline"), ConnectionError("no route"), TimeoutError("slow")])
 def test_the_hubs_own_words_are_passed_on(error: OSError, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str) -> str:
+    def fail(name: str, **_: list[str]) -> str:
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
@@ -571,7 +571,7 @@ def test_the_hubs_own_words_are_passed_on(error: OSError, monkeypatch: pytest.Mo
 
 
 def test_a_hub_id_is_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name: str(tmp_path / name))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(tmp_path / name))
     assert locate_checkpoint("owner/model") == tmp_path / "owner/model"
 
 

@@ -6,14 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from vivavoce_engine.checkpoint.files import missing_files, read_checkpoint, weight_files
+from vivavoce_engine.checkpoint.files import locate_checkpoint, missing_files, read_checkpoint, weight_files
 from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, ExpertsConfig, TransformerConfig
-from vivavoce_engine.checkpoint.shards import shards_of
-from vivavoce_engine.errors import CheckpointError
+from vivavoce_engine.checkpoint.omni import SPEECH_TENSORS
+from vivavoce_engine.checkpoint.shards import shards_of, tensor_bytes_in
+from vivavoce_engine.config import EngineConfig
+from vivavoce_engine.cpu.runner import TorchRunner
+from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
+from vivavoce_engine.examine import check_model, check_runner
+from vivavoce_engine.load import make_runner
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import decoder_of
 from vivavoce_engine.models.loader import load_models
@@ -25,6 +31,7 @@ from tests.support.omni_checkpoints import omni_checkpoint
 
 CPU = torch.device("cpu")
 INDEX = "model.safetensors.index.json"
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 RELEASED: dict[str, dict[str, Any]] = {
     "thinker_config.text_config": {"hidden_size": 2048, "num_hidden_layers": 48, "vocab_size": 152064},
     "talker_config": {"thinker_hidden_size": 2048, "accept_hidden_layer": 24},
@@ -210,6 +217,36 @@ def test_the_thinker_s_own_shards_are_not_needed(folder: Path) -> None:
     assert talker.text_embedding.weight.shape == (448, 32)
 
 
+@pytest.mark.parametrize(
+    ("whole", "asked"),
+    [(False, [{"ignore_patterns": ["model-*-of-*.safetensors"]}, {"allow_patterns": [FIRST]}]), (True, [{}])],
+)
+def test_only_the_shards_that_speak_are_downloaded(
+    whole: bool, asked: list[dict[str, list[str]]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {"thinker.model.embed_tokens.weight": FIRST, "thinker.lm_head.weight": SECOND}
+    edit(folder, INDEX, lambda content: content.update(weight_map=places))
+    seen: list[dict[str, list[str]]] = []
+
+    def download(name: str, **patterns: list[str]) -> str:
+        assert name == "owner/omni"
+        seen.append(patterns)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert locate_checkpoint("owner/omni", whole) == folder
+    assert seen == asked
+
+
+def test_the_bytes_of_the_speech_are_counted_by_the_headers(tiny: Path) -> None:
+    tensors = {name: tensor for path in shards_of(tiny) for name, tensor in load_file(path).items()}
+    everything = sum(tensor.nbytes for tensor in tensors.values())
+    thinker = sum(tensor.nbytes for name, tensor in tensors.items() if name.startswith("thinker."))
+    embedding = tensors["thinker.model.embed_tokens.weight"].nbytes
+    assert tensor_bytes_in(shards_of(tiny)) == everything
+    assert tensor_bytes_in(weight_files(tiny), SPEECH_TENSORS) == everything - thinker + embedding
+
+
 def test_a_missing_shard_is_named(folder: Path) -> None:
     (folder / "model-00002-of-00002.safetensors").unlink()
     refused(folder, "no complete Qwen3-Omni checkpoint", "missing: model-00002-of-00002.safetensors")
@@ -263,3 +300,44 @@ def test_a_sharded_qwen3_tts_checkpoint_is_the_same_model(checkpoints: Checkpoin
     for one, other in zip(expected, made, strict=True):
         state = other.state_dict()
         assert all(torch.equal(tensor, state[name]) for name, tensor in one.state_dict().items())
+
+
+# ---- loading
+
+
+def test_the_memory_is_stated_before_anything_is_loaded(
+    tiny: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivavoce_engine.load.GB", 1e3)  # so that rounding hides nothing
+    config = EngineConfig(device="cpu", dtype="float32", max_context=64, max_streams=2)
+    with caplog.at_level("INFO"):
+        runner = make_runner("tiny", read_checkpoint(tiny), config)
+    assert isinstance(runner, TorchRunner)
+    told = " ".join(record.getMessage() for record in caplog.records)
+    tensors = [each for model in runner.models.values() for each in (*model.parameters(), *model.buffers())]
+    weights = {each.data_ptr(): each.nbytes for each in tensors}
+    assert f"tiny takes {sum(weights.values()) / 1e3:.2f} GB of memory" in told
+    assert "mixture of experts" in told
+
+
+def test_a_model_larger_than_the_machine_is_refused_before_it_is_loaded(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vivavoce_engine.load.memory_bytes", lambda: 1e6)
+    monkeypatch.setattr("vivavoce_engine.cpu.runner.load_models", None)
+    with pytest.raises(NoRoom, match=r"tiny takes 0\.\d\d GB .* this machine has 0\.00 GB"):
+        make_runner("tiny", read_checkpoint(tiny), EngineConfig(device="cpu", max_context=64, max_streams=1))
+
+
+def test_the_cpu_s_kernels_are_refused_by_name(tiny: Path) -> None:
+    with pytest.raises(EngineError, match=r"runner native cannot be used: .* mixture of experts"):
+        make_runner("tiny", read_checkpoint(tiny), EngineConfig(device="cpu", runner="native"))
+
+
+def test_the_doctor_reads_a_chat_model(tiny: Path) -> None:
+    (found,) = check_model("tiny", str(tiny))
+    assert (found.state, found.text) == ("ok", "tiny is complete to speak (chat, 3 speakers, 0.01 GB).")
+    (found,) = check_runner(EngineConfig(device="cpu"), {"tiny": str(tiny)})
+    assert found.state == "warning"
+    assert "the torch runner on cpu" in found.text
+    assert "mixture of experts" in found.text

@@ -33,6 +33,7 @@ REFERENCE_SAMPLE_RATE = 24000
 TTS_MODEL_TYPE = "qwen3_tts"
 SPEECH_TOKENIZER = "speech_tokenizer"
 """Folder of a Qwen3-TTS checkpoint that holds the codec."""
+SHARD_PATTERN = "model-*-of-*.safetensors"
 JSON_FILES = ("config.json", "generation_config.json", "vocab.json", "merges.txt")
 CODEC_CONFIG = f"{SPEECH_TOKENIZER}/config.json"
 
@@ -323,11 +324,11 @@ def is_hub_id(name: str) -> bool:
     return name.count("/") == 1 and not name.startswith((".", "/", "~"))
 
 
-def locate_checkpoint(name: str) -> Path:
+def locate_checkpoint(name: str, whole: bool = False) -> Path:
     """Returns the path of a checkpoint folder.
 
     A name that is not a folder counts as a model id of the Hugging Face hub. Its files are downloaded unless they are
-    already in the cache.
+    already in the cache; of weights in shards only those from which it speaks, unless `whole` asks for all of them.
 
     Raises:
         CheckpointError: the name is neither a folder nor a model that the hub offers.
@@ -340,7 +341,11 @@ def locate_checkpoint(name: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name))
+        if whole:
+            return Path(snapshot_download(name))
+        path = Path(snapshot_download(name, ignore_patterns=[SHARD_PATTERN]))
+        shards = [file.name for file in weight_files(path) if file.match(SHARD_PATTERN)]
+        return Path(snapshot_download(name, allow_patterns=shards)) if shards else path
     except HFValidationError as error:
         raise CheckpointError(f"{name} is neither a folder nor a hub id: {error}") from error
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:

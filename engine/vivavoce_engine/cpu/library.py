@@ -28,6 +28,7 @@ FLOAT32, BFLOAT16, INT8 = range(3)
 FOLDER = Path(__file__).parent / "native"
 BUILD = "python -m vivavoce_engine.cpu.build"
 """The command that compiles the libraries, or says what it lacks."""
+NO_EXPERTS = "Vivavoce's kernels for CPUs have no mixture of experts, which the talker of Qwen3-Omni is."
 LEVEL_VARIABLE = "VIVAVOCE_CPU_LEVEL"
 """Environment variable that names the level to use, such as avx2, for tests and comparisons."""
 SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
