@@ -52,6 +52,8 @@ class SpokenAnswer:
         self._engine = engine
         self._text = text
         self._tokens = prompt.text_tokens
+        self._most_tokens = engine.config.max_context - prompt.prefill_tokens
+        """Ids that the longest speech reads. Those behind them are not sent."""
         self._ended = False
         engine.enqueue(options, prompt, self.stream, complete=False)
 
@@ -68,11 +70,12 @@ class SpokenAnswer:
         """
         assert not self._ended, "the answer has ended"
         spoken, ends = self._text.split(ids)
+        read = spoken[: max(0, self._most_tokens - self._tokens)]
         self._tokens += len(spoken)
         if ends:
-            self._end(spoken)
-        elif spoken and self._tokens <= self._engine.config.max_context:  # later ids are behind the longest speech
-            self._send(spoken, complete=False)
+            self._end(read)
+        elif read:
+            self._send(read, complete=False)
 
     def end(self) -> None:
         """Ends the answer where it is, as its limit of tokens does. All ids so far are spoken.
