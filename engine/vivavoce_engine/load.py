@@ -91,7 +91,7 @@ def read_model(name: str, config: EngineConfig, model_id: str | None = None, *, 
     """Reads a checkpoint (a folder or a hub id) without its weights. Does not import torch.
 
     `model_id` is the name that clients use. The default is the folder's name. `identify` gives the loaded model an
-    identity, for which loading reads all of the checkpoint's files once more.
+    identity, for which loading reads all of its files once more; a chat model speaks no phrases and has none.
 
     Raises:
         CheckpointError: the checkpoint cannot be found or is not servable.
@@ -99,9 +99,9 @@ def read_model(name: str, config: EngineConfig, model_id: str | None = None, *, 
     path = locate_checkpoint(name)
     versions = versions_of(path) if identify else None
     checkpoint = with_alignment(read_checkpoint(path), alignment_of(config))
-    text = frontend_of(checkpoint)
+    text, kept = frontend_of(checkpoint), versions if checkpoint.chat is None else None
     model_id = model_id or path.resolve().name
-    return Model(model_info(model_id, checkpoint, text), text, partial(load_parts, path, config, model_id, versions))
+    return Model(model_info(model_id, checkpoint, text), text, partial(load_parts, path, config, model_id, kept))
 
 
 def alignment_of(config: EngineConfig) -> Alignment | None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
 from vivavoce_engine.examine import check_model, check_runner
-from vivavoce_engine.load import make_runner
+from vivavoce_engine.load import make_runner, read_model
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.codec_decoder import decoder_of
 from vivavoce_engine.models.loader import load_models
@@ -341,3 +342,11 @@ def test_the_doctor_reads_a_chat_model(tiny: Path) -> None:
     assert found.state == "warning"
     assert "the torch runner on cpu" in found.text
     assert "mixture of experts" in found.text
+
+
+def test_settings_of_words_and_phrases_leave_a_chat_model_alone(tiny: Path) -> None:
+    config = EngineConfig(device="cpu", alignment_heads="27.15", alignment_offset_ms=0.0)
+    model = read_model(str(tiny), config, identify=True)
+    assert (model.info.task, model.info.word_times) == ("chat", False)
+    assert isinstance(model.load, partial)
+    assert model.load.args[3] is None, "no file is read for an identity"

@@ -19,9 +19,13 @@ log = logging.getLogger(__name__)
 def with_alignment(checkpoint: Checkpoint, setting: Alignment | None) -> Checkpoint:
     """The checkpoint with the alignment that counts: that of the settings, else of its files, else of the cache.
 
+    A chat model tells no words' times, so it has none.
+
     Raises:
         CheckpointError: the talker has no such head.
     """
+    if checkpoint.chat is not None:
+        return checkpoint
     alignment = setting or checkpoint.alignment or read_cached_alignment(checkpoint.path)
     size = checkpoint.talker.transformer
     error = alignment and alignment.error(size.num_hidden_layers, size.num_attention_heads)

@@ -65,7 +65,7 @@ class Checkpoint:
     alignment: Alignment | None = None
     """The talker's head that follows the text, if one is known. Not in the reference's generation_config.json."""
     chat: ChatConfig | None = None
-    """What the prompts of a chat model are made of. None for a model that reads text aloud."""
+    """Ids of which the prompts of a chat model are made. None for a model that reads text aloud."""
 
     @property
     def max_frames(self) -> int:

@@ -23,7 +23,7 @@ MODEL_TYPE = "qwen3_omni_moe"
 SAMPLE_RATE = 24000
 """Sample rate of the audio, in Hz. It is in no file of the checkpoint."""
 PREDICTOR_SAMPLING = SamplingParams(temperature=1.0, top_k=50, top_p=0.8)
-"""How codes 1 to 15 of a frame are drawn. It is in no file of the checkpoint."""
+"""Sampling of codes 1 to 15 of a frame. It is in no file of the checkpoint."""
 SPEECH_TENSORS = ("talker.", "code2wav.", "thinker.model.embed_tokens.")
 """Prefixes of the tensors that speech needs: the talker reads ids of the thinker's vocabulary."""
 AXES = 3
@@ -32,7 +32,7 @@ AXES = 3
 
 @dataclass(frozen=True, slots=True)
 class ChatConfig:
-    """What the talker's prompt needs to know of the thinker: ids of the chat's tokens, and how media count positions.
+    """Facts about the thinker that the talker's prompt needs: ids of the chat's tokens, and positions of media.
 
     `position_id_per_seconds` positions on the time axis are a second of video. A square of `spatial_merge_size` patches
     a side is one token. A token of a medium is told to the talker by what layer `accept_hidden_layer` of the thinker
