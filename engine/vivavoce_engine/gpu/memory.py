@@ -81,6 +81,7 @@ class Counter:
                 settings,
                 checkpoint.alignment,
                 self._launch,
+                reads_first=checkpoint.chat is not None,
             )
         cache, page = steps.frames.cache.cache, PAGE_POSITIONS * position_bytes(checkpoint, self._dtype)
         pages, code2wav = tensor_bytes(cache.k, cache.v), tensor_bytes(steps.codec)

@@ -28,9 +28,9 @@ from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.device import arithmetic_of, copy_into, to_device, to_host
-from vivavoce_engine.gpu.attention import AXES
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.graphs import Graphs, bucket_of
+from vivavoce_engine.gpu.heads import AXES
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.memory import position_bytes, settle
 from vivavoce_engine.gpu.sampler import PARAMS
