@@ -55,7 +55,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("vivavoce_engine.batching", "vivavoce_engine.models", "vivavoce_engine.voices"),
     ("vivavoce_engine.front", "vivavoce_engine.model"),
     ("vivavoce_engine.cpu", "vivavoce_engine.fake_runner", "vivavoce_engine.gpu", "vivavoce_engine.process"),
-    ("vivavoce_engine.examine", "vivavoce_engine.load"),
+    ("vivavoce_engine.examine", "vivavoce_engine.load", "vivavoce_engine.thinker"),
     ("vivavoce_engine",),
     ("vivavoce_bench.planning", "vivavoce_eval", "vivavoce_server"),
     ("vivavoce_bench.engine", "vivavoce_bench.reading", "vivavoce_ray"),
@@ -193,7 +193,8 @@ def test_the_server_uses_the_face_of_the_engine_alone() -> None:
         for target in targets
         if within(target, "vivavoce_engine") and target != "vivavoce_engine"
     }
-    assert past == {"vivavoce_engine.fake_runner"}, "the fake engine is no part of the face"
+    fakes = {"vivavoce_engine.fake_runner", "vivavoce_engine.thinker.fake"}
+    assert past == fakes, "the fake engine and its thinker are no part of the face"
 
 
 def test_the_engine_has_few_levels() -> None:

@@ -18,6 +18,7 @@ this package imports no torch.
 
 from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.messages import AudioChunk, Finished, WordTime
+from vivavoce_engine.checkpoint.files import locate_checkpoint
 from vivavoce_engine.config import CARD_VARIABLE, EngineConfig, card_fields
 from vivavoce_engine.embeddings import EMBEDDING_MAX
 from vivavoce_engine.errors import (
@@ -30,6 +31,7 @@ from vivavoce_engine.errors import (
     StoreFailed,
     StoreFull,
     SynthesisFailed,
+    ThinkerFailed,
 )
 from vivavoce_engine.examine import check_voices, checks, why_not_writable
 from vivavoce_engine.findings import Finding
@@ -60,6 +62,19 @@ from vivavoce_engine.request import (
 )
 from vivavoce_engine.runtime import freeze_gc
 from vivavoce_engine.text.prompt import check_characters
+from vivavoce_engine.thinker.interface import (
+    ChatMessage,
+    Picture,
+    Sound,
+    Thinker,
+    ThinkerEnd,
+    ThinkerToken,
+    ThinkOptions,
+    Thought,
+)
+from vivavoce_engine.thinker.process import ThinkerProcess
+from vivavoce_engine.thinker.text import ThinkerText, TokenDecoder
+from vivavoce_engine.thinker.wire import ThinkerConfig
 from vivavoce_engine.traces import error_name, format_trace
 from vivavoce_engine.voices.blends import MAX_CHARS as MAX_BLEND_CHARS
 from vivavoce_engine.voices.blends import MAX_PARTS as MAX_BLEND_PARTS
@@ -67,7 +82,9 @@ from vivavoce_engine.voices.blends import MAX_WEIGHT as MAX_BLEND_WEIGHT
 from vivavoce_engine.voices.blends import MIN_WEIGHT as MIN_BLEND_WEIGHT
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of
 from vivavoce_engine.voices.consents import Consent, ConsentStore
+from vivavoce_engine.voices.media import SOUND_RATE
 from vivavoce_engine.voices.reference_audio import MAX_BYTES as MAX_REFERENCE_BYTES
+from vivavoce_engine.voices.reference_reader import ReadPicture, ReadSound, ReferenceReader
 from vivavoce_engine.voices.registry import MAX_WAITING as MAX_WAITING_RECORDINGS
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import MAX_TEXT_CHARS as MAX_TRANSCRIPT_CHARS
@@ -84,8 +101,10 @@ __all__ = [
     "MAX_WAITING_RECORDINGS",
     "MIN_BLEND_WEIGHT",
     "SEED_MAX",
+    "SOUND_RATE",
     "AudioChunk",
     "AudioStream",
+    "ChatMessage",
     "CheckpointError",
     "Consent",
     "ConsentStore",
@@ -103,12 +122,17 @@ __all__ = [
     "ModelInfo",
     "NotServing",
     "Overloaded",
+    "Picture",
     "Playback",
+    "ReadPicture",
+    "ReadSound",
     "ReadableText",
     "Reason",
+    "ReferenceReader",
     "Rejected",
     "Sampling",
     "SamplingParams",
+    "Sound",
     "SpeakerInfo",
     "SpeechEngine",
     "SpokenAnswer",
@@ -118,8 +142,18 @@ __all__ = [
     "StoredVoice",
     "SynthesisFailed",
     "SynthesisRequest",
+    "ThinkOptions",
+    "Thinker",
+    "ThinkerConfig",
+    "ThinkerEnd",
+    "ThinkerFailed",
     "ThinkerMedia",
+    "ThinkerProcess",
     "ThinkerPrompt",
+    "ThinkerText",
+    "ThinkerToken",
+    "Thought",
+    "TokenDecoder",
     "UtteranceOptions",
     "VoiceReference",
     "VoiceStore",
@@ -137,6 +171,7 @@ __all__ = [
     "format_trace",
     "freeze_gc",
     "load_engine",
+    "locate_checkpoint",
     "read_model",
     "why_not_writable",
 ]

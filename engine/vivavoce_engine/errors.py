@@ -8,6 +8,7 @@ EngineError
 ├── StoreFull         no room for another stored voice
 ├── StoreFailed       the folder of stored voices cannot be written to, most likely because the disk is full
 ├── NotServing        the engine is starting, draining or stopped, or has broken down
+├── ThinkerFailed     the thinker wrote something that cannot be spoken, or did not go on
 └── SynthesisFailed   this utterance failed while it was running
     └── EndlessSpeech the model did not stop
 
@@ -84,6 +85,10 @@ class StoreFailed(EngineError):
 
 class NotServing(EngineError):
     """The engine takes no requests now, or broke down while it ran this one. It may serve again soon."""
+
+
+class ThinkerFailed(EngineError):
+    """A thinker's answer broke off, or cannot be spoken."""
 
 
 class SynthesisFailed(EngineError):

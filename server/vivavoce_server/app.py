@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from fastapi import Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
-from vivavoce_engine import SpeechEngine
+from vivavoce_engine import SpeechEngine, Thinker
 from vivavoce_text import missing_packages
 
 from vivavoce_server import (
@@ -26,6 +26,7 @@ from vivavoce_server import (
     voice_routes,
 )
 from vivavoce_server.access import BEARER, ELEVENLABS_KEY, Keyring, load_keyring
+from vivavoce_server.chat import routes as chat_routes
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.context import RequestContextMiddleware
 from vivavoce_server.door import DoorMiddleware
@@ -46,6 +47,7 @@ SOCKETS = (websocket.router, elevenlabs.router, elevenlabs_multi.router, realtim
 OPENAI = (
     http.router,
     http.speech_router,
+    chat_routes.router,
     batch.router,
     captioned_routes.router,
     voice_routes.router,
@@ -57,6 +59,7 @@ ELEVENLABS = (elevenlabs_routes.router, elevenlabs_routes.router_v2, elevenlabs_
 """The routers of ElevenLabs' routes."""
 TAGS = {
     "Speech": "Text in, speech out. The fields are OpenAI's, then extensions.",
+    "Chat": "A conversation in, an answer out, spoken while it is thought. The fields are OpenAI's.",
     "Models": "The models that are served.",
     "Voices": "Speakers of the models, and voices that clients store.",
     "Consents": "Recordings in which speakers consent to the cloning of their voices.",
@@ -78,12 +81,15 @@ BUILDING = threading.Lock()
 
 
 def create_app(
-    engines: SpeechEngine | Mapping[str, SpeechEngine], config: ServerConfig, keyring: Keyring | None = None
+    engines: SpeechEngine | Mapping[str, SpeechEngine],
+    config: ServerConfig,
+    keyring: Keyring | None = None,
+    thinkers: Mapping[str, Thinker] | None = None,
 ) -> FastAPI:
     """Builds an app that serves one engine, or several by model id.
 
     The first engine is also served under OpenAI's model names. With `keyring` None, the app reads the keys that the
-    settings name.
+    settings name. `thinkers` are those of models that chat, by the models' ids.
     """
     if isinstance(engines, SpeechEngine):
         engines = {config.model_name or engines.info.name: engines}
@@ -106,7 +112,7 @@ def create_app(
     )
     for package, lack in missing_packages().items():
         log.warning("the package %s is missing: %s", package, lack)
-    app.state.service = Service(engines, config)
+    app.state.service = Service(engines, config, thinkers or {})
     app.state.tracing = open_tracing(config)
     app.state.keyring = load_keyring(config) if keyring is None else keyring
     _include_routers(app)
@@ -156,6 +162,8 @@ async def _watched(app: FastAPI) -> AsyncIterator[None]:
     assert isinstance(service, Service)
     async with LoopWatch(service.metrics.event_loop_lag_s).running():
         yield
+    for thinker in service.chats.thinkers.values():
+        await thinker.aclose()
     await asyncio.to_thread(app.state.tracing.close)
 
 

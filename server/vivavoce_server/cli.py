@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 from fastapi import FastAPI
 from vivavoce_client.arguments import Switch
-from vivavoce_engine import EngineError, SpeechEngine, freeze_gc
+from vivavoce_engine import EngineError, SpeechEngine, Thinker, freeze_gc
 
 from vivavoce_server.accepting import raise_descriptor_limit
 from vivavoce_server.access import Keyring, load_keyring
@@ -22,7 +22,7 @@ from vivavoce_server.app import create_app
 from vivavoce_server.certificates import Certificate
 from vivavoce_server.config import ServerConfig, Settings, load_settings, setting_help
 from vivavoce_server.draining import DrainingServer
-from vivavoce_server.engines import open_engines
+from vivavoce_server.engines import open_engines, open_thinkers
 from vivavoce_server.interrupts import InterruptHandler
 from vivavoce_server.listeners import bind
 from vivavoce_server.logs import log_settings, log_to_stderr, printable
@@ -94,17 +94,21 @@ def run(args: argparse.Namespace) -> int:
     log_settings({**config.model_dump(mode="json"), **asdict(engine_config)})
     warn_if_open(config, keyring)
     engines: Mapping[str, SpeechEngine] = {}
+    thinkers: Mapping[str, Thinker] = {}
     with ExitStack() as stack:
         try:
             listeners = open_listeners(config, stack)
             engines = open_engines(config, engine_config)
+            thinkers = open_thinkers(config, engine_config, engines)
             with progress(f"loading and warming up {', '.join(config.model) or 'the shipped voice'}"):
                 with interrupts.held():
                     warm_up((engine.info for engine in engines.values()), config)
+                for thinker in thinkers.values():  # first: what the engines take of a card depends on what is left
+                    thinker.start()
                 for engine in engines.values():
                     engine.start()
             with interrupts.held():
-                app = create_app(engines, config, keyring)
+                app = create_app(engines, config, keyring, thinkers)
             serve(app, config, listeners, sighup, certificate)
         except (EngineError, NoListener) as error:
             print(f"vivavoce: {error}", file=sys.stderr)
@@ -113,6 +117,8 @@ def run(args: argparse.Namespace) -> int:
             print("vivavoce: interrupted before it served", file=sys.stderr)
             return INTERRUPTED
         finally:
+            for thinker in thinkers.values():
+                thinker.stop()
             for engine in engines.values():
                 engine.stop()
     return 0
@@ -212,12 +218,18 @@ def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:
     if engine.info.task == "base" and not engine.info.speakers:  # the model speaks only with voices that it is given
         voice = "me"
         print(f"vivavoce voices add me RECORDING.wav --consent 'This is my voice.' --url {url}", flush=True)
-    print(
-        f"curl {options} {url}/v1/audio/speech -H 'Content-Type: application/json' {key}"
-        f"""-d '{{"input": "Hello, this is Vivavoce.", "voice": "{voice}", "response_format": "wav", """
-        """"stream": false}' -o hello.wav""",
-        flush=True,
-    )
+    if engine.info.task == "chat":
+        path, rest = "chat/completions", "| jq -r .choices[0].message.audio.data | base64 -d > answer.wav"
+        body = (
+            """{"messages": [{"role": "user", "content": "Good morning!"}], "modalities": ["text", "audio"], """
+            f""""audio": {{"voice": "{voice}", "format": "wav"}}}}"""
+        )
+    else:
+        path, rest = "audio/speech", "-o hello.wav"
+        body = f"""{{"input": "Hello, this is Vivavoce.", "voice": "{voice}", "response_format": "wav", """
+        body += """"stream": false}"""
+    command = f"curl {options} {url}/v1/{path} -H 'Content-Type: application/json' {key}-d '{body}' {rest}"
+    print(command, flush=True)
     if config.address_file is not None:
         # Renaming is atomic: a process that waits for the file never reads half a URL.
         partial = config.address_file.with_name(config.address_file.name + ".partial")

@@ -109,7 +109,8 @@ class ServerConfig(BaseModel):
     extra `zeroconf`)."""
     model: CommaList = ()
     """Checkpoint folder or hub id, or NAME=CHECKPOINT. Repeat the flag (in a variable: separate by commas) to serve
-    several. The default is the voice that ships with Vivavoce. `fake` plays tones and needs no torch."""
+    several. The default is the voice that ships with Vivavoce. `fake` plays tones and needs no torch;
+    `fake-chat` answers conversations in tones."""
     model_name: str | None = None
     """Name of the model in requests, if there is only one. The default is the checkpoint's own name."""
     load: Literal["start", "on-demand"] = "start"
@@ -118,6 +119,26 @@ class ServerConfig(BaseModel):
     """Seconds without use after which a model that was loaded on demand is unloaded."""
     workers: int = Field(default=1, gt=0, le=MAX_WORKERS)
     """Processes per model. They share its requests. Useful on a CPU with more cores than one process can use."""
+    thinker: str = "process"
+    """Thinker of a Qwen3-Omni checkpoint, whose answers its talker speaks: `process` runs it here by transformers, for
+    text, sound and pictures; a URL such as http://localhost:8001/v1 uses the same model on another server, for text
+    alone. That server must stream token ids, as vLLM does."""
+    thinker_model: str | None = None
+    """Name of the model on the thinker's server. The default is the first that it lists."""
+    thinker_key: SecretStr | None = None
+    """API key of the thinker's server."""
+    thinker_stall_s: float = Field(default=30.0, gt=0)
+    """Seconds after which a thinker's server that sends nothing has failed."""
+    thinker_device: str = "auto"
+    """Device of a thinker that runs here: a name of PyTorch, or `auto` for the engine's own device."""
+    thinker_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Precision of a thinker that runs here: `auto` is bfloat16 on a card and float32 on a CPU."""
+    thinker_conversations: int = Field(default=8, gt=0, le=1024)
+    """Maximum number of answers that a thinker that runs here writes side by side. Further ones wait."""
+    thinker_max_context: int = Field(default=8192, gt=0)
+    """Longest conversation with its answer, in tokens, of a thinker that runs here."""
+    chat_max_tokens: int = Field(default=1024, gt=0)
+    """Maximum length of an answer, in tokens of its text; also that of requests which name none."""
     max_input_chars: int = Field(default=4096, gt=0, le=MAX_TEXT_CHARS)
     """Maximum length of a request's `input`, in characters."""
     max_part_chars: int = Field(default=1000, gt=0)

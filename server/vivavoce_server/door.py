@@ -37,7 +37,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 OWN_SITES = frozenset({"same-origin", "none"})
 """Values of Sec-Fetch-Site for a request by the server's own page, or by a person or an extension of the browser."""
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-SPEECH = ("/v1/audio/speech", "/v1/text-to-speech/", "/dev/captioned_speech")
+SPEECH = ("/v1/audio/speech", "/v1/chat/completions", "/v1/text-to-speech/", "/dev/captioned_speech")
 """Beginnings of paths that speak. What is refused of them is counted as speech requests are."""
 SCHEMES = frozenset({"http", "https", "ws", "wss"})
 

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from vivavoce_engine import (
@@ -12,14 +13,23 @@ from vivavoce_engine import (
     EngineProcess,
     Model,
     SpeechEngine,
+    Thinker,
+    ThinkerConfig,
+    ThinkerProcess,
+    ThinkerText,
     VoiceStore,
+    locate_checkpoint,
     read_model,
 )
-from vivavoce_engine.fake_runner import fake_model
+from vivavoce_engine.fake_runner import fake_chat_model, fake_model
+from vivavoce_engine.thinker.fake import FakeThinker
 
+from vivavoce_server.chat.external import ExternalThinker
 from vivavoce_server.config import ServerConfig
 
-FAKE_MODEL = "fake"
+FAKE_MODEL, FAKE_CHAT_MODEL = "fake", "fake-chat"
+MIN_THINKER_STEP_S = 120.0
+"""A thinker may read a long conversation in one step, for longer than a step of speech takes."""
 NOT_INTELLIGIBLE = re.compile(r"not intelligible", re.IGNORECASE)
 
 
@@ -53,6 +63,42 @@ def open_engine(
     return EnginePool(model, engine_config, config.workers, store, on_demand_s)
 
 
+def open_thinkers(
+    config: ServerConfig, engine_config: EngineConfig, engines: Mapping[str, SpeechEngine]
+) -> dict[str, Thinker]:
+    """Thinkers of the models that chat, not started, by model name. `engines` are those of `open_engines`.
+
+    Raises:
+        CheckpointError: a thinker's files cannot be read, or `thinker` is neither `process` nor a URL.
+    """
+    thinkers: dict[str, Thinker] = {}
+    for (name, engine), entry in zip(engines.items(), config.model or ("",), strict=True):
+        if engine.info.task == "chat":
+            thinkers[name] = _open_thinker(split_entry(entry)[1], config, engine_config)
+    return thinkers
+
+
+def _open_thinker(checkpoint: str, config: ServerConfig, engine_config: EngineConfig) -> Thinker:
+    if checkpoint == FAKE_CHAT_MODEL:
+        return FakeThinker()
+    where = config.thinker
+    if where.startswith(("http://", "https://")):
+        path = locate_checkpoint(checkpoint)
+        key = None if config.thinker_key is None else config.thinker_key.get_secret_value()
+        return ExternalThinker(ThinkerText(path), where, config.thinker_model, key, config.thinker_stall_s)
+    if where != "process":
+        message = "--thinker is `process`, or the URL of a server such as http://localhost:8001/v1"
+        raise CheckpointError(f"{message}, not {where!r}")
+    settings = ThinkerConfig(
+        device=engine_config.device if config.thinker_device == "auto" else config.thinker_device,
+        dtype=config.thinker_dtype,
+        conversations=config.thinker_conversations,
+        max_context=config.thinker_max_context,
+        max_step_s=max(MIN_THINKER_STEP_S, engine_config.max_step_s),
+    )
+    return ThinkerProcess(locate_checkpoint(checkpoint, whole=True), settings)
+
+
 def split_entry(entry: str) -> tuple[str | None, str]:
     """Splits `name=checkpoint`. A checkpoint alone has no name (None). An existing path is always a checkpoint."""
     name, equals, checkpoint = entry.partition("=")
@@ -62,12 +108,14 @@ def split_entry(entry: str) -> tuple[str | None, str]:
 
 
 def read_named_model(checkpoint: str | None, config: EngineConfig, *, identify: bool) -> Model:
-    """The model behind an entry: a checkpoint, the fake model, or the shipped voice (None). Raises CheckpointError.
+    """The model behind an entry: a checkpoint, a fake model, or the shipped voice (None). Raises CheckpointError.
 
     `identify` as for `read_model`.
     """
     if checkpoint == FAKE_MODEL:
         return fake_model()
+    if checkpoint == FAKE_CHAT_MODEL:
+        return fake_chat_model()
     if checkpoint is None:
         try:
             import vivavoce_voice

@@ -24,6 +24,7 @@ from vivavoce_engine import (
     StoreFailed,
     StoreFull,
     SynthesisFailed,
+    ThinkerFailed,
 )
 
 from vivavoce_server.methods import allowed_methods
@@ -57,6 +58,7 @@ KINDS: dict[type[EngineError], Kind] = {
     NotServing: Kind(503, "service_unavailable", "not_serving"),
     SynthesisFailed: Kind(500, "server_error", "synthesis_failed"),
     EndlessSpeech: Kind(500, "server_error", "endless_speech"),
+    ThinkerFailed: Kind(502, "server_error", "thinker_failed"),
     EngineError: Kind(500, "server_error", "engine_error"),
 }
 
@@ -74,7 +76,7 @@ SHOWN_CHARS = 64
 """Most characters of a name, header or tag of the client that a message repeats."""
 MAX_MESSAGE_CHARS = 4096
 """Longest message. A path or a method that a message repeats may have 64 KiB."""
-OBJECTS = frozenset({"normalization_options"})
+OBJECTS = frozenset({"audio", "normalization_options", "stream_options"})
 """Fields that contain fields of their own, and are no unions."""
 
 

@@ -282,6 +282,9 @@ def prepare(request: SpeechOptions, service: Service, max_wait_s: float | None =
         _check_live(request)
     model, engine = service.find_model(request.model or None)
     _note(request, model)
+    if engine.info.task == "chat":
+        message = f"The model {model!r} speaks the answers of its thinker, not texts: POST /v1/chat/completions"
+        raise invalid("model", message, "not_available")
     if request.normalize is not None and request.normalization_options is not None:
         message = "normalize and normalization_options say the same; give one of them"
         raise invalid("normalization_options", message)

@@ -58,7 +58,7 @@ class References:
     """Finds voices for the requests of one app. Only the event loop uses it; files and encoders run on threads."""
 
     def __init__(self, config: ServerConfig, engines: int) -> None:
-        self._fetcher = Fetcher(config.ref_audio_hosts)
+        self.fetcher = Fetcher(config.ref_audio_hosts)
         # These threads are separate from asyncio's own few, where waiting recordings would delay everything else. They
         # suffice for the engines to refuse an excess, so no recording waits for a thread.
         self._threads = ThreadPoolExecutor((engines + 1) * MAX_WAITING_RECORDINGS, "vivavoce-clone")
@@ -110,7 +110,7 @@ class References:
 
     async def _clone(self, engine: SpeechEngine, ref_audio: str, text: str) -> VoiceReference:
         if is_url(ref_audio):
-            audio = await self._fetcher.fetch(ref_audio)
+            audio = await self.fetcher.fetch(ref_audio)
         else:
             audio = await asyncio.to_thread(decode_audio, ref_audio)
         try:

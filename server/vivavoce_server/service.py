@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from fastapi import Request
-from vivavoce_engine import NotServing, Overloaded, SpeechEngine
+from vivavoce_engine import NotServing, Overloaded, SpeechEngine, Thinker
 
+from vivavoce_server.chat.chats import Chats
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import SHOWN_CHARS, ApiError
 from vivavoce_server.marks import SYNTHETIC_HEADER, AudioMark, Marker, open_marker
@@ -30,6 +31,8 @@ class Service:
 
     engines: Mapping[str, SpeechEngine]
     config: ServerConfig
+    thinkers: Mapping[str, Thinker] = field(default_factory=dict)
+    """The thinkers of models that chat, by the models' names."""
     created_s: int = field(default_factory=lambda: int(time.time()))
     speaking: int = 0
     """Number of speech responses in progress."""
@@ -48,6 +51,7 @@ class Service:
     metrics: Metrics = field(init=False)
     references: References = field(init=False)
     phrases: PhraseCache = field(init=False)
+    chats: Chats = field(init=False)
     marker: Marker | None = field(init=False)
     """Marks speech as synthetic; None if the settings say no."""
 
@@ -61,6 +65,7 @@ class Service:
             engine.share_queue(engines)
         self.metrics = Metrics(self.engines)
         self.references = References(self.config, len(self.engines))
+        self.chats = Chats(self.thinkers, self.references.fetcher)
         self.phrases = PhraseCache(self.config, self.metrics.phrases)
         self.marker = open_marker(self.config.mark_audio)
 
@@ -91,11 +96,11 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        return not self.draining and all(engine.ready for engine in self.engines.values())
+        return not self.draining and self.chats.ready and all(engine.ready for engine in self.engines.values())
 
     @property
     def failed(self) -> bool:
-        return any(engine.failed for engine in self.engines.values())
+        return self.chats.failed or any(engine.failed for engine in self.engines.values())
 
     def drain(self) -> None:
         """Refuses new speech from now on. Running speech continues, and may still submit its later parts.

@@ -44,6 +44,17 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "cors_origins",
         "trusted_proxies",
     ),
+    "chat": (
+        "thinker",
+        "thinker_model",
+        "thinker_key",
+        "thinker_stall_s",
+        "thinker_device",
+        "thinker_dtype",
+        "thinker_conversations",
+        "thinker_max_context",
+        "chat_max_tokens",
+    ),
     "text and audio": (
         "normalize",
         "strict_text",

@@ -5,7 +5,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -27,6 +27,7 @@ from vivavoce_server.service import Service, get_service
 from vivavoce_server.speech import Speech
 from vivavoce_server.whole_files import Part, WholeFile, send_parts, size_of
 
+Piece = TypeVar("Piece")
 HEARTBEAT_S = 15.0
 STREAM_HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 """Headers against buffering by proxies and against storing."""
@@ -232,20 +233,20 @@ async def _framed(speech: Speech, framing: Framing) -> AsyncIterator[bytes]:
         async for piece in speech.pieces():
             yield framing.piece(piece, speech) if piece else b""
         return
-    async for piece_or_none in _with_silences(speech.pieces()):
+    async for piece_or_none in with_silences(speech.pieces()):
         if piece_or_none is None:
             yield heartbeat
         else:
             yield framing.piece(piece_or_none, speech) if piece_or_none else b""
 
 
-async def _with_silences(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes | None]:
+async def with_silences(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece | None]:
     """Yields the pieces, and None for each HEARTBEAT_S without one.
 
     This costs a task per piece, so a bare file does without it.
     """
     while True:
-        waiting = asyncio.ensure_future(anext(pieces, None))
+        waiting: asyncio.Future[Piece | None] = asyncio.ensure_future(anext(pieces, None))
         try:
             while not (await asyncio.wait({waiting}, timeout=HEARTBEAT_S))[0]:
                 yield None

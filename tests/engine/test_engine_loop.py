@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -30,7 +29,7 @@ from vivavoce_engine.text.prompt import Prompt
 
 from tests.support.speaking import join, running, speak
 from tests.support.stepping import WatchedRunner, stepping
-from tests.support.waiting import HUNG_S
+from tests.support.waiting import HUNG_S, soon
 
 T = TypeVar("T")
 ENDLESS = SynthesisRequest("x" * 4000, speaker="heart", seed=1)
@@ -39,11 +38,6 @@ ENDLESS = SynthesisRequest("x" * 4000, speaker="heart", seed=1)
 def says(frames: int, seed: int = 1, **fields: int) -> SynthesisRequest:
     """A request that the fake runner speaks in `frames` frames."""
     return SynthesisRequest("x" * frames, speaker="heart", seed=seed, **fields)  # type: ignore[arg-type]
-
-
-async def soon(awaitable: Awaitable[T]) -> T:
-    """Waits for what must come; a deadlock fails the test instead of hanging it."""
-    return await asyncio.wait_for(awaitable, HUNG_S)
 
 
 async def pcm_of(stream: AudioStream) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from vivavoce_engine.request import UtteranceOptions
 
 from tests.support.faulty_models import HANG, LEAVE, RAISE, SLOW, faulty_model
 from tests.support.recordings import voice_like, wav
-from tests.support.waiting import HUNG_S, wait_until
+from tests.support.waiting import HUNG_S, soon, until, wait_until
 
 ENDLESS = SynthesisRequest(SLOW + "x" * 5000, speaker="heart")
 T = TypeVar("T")
@@ -76,17 +76,9 @@ def says(characters: int, seed: int = 1) -> SynthesisRequest:
     return SynthesisRequest("a" * characters, speaker="heart", seed=seed)
 
 
-async def soon(awaitable: Awaitable[T]) -> T:
-    return await asyncio.wait_for(awaitable, HUNG_S)
-
-
 async def pcm_of(stream: AudioStream) -> NDArray[np.float32]:
     chunks, _ = await soon(collect(stream))
     return np.concatenate([chunk.pcm for chunk in chunks])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    await asyncio.to_thread(wait_until, condition)
 
 
 async def assert_speaks(engine: SpeechEngine) -> None:
@@ -205,7 +197,7 @@ async def test_what_the_process_logs_is_in_the_servers_log(caplog: pytest.LogCap
         with pytest.raises(NotServing):
             await soon(collect(engine.submit(SynthesisRequest("raise", speaker="heart"))))
         await until(lambda: engine.ready)
-    (record,) = (record for record in caplog.records if record.name == "vivavoce_engine.process.worker")
+    (record,) = (record for record in caplog.records if record.name == "vivavoce_engine.process.serving")
     assert "the engine broke down" in record.getMessage()
     told = record.exc_text or ""
     assert told.endswith("\nRuntimeError")

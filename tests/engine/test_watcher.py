@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from vivavoce_engine import EngineConfig, EngineError, NotServing
 from vivavoce_engine.process import watcher as module
+from vivavoce_engine.process.engine_process import engine_program
 from vivavoce_engine.process.watcher import Phase, Watcher, backoff_s
-from vivavoce_engine.process.wire import Answer, Ask, GetPresets, Report
+from vivavoce_engine.process.wire import Answer, Ask, GetPresets, Loaded, Ready, SignOfLife
 
 from tests.support.faulty_models import faulty_model
 from tests.support.waiting import wait_until
@@ -24,7 +25,7 @@ class Owner:
         self.lost: list[EngineError] = []
         self.rows: list[int] = []
 
-    def on_report(self, report: Report) -> None:
+    def on_report(self, report: SignOfLife) -> None:
         pass
 
     def on_answer(self, answer: Answer) -> None:
@@ -33,8 +34,9 @@ class Owner:
     def on_loading(self, now_s: float) -> None:
         pass
 
-    def on_loaded(self, config: EngineConfig, identity: str) -> None:
-        self.rows.append(config.rows)
+    def on_loaded(self, loaded: Ready) -> None:
+        assert isinstance(loaded, Loaded)
+        self.rows.append(loaded.config.rows)
 
     def last_needed_s(self) -> float:
         return float("inf")
@@ -57,7 +59,7 @@ def gate() -> threading.Lock:
 def watcher(owner: Owner, gate: threading.Lock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watcher]:
     """On demand; asleep."""
     monkeypatch.setattr(module, "FIRST_BACKOFF_S", 0.05)
-    watcher = Watcher(faulty_model(), EngineConfig(), 3600.0, gate, owner)
+    watcher = Watcher(engine_program(faulty_model(), EngineConfig()), 3600.0, gate, owner)
     watcher.start()
     watcher.wait_until_started()
     yield watcher

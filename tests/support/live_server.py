@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import uvicorn
-from vivavoce_engine import Engine, EngineConfig, SpeechEngine, SynthesisRequest
+from vivavoce_engine import Engine, EngineConfig, SpeechEngine, SynthesisRequest, Thinker
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.fake_runner import FakeRunner, fake_voices
@@ -40,14 +40,16 @@ def fake_engine(
 
 @contextmanager
 def live_server(
-    engines: SpeechEngine | Mapping[str, SpeechEngine] | None = None, config: ServerConfig | None = None
+    engines: SpeechEngine | Mapping[str, SpeechEngine] | None = None,
+    config: ServerConfig | None = None,
+    thinkers: Mapping[str, Thinker] | None = None,
 ) -> Iterator[LiveServer]:
-    """Starts the engines and a server over them. Stops both at the end."""
+    """Starts the engines and a server over them. Stops both at the end. `thinkers` run already."""
     engines = fake_engine() if engines is None else engines
     all_engines = [engines] if isinstance(engines, SpeechEngine) else list(engines.values())
     listener = bind("127.0.0.1", 0)
     config = config or ServerConfig()
-    app = create_app(engines, config)
+    app = create_app(engines, config, thinkers=thinkers)
     server = AcceptingServer(
         uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, **connection_options(config))
     )

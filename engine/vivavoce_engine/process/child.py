@@ -1,4 +1,4 @@
-"""Child: one engine process and the server's end of its pipe. `worker.py` runs at the other end."""
+"""Child: one process and the server's end of its pipe. A worker module runs at the other end."""
 
 import asyncio
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from vivavoce_engine.errors import EngineError, NotServing
 from vivavoce_engine.ipc.pipe import COUNT, lengths_size, pack, unpack, unpack_lengths
 from vivavoce_engine.ipc.spawn import spawn_module
-from vivavoce_engine.process.wire import Broken, Reason, ToServer, ToWorker
+from vivavoce_engine.process.wire import AnyToServer, Broken, Reason
 
 READ_BUFFER_BYTES = 4 * 2**20
 EXIT_TIMEOUT_S = 5.0
@@ -33,6 +33,7 @@ class Child:
     time.monotonic, infinite while they are not known.
     """
 
+    what: str
     process: "subprocess.Popen[bytes]"
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -45,16 +46,17 @@ class Child:
     started_s: float = field(default_factory=time.monotonic)
 
     @classmethod
-    async def start(cls) -> "Child":
-        process, here = spawn_module("vivavoce_engine.process.worker")
+    async def start(cls, module: str, what: str) -> "Child":
+        """Runs a module of this package, as `spawn_module` does. Messages call the process `what`."""
+        process, here = spawn_module(module)
         reader, writer = await asyncio.open_connection(sock=here, limit=READ_BUFFER_BYTES)
-        return cls(process, reader, writer)
+        return cls(what, process, reader, writer)
 
-    def send(self, message: ToWorker) -> None:
+    def send(self, message: object) -> None:
         """Never waits: the writer buffers bytes that the process has not read yet."""
         self.writer.writelines(pack(message))
 
-    async def receive(self) -> ToServer:
+    async def receive(self) -> AnyToServer:
         """The next message. Raises EOFError when the process has ended."""
         read = self.reader.readexactly
         try:
@@ -62,7 +64,7 @@ class Child:
             message = unpack([await read(length) for length in lengths])
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise EOFError("the process is gone") from error
-        assert isinstance(message, ToServer), f"no message to a server: {type(message).__name__}"
+        assert isinstance(message, AnyToServer), f"no message to a server: {type(message).__name__}"
         return message
 
     def kill(self, fault: Fault) -> None:
@@ -77,7 +79,7 @@ class Child:
         if broken is not None:
             return Fault(broken.reason, broken.error)
         end = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
-        return Fault("killed", NotServing(f"the engine's process {end}"))
+        return Fault("killed", NotServing(f"the {self.what}'s process {end}"))
 
     async def ensure_gone(self) -> int:
         """Waits for the process to end, kills it if it does not, and returns its exit status."""

@@ -7,6 +7,7 @@ callers' half: it holds the utterances and questions that wait for the process. 
 Requests are added with the gate held, on any thread. Either side may remove them.
 """
 
+import logging
 import math
 import time
 from collections import Counter
@@ -27,19 +28,34 @@ from vivavoce_engine.front.front import EngineFront
 from vivavoce_engine.front.stream import AudioStream, deliver
 from vivavoce_engine.model import Model
 from vivavoce_engine.process.remote_voices import remote_voices
-from vivavoce_engine.process.watcher import ANSWER_TIMEOUT_S, Phase, Watcher
+from vivavoce_engine.process.watcher import ANSWER_TIMEOUT_S, Phase, Program, Watcher
 from vivavoce_engine.process.wire import (
     Answer,
     AnswerValue,
     Ask,
     Encode,
     GetPresets,
+    LoadCommand,
+    Loaded,
     ReadProgress,
+    Ready,
     RemoteSubmit,
     Report,
+    SignOfLife,
 )
 from vivavoce_engine.request import VoiceReference
 from vivavoce_engine.voices.store import VoiceStore
+
+log = logging.getLogger(__name__)
+
+
+def engine_program(model: Model, config: EngineConfig) -> Program:
+    """The process of an engine."""
+
+    def load() -> LoadCommand:
+        return LoadCommand(model.load, config, log.getEffectiveLevel())
+
+    return Program(model.info.name, "engine", "vivavoce_engine.process.worker", load, config.max_step_s)
 
 
 class EngineProcess(EngineFront):
@@ -68,7 +84,7 @@ class EngineProcess(EngineFront):
         self._presets: Mapping[str, NDArray[np.float32]] | None = None
         self._identity = ""
         self._last_used_s = time.monotonic()
-        self._watcher = Watcher(model, config, on_demand_s, self._gate, self)
+        self._watcher = Watcher(engine_program(model, config), on_demand_s, self._gate, self)
 
     # ---- callers ----------------------------------------------------------------------------------------------
 
@@ -208,7 +224,8 @@ class EngineProcess(EngineFront):
 
     # ---- watching thread: see Owner ---------------------------------------------------------------------------
 
-    def on_report(self, report: Report) -> None:
+    def on_report(self, report: SignOfLife) -> None:
+        assert isinstance(report, Report)
         self._state = report.state
         self._admission.rates = report.state.rates
         deliveries = []
@@ -238,9 +255,10 @@ class EngineProcess(EngineFront):
             self._cancel(pending.utterance_id)
         deliver([(pending.stream, refusal) for pending in late])
 
-    def on_loaded(self, config: EngineConfig, identity: str) -> None:
-        self.config = config
-        self._identity = identity
+    def on_loaded(self, loaded: Ready) -> None:
+        assert isinstance(loaded, Loaded)
+        self.config = loaded.config
+        self._identity = loaded.identity
 
     def last_needed_s(self) -> float:
         assert self._gate.locked()

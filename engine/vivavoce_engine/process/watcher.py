@@ -1,4 +1,4 @@
-"""Watcher: starts an engine's process, watches over it, and starts it again when it breaks. Torch-free.
+"""Watcher: starts a process, such as an engine's, watches over it, and starts it again when it breaks. Torch-free.
 
                    loaded           broke down                              loaded at the start
     always:     AWAY ────► SERVING ────► AWAY ─ ─ (after a pause)
@@ -22,16 +22,15 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
 from vivavoce_engine.batching.faults import as_engine_error
 from vivavoce_engine.batching.messages import Shutdown
-from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EngineError, NoRoom, NotServing
-from vivavoce_engine.model import Model
 from vivavoce_engine.process.child import EXIT_TIMEOUT_S, Child, Fault
-from vivavoce_engine.process.wire import Answer, Broken, LoadCommand, Loaded, Logged, Ping, Report, ToServer, ToWorker
+from vivavoce_engine.process.wire import Answer, AnyToServer, Broken, Logged, Ping, Ready, SignOfLife
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +46,6 @@ STABLE_AFTER_S = 60.0
 """A process that has served for this long resets the count of failures."""
 MAX_FAILURES = 5
 """Failures in a row after which the engine counts as failed. Restarts go on all the same."""
-HANG_FAULT = Fault("hang", NotServing("the engine does not go on"))
 
 
 class Phase(Enum):
@@ -67,18 +65,33 @@ NEXT_PHASES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A process to keep running: the module that it runs, and the message that it gets first.
+
+    `name` is that of its model, for the log. `what` is what it is, as messages call it. A process that shows no sign of
+    life for `max_silent_s` is killed.
+    """
+
+    name: str
+    what: str
+    module: str
+    load: Callable[[], object]
+    max_silent_s: float
+
+
 class Owner(Protocol):
     """The callers' half, for which a Watcher works. Its methods are called on the watching thread and must not wait."""
 
-    def on_report(self, report: Report) -> None: ...
+    def on_report(self, report: SignOfLife) -> None: ...
 
     def on_answer(self, answer: Answer) -> None: ...
 
     def on_loading(self, now_s: float) -> None:
         """Called at each tick while the model is being loaded."""
 
-    def on_loaded(self, config: EngineConfig, identity: str) -> None:
-        """The model is loaded, with these settings and this identity. They may differ from one process to the next."""
+    def on_loaded(self, loaded: Ready) -> None:
+        """The model is loaded, as this message tells. It may differ from one process to the next."""
         ...
 
     def last_needed_s(self) -> float:
@@ -96,12 +109,10 @@ class Watcher:
     when it has been idle for that long. `gate` is the owner's lock, which both use.
     """
 
-    def __init__(
-        self, model: Model, config: EngineConfig, on_demand_s: float | None, gate: threading.Lock, owner: Owner
-    ) -> None:
+    def __init__(self, program: Program, on_demand_s: float | None, gate: threading.Lock, owner: Owner) -> None:
         assert on_demand_s is None or on_demand_s >= 0
-        self._model = model
-        self._config = config
+        self._program = program
+        self._hang_fault = Fault("hang", NotServing(f"the {program.what} does not go on"))
         self._on_demand_s = on_demand_s
         self._gate = gate
         self._owner = owner
@@ -114,7 +125,7 @@ class Watcher:
         """True if the last process found too little memory to load the model."""
         self._restarts: Counter[str] = Counter()
         self._child: Child | None = None
-        self._backlog: deque[ToWorker] = deque()
+        self._backlog: deque[object] = deque()
         self._wake = asyncio.Event()
         self._stopping = asyncio.Event()
         self._first_start: Future[None] = Future()
@@ -170,12 +181,12 @@ class Watcher:
         """Prepares for `send`, with the gate held: wakes a process that is ASLEEP. Raises NotServing if it is AWAY."""
         assert self._gate.locked()
         if self._phase is Phase.AWAY:
-            raise NotServing("the engine is not serving")
+            raise NotServing(f"the {self._program.what} is not serving")
         if self._phase is Phase.ASLEEP:
             self._set_phase(Phase.WAKING)
             self._call(self._wake.set)
 
-    def send(self, message: ToWorker) -> None:
+    def send(self, message: object) -> None:
         """Sends a message to the current process, without waiting. Dropped if that process ends first."""
         self._call(self._forward, self._generation, message)
 
@@ -208,22 +219,27 @@ class Watcher:
                 continue
             fault = await self._run_process()
             if not self._first_start.done():
-                self._first_start.set_exception(fault.error if fault else NotServing("the engine was stopped"))
+                self._first_start.set_exception(
+                    fault.error if fault else NotServing(f"the {self._program.what} was stopped")
+                )
                 return
             if fault is not None and not self._stopping.is_set():
                 await self._back_off(fault)
-        self._fail_generation(NotServing("the engine was stopped"))
+        self._fail_generation(self._stopped())
+
+    def _stopped(self) -> NotServing:
+        return NotServing(f"the {self._program.what} was stopped")
 
     async def _run_process(self) -> Fault | None:
         """Runs one process to its end. Returns its fault, None if it was told to end."""
         try:
-            child = self._child = await Child.start()
+            child = self._child = await Child.start(self._program.module, self._program.what)
         except OSError as error:
             return Fault("load", NotServing(f"no process can be started: {error}"))
         ticking = asyncio.create_task(self._tick(child))
         broken: Broken | None = None
         try:
-            child.send(LoadCommand(self._model.load, self._config, log.getEffectiveLevel()))
+            child.send(self._program.load())
             while broken is None:
                 broken = self._on_message(child, await child.receive())
         except EOFError:
@@ -240,33 +256,33 @@ class Watcher:
             self._failures = 0
         return None if child.ending else child.exit_fault(broken, status)
 
-    def _on_message(self, child: Child, message: ToServer) -> Broken | None:
+    def _on_message(self, child: Child, message: AnyToServer) -> Broken | None:
         match message:
-            case Report() if not child.ending:
+            case SignOfLife() if not child.ending:
                 child.pinged_s = math.inf
                 self._owner.on_report(message)
             case Answer():
                 self._owner.on_answer(message)
             case Logged(record=record):
                 logging.getLogger(record.name).handle(record)
-            case Loaded():
+            case Ready():
                 self._on_loaded(child, message)
             case Broken():
                 return message
         return None
 
-    def _on_loaded(self, child: Child, loaded: Loaded) -> None:
+    def _on_loaded(self, child: Child, loaded: Ready) -> None:
         assert math.isinf(child.loaded_s), "a process loads one model, once"
-        self._owner.on_loaded(loaded.config, loaded.identity)
+        self._owner.on_loaded(loaded)
         child.loaded_s = time.monotonic()
-        log.info("%s is ready after %.1f s", self._model.info.name, child.loaded_s - child.started_s)
+        log.info("%s is ready after %.1f s", self._program.name, child.loaded_s - child.started_s)
         self._enter(Phase.SERVING)
         while self._backlog:
             child.send(self._backlog.popleft())
         if not self._first_start.done():
             self._first_start.set_result(None)
 
-    def _forward(self, generation: int, message: ToWorker) -> None:
+    def _forward(self, generation: int, message: object) -> None:
         assert generation <= self._generation
         if generation != self._generation:
             return
@@ -277,7 +293,7 @@ class Watcher:
 
     async def _tick(self, child: Child) -> None:
         """Ends a process that is not needed, kills one that hangs, and pings the others."""
-        limit_s = self._config.max_step_s
+        limit_s = self._program.max_silent_s
         while not child.ending:
             now_s = time.monotonic()
             if self._stopping.is_set() or self._fall_asleep_if_idle(now_s):
@@ -285,18 +301,18 @@ class Watcher:
             elif math.isinf(child.loaded_s):
                 self._owner.on_loading(now_s)
                 if now_s - child.started_s > LOAD_TIMEOUT_S:
-                    child.kill(HANG_FAULT)
+                    child.kill(self._hang_fault)
             elif math.isinf(child.pinged_s):
                 child.pinged_s = now_s
                 child.send(Ping())
             elif now_s - child.pinged_s > limit_s:
-                child.kill(HANG_FAULT)
+                child.kill(self._hang_fault)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), min(TICK_S, limit_s / 4))
 
     def _kill_if_hung(self) -> None:
         if self._child is not None and time.monotonic() - self._child.loaded_s > ANSWER_TIMEOUT_S:
-            self._child.kill(HANG_FAULT)
+            self._child.kill(self._hang_fault)
 
     def _end(self, child: Child) -> None:
         child.ending = True
@@ -312,7 +328,7 @@ class Watcher:
                 return False
             if now_s - self._owner.last_needed_s() < self._on_demand_s:
                 return False
-            log.info("%s is unloaded: nobody used it for %g s", self._model.info.name, self._on_demand_s)
+            log.info("%s is unloaded: nobody used it for %g s", self._program.name, self._on_demand_s)
             self._reset(Phase.ASLEEP, NotServing("the model was unloaded"))
             return True
 
@@ -323,15 +339,16 @@ class Watcher:
         self._restarts[fault.reason] += 1
         pause_s = backoff_s(self._failures)
         log.error(
-            "the engine of %s broke down (%s): %s; number %d of late; the next start is in %g s",
-            self._model.info.name,
+            "the %s of %s broke down (%s): %s; number %d of late; the next start is in %g s",
+            self._program.what,
+            self._program.name,
             fault.reason,
             # The message of an unexpected error may quote a text.
             str(fault.error).partition(":")[0] if fault.reason == "error" else fault.error,
             self._failures,
             pause_s,
         )
-        self._fail_generation(_error_for_callers(fault))
+        self._fail_generation(_error_for_callers(fault, self._program.what))
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), pause_s)
         if self._on_demand_s is not None:
@@ -370,8 +387,8 @@ def backoff_s(failures: int) -> float:
     return min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(failures - 1, MAX_DOUBLINGS))
 
 
-def _error_for_callers(fault: Fault) -> EngineError:
+def _error_for_callers(fault: Fault, what: str) -> EngineError:
     """The error for callers. The fault's own error is for the log."""
     if fault.reason == "load":
         return NotServing(f"the model could not be loaded: {fault.error}")
-    return NotServing("the engine broke down and is being restarted")
+    return NotServing(f"the {what} broke down and is being restarted")

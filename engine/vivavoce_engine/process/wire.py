@@ -32,6 +32,18 @@ Reason = Literal["error", "out_of_memory", "device", "hang", "killed", "load"]
 exit (`killed`), or a model that could not be loaded."""
 
 
+class SignOfLife:
+    """Base of the messages by which a process shows that it goes on: results, or the answer to a Ping."""
+
+    __slots__ = ()
+
+
+class Ready:
+    """Base of the message that ends a process's start: from now on it serves."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class LoadCommand:
     """The first message: loads a model. `load` is pickled by its name; `log_level` is as in `logging`."""
@@ -124,11 +136,11 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Asks for a Report after the current step, as a sign of life."""
+    """Asks for a SignOfLife after the current step."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(Ready):
     """The model is loaded and warm, with these settings: numbers where LoadCommand's had `auto`.
 
     `identity` is that of SpeechEngine.
@@ -139,7 +151,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class Report(SignOfLife):
     """Results of a step or of commands. Each of `events` comes with its utterance's id."""
 
     state: LoopState
@@ -174,3 +186,5 @@ class Broken:
 
 ToWorker = LoadCommand | RemoteSubmit | AppendText | Cancel | Shutdown | ReadProgress | Ask | Ping
 ToServer = Loaded | Report | Answer | Logged | Broken
+AnyToServer = Ready | SignOfLife | Answer | Logged | Broken
+"""Messages of any process of this package, not of engines alone."""

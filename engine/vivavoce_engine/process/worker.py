@@ -6,17 +6,14 @@ more than one utterance, after which only a new process is safe.
 """
 
 import logging
-import logging.handlers
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from copy import copy
 
 import numpy as np
 
 from vivavoce_engine.batching.admission import Admission
-from vivavoce_engine.batching.faults import as_engine_error, reason_of
+from vivavoce_engine.batching.faults import as_engine_error
 from vivavoce_engine.batching.loop import EngineLoop
 from vivavoce_engine.batching.messages import (
     AppendText,
@@ -36,14 +33,13 @@ from vivavoce_engine.errors import EngineError
 from vivavoce_engine.ipc.pipe import Pipe
 from vivavoce_engine.ipc.spawn import pipe_to_parent
 from vivavoce_engine.model import Parts
+from vivavoce_engine.process.serving import serve
 from vivavoce_engine.process.wire import (
     Answer,
     Ask,
-    Broken,
     Encode,
     LoadCommand,
     Loaded,
-    Logged,
     Ping,
     ReadProgress,
     RemoteSubmit,
@@ -53,7 +49,6 @@ from vivavoce_engine.process.wire import (
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, VoiceReference
 from vivavoce_engine.runtime import freeze_gc, lower_thread_priority, use_expandable_segments
 from vivavoce_engine.text.answer import AnswerFrontend
-from vivavoce_engine.traces import format_trace
 
 log = logging.getLogger("vivavoce_engine.process.worker")  # __name__ is "__main__" here
 
@@ -197,62 +192,25 @@ def warm_up_request(info: ModelInfo) -> SynthesisRequest:
     )
 
 
-class _PipeHandler(logging.handlers.QueueHandler):
-    """Sends log records to the server, which formats and writes them."""
-
-    def __init__(self, pipe: Pipe) -> None:
-        super().__init__(None)  # type: ignore[arg-type]
-        self.setFormatter(logging.Formatter())  # only the message
-        self._pipe = pipe
-
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        # The traceback stays apart from the message, which the server writes as one line.
-        error = record.exc_info[1] if record.exc_info else None
-        trace = record.exc_text or (format_trace(error) if error is not None else None)
-        bare = copy(record)
-        bare.exc_info = bare.exc_text = None
-        prepared: logging.LogRecord = super().prepare(bare)
-        prepared.exc_text = trace
-        return prepared
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        with suppress(OSError):
-            self._pipe.send(Logged(record))
-
-
-def serve(pipe: Pipe) -> int:
-    """Loads the model, warms it up, and runs the loop until it ends. Returns the exit status."""
-    logging.basicConfig(handlers=[_PipeHandler(pipe)], force=True)
-    logging.captureWarnings(True)
-    loaded = False
-    try:
-        command = pipe.receive()
-        assert isinstance(command, LoadCommand)
-        logging.getLogger("vivavoce_engine").setLevel(command.log_level)
-        parts = command.load()
-        config = parts.config or command.config
-        admission = Admission(config, parts.runner.info.frame_s)
-        warm_up(parts.runner, config, admission)
-        freeze_gc()
-        loaded = True
-        pipe.send(Loaded(config, parts.identity))
-        Worker(pipe, parts, config, admission).run()
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return 1  # the server has ended
-    except Exception as error:
-        # The server tells a refusal to load in a sentence, for which a traceback has nothing to add.
-        refused = not loaded and isinstance(error, EngineError)
-        log.log(logging.DEBUG if refused else logging.ERROR, "the engine broke down", exc_info=True)
-        pipe.send(Broken(reason_of(error) if loaded else "load", as_engine_error(error)))
-        return 1
-    return 0
+def start(pipe: Pipe) -> Callable[[], None]:
+    """Loads the model that the first message names, and warms it up. Returns the loop, which ends with the process."""
+    command = pipe.receive()
+    assert isinstance(command, LoadCommand)
+    logging.getLogger("vivavoce_engine").setLevel(command.log_level)
+    parts = command.load()
+    config = parts.config or command.config
+    admission = Admission(config, parts.runner.info.frame_s)
+    warm_up(parts.runner, config, admission)
+    freeze_gc()
+    pipe.send(Loaded(config, parts.identity))
+    return Worker(pipe, parts, config, admission).run
 
 
 def main() -> int:
     """Entry point of the process."""
     pipe = pipe_to_parent()
     use_expandable_segments()
-    return serve(pipe)
+    return serve(pipe, start, "engine")
 
 
 if __name__ == "__main__":

@@ -3,12 +3,16 @@
 import os
 import sys
 from contextlib import suppress
+from typing import Any
+
+from numpy.typing import NDArray
 
 from vivavoce_engine.errors import Rejected
 from vivavoce_engine.ipc.spawn import pipe_to_parent
-from vivavoce_engine.voices.reference_audio import Samples, read_reference, rejected_audio
+from vivavoce_engine.voices.media import read_picture, read_sound
+from vivavoce_engine.voices.reference_audio import read_reference, rejected_audio
 from vivavoce_engine.voices.reference_limits import is_out_of_memory, limit_process, limit_time
-from vivavoce_engine.voices.reference_reader import NO_MEMORY_STATUS
+from vivavoce_engine.voices.reference_reader import NO_MEMORY_STATUS, ReadPicture, ReadSound
 
 
 def main() -> int:
@@ -17,17 +21,23 @@ def main() -> int:
     limit_process()
     with suppress(EOFError, OSError):
         while True:
-            data = pipe.receive()
-            assert isinstance(data, bytes)
+            question = pipe.receive()
+            assert isinstance(question, bytes | ReadSound | ReadPicture)
             limit_time()
-            pipe.send(answer_to(data))
+            pipe.send(answer_to(question))
     return 0
 
 
-def answer_to(data: bytes) -> Samples | Rejected:
-    """The samples of a file, or its refusal. A file that needs too much memory ends the process."""
+def answer_to(question: bytes | ReadSound | ReadPicture) -> NDArray[Any] | Rejected:
+    """The samples or the pixels of a file, or its refusal. A file that needs too much memory ends the process."""
     try:
-        return read_reference(data)
+        match question:
+            case ReadSound(data=data):
+                return read_sound(data)
+            case ReadPicture(data=data):
+                return read_picture(data)
+            case _:
+                return read_reference(question)
     except Exception as error:  # FFmpeg's wrappers raise many types
         if is_out_of_memory(error) or is_out_of_memory(error.__cause__ or error):
             os._exit(NO_MEMORY_STATUS)

@@ -7,8 +7,11 @@ that process and fails its own request, and the server goes on.
 import subprocess
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vivavoce_engine.errors import Rejected
 from vivavoce_engine.ipc.pipe import Pipe
@@ -30,6 +33,20 @@ REASONS: dict[int | None, str] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class ReadSound:
+    """A sound of a conversation to decode."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPicture:
+    """A picture of a conversation to decode."""
+
+    data: bytes
+
+
 class ReferenceReader:
     """Runs the decoder process: starts it at the first file, and again after a file that broke it. For one thread."""
 
@@ -41,32 +58,36 @@ class ReferenceReader:
         """Process id, None while there is no process."""
 
     def read(self, data: bytes) -> Samples:
-        """Decodes a file into mono samples [n] float32 at 24 kHz, as `read_reference`.
+        """Decodes a file into mono samples [n] float32 at 24 kHz, as `read_reference`. Raises as `decode`."""
+        return self.decode(data)
+
+    def decode(self, question: bytes | ReadSound | ReadPicture) -> NDArray[Any]:
+        """Decodes a recording of a voice, a sound or a picture, by the function that its kind is read by.
 
         A process that breaks is not the file's fault if it has read other files before. A new one then tries again.
 
         Raises:
-            Rejected: as by `read_reference`, or the file broke a new process or took too long.
+            Rejected: as by that function, or the file broke a new process or took too long.
         """
         is_new = self._pipe is None
         try:
-            answer = self._ask(data)
+            answer = self._ask(question)
         except TimeoutError as error:
             self.close()
             raise rejected_audio(TOO_LONG) from error
         except (EOFError, OSError) as error:
             status = self.close()
             if not is_new and status != NO_TIME_STATUS:  # each file has its own time
-                return self.read(data)
+                return self.decode(question)
             raise rejected_audio(REASONS.get(status, "is no audio file that can be read")) from error
         if isinstance(answer, Rejected):
             raise answer
         assert isinstance(answer, np.ndarray)
         return answer
 
-    def _ask(self, data: bytes) -> object:
+    def _ask(self, question: object) -> object:
         pipe = self._pipe or self._start()
-        pipe.send(data)
+        pipe.send(question)
         if not pipe.has_message(self.timeout_s):
             raise TimeoutError
         return pipe.receive()

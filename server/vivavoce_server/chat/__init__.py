@@ -1,0 +1,1 @@
+"""POST /v1/chat/completions: conversations that a thinker answers, and its talker speaks while it still writes."""
