@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from vivavoce_engine import (
     AudioChunk,
     Engine,
     EngineConfig,
+    EngineError,
     Finished,
     Sampling,
     SamplingParams,
@@ -34,14 +35,17 @@ from vivavoce_engine.batching.messages import AppendText, Delivery, StreamEvent,
 from vivavoce_engine.batching.pending import Pending, TrailingText
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu.runner import TorchRunner
+from vivavoce_engine.load import make_runner
 from vivavoce_engine.models.layers import RowView
 from vivavoce_engine.models.prompts import axes_of, embed_prompt
+from vivavoce_engine.process.worker import warm_up
 from vivavoce_engine.text.answer import AnswerFrontend
 
 from tests.support.golden import load_golden
 from tests.support.omni_answers import OmniCase, SpokenCase, case_of, joined, omni_case
 from tests.support.omni_checkpoints import folder_digest, omni_checkpoint
 from tests.support.speaking import running
+from tests.support.stepping import LateRunner
 from tests.support.utterances import Listener
 from tests.support.waiting import wait_until
 
@@ -196,11 +200,33 @@ def test_ids_at_once_or_late_give_the_same_speech(engine: Engine, name: str, wai
     assert_identical(spoken, at_once(engine, name))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(sizes=st.lists(st.integers(1, 5), max_size=14), seed=st.integers(0, 3), chance=st.integers(0, 99))
-def test_any_times_of_the_ids_give_the_same_speech(engine: Engine, sizes: list[int], seed: int, chance: int) -> None:
-    talk = Talk(seed, name=("image", "chat")[seed % 2])
-    assert_identical(asyncio.run(draw(engine, talk, sizes, random.Random(chance))), drawn(engine, talk))
+@pytest.mark.long
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(1, 5), max_size=14), chance=st.integers(0, 99))
+def test_any_times_of_the_ids_give_the_same_speech(engine: Engine, sizes: list[int], chance: int) -> None:
+    """Four answers at once, 240 in all."""
+    talks = [Talk(seed, name=("image", "chat")[seed % 2]) for seed in range(4)]
+
+    async def together() -> list[SpokenCase]:
+        return await asyncio.gather(*(draw(engine, talk, sizes, random.Random(chance + talk.seed)) for talk in talks))
+
+    for talk, spoken in zip(talks, asyncio.run(together()), strict=True):
+        assert_identical(spoken, drawn(engine, talk))
+
+
+def test_a_step_that_begins_before_the_end_is_known_changes_nothing(engine: Engine, runner: TorchRunner) -> None:
+    """As on a card, where a row makes a frame more than it speaks."""
+    talks = [Talk(seed, name=name) for seed, name in enumerate(("chat", "image", "image", "chat"))]
+    alone = [drawn(engine, talk) for talk in talks]
+    assert any(spoken.finished.reason == "stop" for spoken in alone)
+
+    async def together(late: Engine) -> list[SpokenCase]:
+        return await asyncio.gather(*(draw(late, talk, [2, 5, 7]) for talk in talks))
+
+    with running(Engine(LateRunner(runner), runner.config)) as late:
+        spoken = asyncio.run(together(late))
+    for one, other in zip(alone, spoken, strict=True):
+        assert_identical(other, one)
 
 
 def test_neighbours_at_other_places_change_nothing(engine: Engine) -> None:
@@ -377,3 +403,24 @@ def test_a_row_that_waits_through_a_thousand_steps_of_its_neighbours_stays_as_it
     while heard.loop.step():
         pass
     assert_identical(heard.spoken(1), expected)
+
+
+def test_a_cpu_speaks_answers_by_pytorch_and_says_so(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = EngineConfig(max_context=64, max_streams=1, device="cpu")
+    made = make_runner("omni", read_checkpoint(checkpoint), config)
+    assert isinstance(made, TorchRunner)
+    assert "the torch runner on cpu: Vivavoce's kernels for CPUs have no mixture of experts" in caplog.text
+    for named in ({"runner": "native"}, {"dtype": "int8"}):
+        with pytest.raises(EngineError, match="have no mixture of experts"):
+            make_runner("omni", read_checkpoint(checkpoint), replace(config, **named))  # type: ignore[arg-type]
+
+
+def test_a_worker_warms_up_with_an_answer(runner: TorchRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Read(runner, monkeypatch)
+    warm_up(runner, runner.config, Admission(runner.config, runner.info.frame_s))
+    assert isinstance(runner.text, AnswerFrontend)
+    tokens = runner.text.tokens
+    assert read.texts[:2] == [tokens.newline, tokens.tts_eos]
+    small = replace(runner.config, max_context=11)
+    with pytest.raises(EngineError, match="no room for any speech"):
+        warm_up(runner, small, Admission(small, runner.info.frame_s))

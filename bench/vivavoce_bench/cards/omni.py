@@ -56,7 +56,7 @@ ROWS, CONTEXT, POSITIONS, OPENING = 32, 2048, 1280, 300
 PROMPT_SIZES = (512, 64, 16)
 """Tokens of a call of prompts, the largest first."""
 SHIFT = -8
-"""What a picture of 3 x 4 tokens takes from the positions behind it."""
+"""Positions that a picture of 3 x 4 tokens takes from what is behind it."""
 
 
 # ---- the frame

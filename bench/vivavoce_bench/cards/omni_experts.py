@@ -27,7 +27,7 @@ from vivavoce_bench.cards.timing import median_ms
 Json = dict[str, Any]
 BF16, F32 = torch.bfloat16, torch.float32
 BANDWIDTH_TB_S = 4.8
-"""Of an H200's memory."""
+"""Bandwidth of an H200's memory."""
 EXPERT_TOKENS = (1, 2, 8, 32, 64, 256, 512)
 TUNED_TOKENS = (1, 8, 32, 256)
 GATED_BLOCKS = [(32, 128, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (16, 256, 4, 4), (16, 128, 4, 6), (64, 128, 4, 4),
@@ -35,7 +35,7 @@ GATED_BLOCKS = [(32, 128, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (16, 256, 4, 
 """Tuples (outputs, summands, warps, stages) of the experts' first product."""
 JOINED_BLOCKS = [(64, 128, 4, 3), (32, 128, 4, 3), (128, 128, 4, 3), (128, 128, 8, 3), (64, 64, 4, 6), (16, 128, 4, 3),
                  (32, 64, 4, 6)]  # fmt: skip
-"""Of the second."""
+"""Tuples of the second product."""
 
 
 def graphed(call: Callable[[], object]) -> Callable[[], None]:

@@ -90,7 +90,7 @@ def record_launches(
     """Notes the launches of a model's graphs, and those that prime Code2Wav, in `recorder`."""
     with torch.inference_mode():
         networks = networks_without_storage(config, codec, dtype)
-        steps = Steps(networks, config, 0, settings, alignment, recorder, config.reads_hidden_states)
+        steps = Steps(networks, config, 0, settings, alignment, recorder)
         for _, launch in (*steps.frame_graphs(), *steps.codec_graphs()):
             launch()
         primed = steps.pieces[0] if networks[2].lookahead_samples == 0 else 0

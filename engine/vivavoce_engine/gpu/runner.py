@@ -71,8 +71,7 @@ class GraphRunner:
         log.info("Triton's kernels on %s, %s", launch.card, dtype)
         with torch.inference_mode():
             pad_id, alignment = checkpoint.tts_pad_token_id, checkpoint.alignment
-            reads_first = checkpoint.chat is not None
-            self._steps = Steps(networks, checkpoint.talker, pad_id, config, alignment, launch, reads_first)
+            self._steps = Steps(networks, checkpoint.talker, pad_id, config, alignment, launch)
         del decoder, networks  # GpuCodec has copied its weights, in the dtype that it computes in
         if device.type == "cuda":
             torch.cuda.empty_cache()  # memory of loading: float32 copies, unprojected embeddings
