@@ -184,7 +184,7 @@ class ThinkerMedia:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThinkerPrompt:
-    """What a thinker has read: the token ids of the whole conversation, up to where its answer begins.
+    """The token ids that a thinker has read: the whole conversation, up to where its answer begins.
 
     They end with the tokens that ask for an answer. Ids behind those are the first ones of the answer.
     """

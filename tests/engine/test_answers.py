@@ -107,6 +107,30 @@ async def test_each_id_lets_one_frame_be_made_and_the_first_needs_no_second(engi
     assert_tone(chunks, 3, 7)
 
 
+async def test_the_prompt_runs_before_the_first_id_is_there(engine: Engine) -> None:
+    answer = engine.open_answer(options(), PROMPT)
+    await asyncio.to_thread(wait_until, lambda: engine.stats().steps == 1)
+    assert (engine.stats().running, engine.stats().frames) == (1, 0)
+    answer.append_ids([ord("a"), END])
+    chunks, _ = await collect(answer.stream)
+    assert_tone(chunks, 0, 1)
+
+
+@pytest.mark.parametrize("sizes", [[300], [10, 100, 100, 100]])
+async def test_ids_behind_the_longest_speech_are_left_out(sizes: list[int]) -> None:
+    texts, room = Texts(), 64 - FAKE_ANSWERS.prompt(options(), PROMPT).prefill_tokens
+    config = EngineConfig(max_context=64, kv_positions=64)
+    with running(Engine(WatchedRunner(FakeRunner(FAKE_CHAT_INFO), texts), config)) as engine:
+        answer = engine.open_answer(options(), PROMPT)
+        for size in sizes:
+            answer.append_ids([ord("a")] * size)
+        answer.end()
+        _, finished = await collect(answer.stream)
+    assert (finished.frames, finished.reason) == (room, "length")
+    assert texts.seen[:room] == [ord("a")] * room
+    assert len(texts.seen) <= room + 1
+
+
 @pytest.mark.parametrize("tokens", [1, 2, 3, 20])
 @pytest.mark.parametrize("end", ["apart", "same", "other", "limit", "twice"])
 async def test_an_answer_ends_once_however_it_ends(tokens: int, end: str) -> None:

@@ -42,6 +42,7 @@ from tests.support.golden import load_golden
 from tests.support.omni_answers import OmniCase, SpokenCase, case_of, joined, omni_case
 from tests.support.omni_checkpoints import folder_digest, omni_checkpoint
 from tests.support.speaking import running
+from tests.support.stepping import LateRunner
 from tests.support.utterances import Listener
 from tests.support.waiting import wait_until
 
@@ -196,11 +197,33 @@ def test_ids_at_once_or_late_give_the_same_speech(engine: Engine, name: str, wai
     assert_identical(spoken, at_once(engine, name))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(sizes=st.lists(st.integers(1, 5), max_size=14), seed=st.integers(0, 3), chance=st.integers(0, 99))
-def test_any_times_of_the_ids_give_the_same_speech(engine: Engine, sizes: list[int], seed: int, chance: int) -> None:
-    talk = Talk(seed, name=("image", "chat")[seed % 2])
-    assert_identical(asyncio.run(draw(engine, talk, sizes, random.Random(chance))), drawn(engine, talk))
+@pytest.mark.long
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.lists(st.integers(1, 5), max_size=14), chance=st.integers(0, 99))
+def test_any_times_of_the_ids_give_the_same_speech(engine: Engine, sizes: list[int], chance: int) -> None:
+    """Four answers at once, 240 in all."""
+    talks = [Talk(seed, name=("image", "chat")[seed % 2]) for seed in range(4)]
+
+    async def together() -> list[SpokenCase]:
+        return await asyncio.gather(*(draw(engine, talk, sizes, random.Random(chance + talk.seed)) for talk in talks))
+
+    for talk, spoken in zip(talks, asyncio.run(together()), strict=True):
+        assert_identical(spoken, drawn(engine, talk))
+
+
+def test_a_step_that_begins_before_the_end_is_known_changes_nothing(engine: Engine, runner: TorchRunner) -> None:
+    """As on a card, where a row makes a frame more than it speaks."""
+    talks = [Talk(seed, name=name) for seed, name in enumerate(("chat", "image", "image", "chat"))]
+    alone = [drawn(engine, talk) for talk in talks]
+    assert any(spoken.finished.reason == "stop" for spoken in alone)
+
+    async def together(late: Engine) -> list[SpokenCase]:
+        return await asyncio.gather(*(draw(late, talk, [2, 5, 7]) for talk in talks))
+
+    with running(Engine(LateRunner(runner), runner.config)) as late:
+        spoken = asyncio.run(together(late))
+    for one, other in zip(alone, spoken, strict=True):
+        assert_identical(other, one)
 
 
 def test_neighbours_at_other_places_change_nothing(engine: Engine) -> None:

@@ -122,8 +122,11 @@ def test_what_config_json_says_is_read(tiny: Path) -> None:
     codec = checkpoint.codec
     assert (codec.sample_rate, codec.samples_per_frame, codec.lookahead_samples) == (24000, 1920, 555)
     assert checkpoint.chat is not None
-    assert (checkpoint.chat.accept_hidden_layer, checkpoint.chat.thinker_hidden_size) == (4, 64)
-    assert len(checkpoint.chat.media_token_ids) == 3
+    config = json.loads((tiny / "config.json").read_text(encoding="utf-8"))
+    assert checkpoint.chat.thinker_hidden_size == 64
+    assert checkpoint.chat.user_token_id == config["user_token_id"]
+    for name in ("audio_token_id", "image_token_id", "video_token_id", "vision_start_token_id"):
+        assert getattr(checkpoint.chat, name) == config["thinker_config"][name]
 
 
 def test_networks_of_the_released_sizes_have_the_released_numbers_of_weights(folder: Path) -> None:

@@ -41,6 +41,13 @@ def same(made: Tensor, expected: Tensor) -> bool:
     return torch.allclose(made, expected, rtol=0, atol=1e-6)
 
 
+def is_medium(models: "Models", ids: Tensor) -> Tensor:
+    """True at the ids that stand for a part of a sound or a picture."""
+    chat = models.checkpoint.chat
+    assert chat is not None
+    return torch.isin(ids, torch.tensor([chat.audio_token_id, chat.image_token_id]))
+
+
 def golden(name: str) -> Tensor:
     return torch.from_numpy(GOLDEN.tensors[name])
 
@@ -144,8 +151,7 @@ def test_the_default_sampling_draws_what_the_reference_draws(models: Models) -> 
 @pytest.mark.parametrize("name", GREEDY_CASES)
 def test_text_is_projected_bit_for_bit(name: str, models: Models) -> None:
     checkpoint, ids, prefill = models.checkpoint, golden(f"{name}.prefill_ids"), golden(f"{name}.prefill")
-    assert checkpoint.chat is not None
-    is_text = ~torch.isin(ids[:-9], torch.tensor([*checkpoint.chat.media_token_ids]))
+    is_text = ~is_medium(models, ids[:-9])
     assert same(models.talker.text_embedding(ids[:-9][is_text]), prefill[:-9][is_text])
     marks = torch.tensor([checkpoint.tts_pad_token_id, checkpoint.tts_eos_token_id])
     assert same(
@@ -160,12 +166,10 @@ def test_text_is_projected_bit_for_bit(name: str, models: Models) -> None:
 
 
 def test_what_the_thinker_heard_and_saw_is_projected_bit_for_bit(models: Models) -> None:
-    chat = models.checkpoint.chat
-    assert chat is not None
     for name in ("audio", "image", "chat"):
-        is_medium = torch.isin(golden(f"{name}.input_ids"), torch.tensor([*chat.media_token_ids]))
-        at = torch.isin(golden(f"{name}.prefill_ids"), torch.tensor([*chat.media_token_ids]))
-        read = models.talker.project_hidden(golden(f"{name}.thinker_hidden")[is_medium])
+        heard = is_medium(models, golden(f"{name}.input_ids"))
+        at = is_medium(models, golden(f"{name}.prefill_ids"))
+        read = models.talker.project_hidden(golden(f"{name}.thinker_hidden")[heard])
         assert len(read) >= 6, name
         assert same(read, golden(f"{name}.prefill")[at]), name
 

@@ -62,7 +62,7 @@ async def say(engine: Engine, name: str, frames: int, pieces: Sequence[Sequence[
     for piece in pieces:
         answer.append_ids(piece)
         given += len(piece)
-        while sum(chunk.frames for chunk in chunks) < min(given, frames):
+        while sum(chunk.frames for chunk in chunks) < min(given, frames, case.frames):
             chunks.append(await anext(answer.stream))
     answer.end()
     rest, finished = await collect(answer.stream)

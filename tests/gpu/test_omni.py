@@ -5,6 +5,8 @@ Without a GPU, Triton's interpreter runs the kernels.
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -17,19 +19,23 @@ pytest.importorskip("triton")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 from vivavoce_bench.cards.random_codec import OMNI_CODEC, random_code2wav  # noqa: E402
+from vivavoce_bench.cards.shapes import OMNI, talker_config  # noqa: E402
+from vivavoce_engine.checkpoint.files import Checkpoint  # noqa: E402
 from vivavoce_engine.checkpoint.networks import (  # noqa: E402
     ExpertsConfig,
     RopeConfig,
     TalkerConfig,
     TransformerConfig,
 )
-from vivavoce_engine.gpu.attention import AXES  # noqa: E402
-from vivavoce_engine.gpu.card import Card  # noqa: E402
+from vivavoce_engine.config import EngineConfig  # noqa: E402
+from vivavoce_engine.gpu.card import H200, Card  # noqa: E402
 from vivavoce_engine.gpu.codec import layers as codec_layers  # noqa: E402
 from vivavoce_engine.gpu.codec.decoder import GpuCodec  # noqa: E402
 from vivavoce_engine.gpu.codec.tiles import Tiles  # noqa: E402
 from vivavoce_engine.gpu.frame import FrameModel  # noqa: E402
+from vivavoce_engine.gpu.heads import AXES  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
+from vivavoce_engine.gpu.memory import Counter  # noqa: E402
 from vivavoce_engine.gpu.starts import TOKEN_FIELDS, RowStart, Starts  # noqa: E402
 from vivavoce_engine.models.code_predictor import CodePredictor  # noqa: E402
 from vivavoce_engine.models.codec_decoder import CodecRows, OmniDecoder  # noqa: E402
@@ -217,3 +223,25 @@ def test_audio_in_pieces_is_the_module_s(decoder: OmniDecoder, fuse: bool, monke
     codec.reset(0)
     again = codec.decode(every[:1], codes[2:, :3])[0, skip:]
     assert float((again - exact[2, : len(again)]).abs().max()) < 1e-4
+
+
+TEXT_PROJECTION = 2048 * 2048 + 2048 + 1024 * 2048 + 1024
+RELEASED = 3_019_898_880 + 163_127_296 + 141_570_304
+"""Weights of the released talker's experts, of the rest of it, and of its code predictor."""
+CODE2WAV, VOCABULARY = 216_016_577, 152_064
+HEAD_NORMS = 20 * (16 + 2 - 2) * 128 + 5 * (16 + 8 - 2) * 128
+"""Weights of queries' and keys' norms that are kept for each head."""
+BIASES = 2 * 1024 + 7 * 768 + 4 * 384 + 3 * 192 + 2 * 96
+"""Biases of Code2Wav's upsampling that are kept for each sample beside the first."""
+ROTATIONS = 2 * 64 * 4
+"""Bytes of both stacks' frequencies."""
+
+
+def test_the_counted_weights_are_the_released_ones() -> None:
+    """Without the projection of texts, which one table of the whole vocabulary stands for."""
+    shapes = {"talker": replace(talker_config(OMNI), text_vocab_size=VOCABULARY), "codec": OMNI_CODEC}
+    checkpoint = SimpleNamespace(**shapes, encoder=None, tts_pad_token_id=0, alignment=None, chat=SimpleNamespace())
+    counter = Counter(cast(Checkpoint, checkpoint), torch.bfloat16, Launcher(H200))
+    counted = counter(EngineConfig(max_streams=1))
+    assert counted.weights == 2 * (RELEASED - TEXT_PROJECTION + VOCABULARY * 1024 + HEAD_NORMS) + ROTATIONS
+    assert counted.decoder == 4 * (CODE2WAV + BIASES) + ROTATIONS // 4

@@ -146,7 +146,7 @@ def tiles_bytes(launch: KernelLaunch, card: Card) -> int | None:
     if launch.name in EXPERTS:
         t, n, k = (constants[name] for name in ("BLOCK_T", "BLOCK_N", "BLOCK_K"))
         held = card.held(launch.stages) if n >= ROWS_MIN else launch.stages - 1
-        return held * (EXPERTS[launch.name] * n + t) * k * itemsize
+        return int(held * (EXPERTS[launch.name] * n + t) * k * itemsize)
     if launch.name in ("product_kernel", "unit_kernel"):
         rows, columns, more, depth = (constants[name] for name in ("BM", "BN_0", "BN_1", "BK"))
         tiles = Tiles(rows, columns, more, depth, launch.warps, launch.stages)

@@ -19,13 +19,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vivavoce_engine.checkpoint.networks import TalkerConfig
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs
 from vivavoce_engine.gpu.launch import Launcher
+from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.layers import KVCache, RowView
 
-from vivavoce_bench.cards.shapes import SIZES, random_models, talker_config
+from vivavoce_bench.cards.shapes import OMNI, SIZES, random_models, talker_config
 from vivavoce_bench.cards.timing import median_ms
 
 DEVICE = torch.device("cuda")
@@ -53,7 +55,8 @@ def build(
     talker, predictor = random_models(config, DEVICE, dtype)
     model = FrameModel(
         talker, predictor, config, rows=rows, batch=rows, prompt_tokens=max(256, 4 * PROMPT), positions=positions,
-        ring=RING, pad_id=5, deterministic=deterministic, launch=launcher(dependent),
+        ring=RING, pad_id=5, deterministic=deterministic, opening_id=config.codec_bos_id if size == OMNI else None,
+        launch=launcher(dependent),
     )  # fmt: skip
     model.tables.params[:] = torch.tensor([0.9, 50, 1.0, 1.05], device=DEVICE)
     model.tables.params[:, 1, 3] = 1.0
@@ -63,7 +66,8 @@ def build(
 
 def set_row(model: FrameModel, row: int, seed: int, greedy: bool = False) -> None:
     tables = model.tables
-    tables.seeds[row], tables.frames[row], tables.positions[row] = seed, -1, PROMPT - 1
+    # What draws code 0 moves the position on: the prompt's end, or what is read before the first frame.
+    tables.seeds[row], tables.frames[row], tables.positions[row] = seed, -1, PROMPT - (tables.kept is None)
     tables.seen[row] = 0
     tables.text_ids[row, :20] = torch.arange(20, device=DEVICE) + seed % 100
     tables.text_counts[row] = 20
@@ -81,7 +85,7 @@ def start(model: FrameModel, rows: list[int], seeds: list[int], greedy: bool = F
     """Prefills each row on its own, as a scheduler may."""
     for row, seed in zip(rows, seeds, strict=True):
         set_row(model, row, seed, greedy)
-        model.rows[0] = row
+        model.rows[0] = row if model.tables.kept is None else model.tables.dummy_row
         model.talker.x[:PROMPT] = prompt(model, seed)
         model.token_rows[:PROMPT] = row
         model.token_positions[:PROMPT] = torch.arange(PROMPT, device=DEVICE)
@@ -98,6 +102,19 @@ def speak(model: FrameModel, rows: list[int], frames: int, step: Callable[[], No
     for _ in range(frames):
         (step or (lambda: model.frame(len(rows))))()
     return model.tables.codes[rows, :frames].clone()
+
+
+def equal_codes(predictor: CodePredictor, config: TalkerConfig, hidden: Tensor, codes: Tensor) -> float:
+    """Share of the codes [groups] of a frame that the module would draw too, given those before them."""
+    forced, equal = iter(codes[1:].tolist()), list[bool]()
+
+    def draw(_: int, logits: Tensor) -> Tensor:
+        code = next(forced)
+        equal.append(code == logits.argmax(-1).item())
+        return torch.tensor([code], device=DEVICE)
+
+    predictor(hidden[None], codes[:1], predictor.frame_cache(config, 1), draw)
+    return sum(equal) / len(equal)
 
 
 def check(size: str) -> dict[str, Any]:
@@ -126,18 +143,9 @@ def check_modules(size: str) -> dict[str, Any]:
         result[f"{name} module's cosine to float32"] = cosine(hidden["same dtype"], hidden["float32"], dim=0).item()
         code_0 = model.tables.code_0[2].clone()
         codes = speak(model, [2], 1)[0, 0]
-        # Forces the plain module to our own codes, and counts the codes that it would draw differently.
         for kind, twin, base in (("same dtype", predictor, ours.to(dtype)), ("float32", exact_predictor, ours)):
-            forced = iter(codes[1:].tolist())
-            equal = []
-
-            def draw(group: int, logits: Tensor) -> Tensor:
-                code = next(forced)  # noqa: B023
-                equal.append(code == logits.argmax(-1).item())  # noqa: B023
-                return torch.tensor([code], device=DEVICE)
-
-            twin(base[None], code_0[None], twin.frame_cache(config, 1), draw)
-            result[f"{name} codes equal to the {kind} module"] = sum(equal) / len(equal)
+            share = equal_codes(twin, config, base, torch.cat([code_0[None], codes[1:]]))
+            result[f"{name} codes equal to the {kind} module"] = share
         del talker, predictor, exact, exact_predictor, model
     return result
 

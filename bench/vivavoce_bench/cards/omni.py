@@ -13,204 +13,96 @@ import multiprocessing
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
-from unittest.mock import patch
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.device import to_host
-from vivavoce_engine.gpu import experts
+from vivavoce_engine.device import copy_into, to_host
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
-from vivavoce_engine.gpu.experts import ExpertBuffers, Experts
-from vivavoce_engine.gpu.frame import FrameModel
 from vivavoce_engine.gpu.graphs import Graphs
-from vivavoce_engine.gpu.linear import Blocks
-from vivavoce_engine.gpu.starts import RowStart
+from vivavoce_engine.gpu.starts import TOKEN_FIELDS, RowStart
 from vivavoce_engine.gpu.steps import Steps
-from vivavoce_engine.models import layers as modules
 from vivavoce_engine.models.codec_decoder import CodecRows
-from vivavoce_engine.models.layers import Block, KVCache, RowView
+from vivavoce_engine.models.layers import KVCache, RowView
 from vivavoce_engine.models.talker import Talker
 from vivavoce_engine.pages import pages_of
+from vivavoce_engine.text.prompt import NO_ID
 
 from vivavoce_bench.cards import frame
 from vivavoce_bench.cards.frame import DEVICE, PROMPT, build, launcher
+from vivavoce_bench.cards.omni_experts import (
+    BANDWIDTH_TB_S,
+    BF16,
+    F32,
+    Json,
+    check_experts,
+    distance,
+    expert_bytes,
+    mixtures,
+    time_experts,
+    tune,
+)
 from vivavoce_bench.cards.random_codec import OMNI_CODEC, random_code2wav
 from vivavoce_bench.cards.shapes import OMNI, random_models, talker_config
 from vivavoce_bench.cards.timing import median_ms
 
-Json = dict[str, Any]
-BF16, F32 = torch.bfloat16, torch.float32
-BANDWIDTH_TB_S = 4.8
-"""Of an H200's memory."""
-EXPERT_TOKENS = (1, 2, 8, 32, 64, 256, 512)
 ROWS, CONTEXT, POSITIONS, OPENING = 32, 2048, 1280, 300
 """Rows of the timed engine, positions of its longest row and of each, and tokens of a prompt before its first id."""
-TUNED_TOKENS = (1, 8, 32, 256)
-GATED_BLOCKS = [(32, 128, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (16, 256, 4, 4), (16, 128, 4, 6), (64, 128, 4, 4),
-                (64, 128, 8, 4), (32, 64, 4, 6), (64, 64, 4, 4)]  # fmt: skip
-"""Tuples (outputs, summands, warps, stages) of the experts' first product."""
-JOINED_BLOCKS = [(64, 128, 4, 3), (32, 128, 4, 3), (128, 128, 4, 3), (128, 128, 8, 3), (64, 64, 4, 6), (16, 128, 4, 3),
-                 (32, 64, 4, 6)]  # fmt: skip
-"""Of the second."""
-
-
-def graphed(call: Callable[[], object]) -> Callable[[], None]:
-    """Records a call, and returns its replay."""
-    graphs = Graphs(torch.cuda.Stream(), eager=False)  # type: ignore[no-untyped-call]
-    graphs.record(0, lambda: (call(), None)[1])
-    return partial(graphs.replay, 0)
-
-
-def distance(ours: Tensor, exact: Tensor) -> float:
-    """Norm of the difference, relative to the exact norm."""
-    return float((ours.double() - exact.double()).norm() / exact.double().norm())
-
-
-# ---- experts
-
-
-def mixtures(model: FrameModel) -> list[Experts]:
-    return [cast(Experts, layer.mlp) for layer in model.talker.layers]
-
-
-def states(mixture: Experts, tokens: int) -> Tensor:
-    """Inputs of experts, [tokens, hidden]."""
-    generator, like = torch.Generator(DEVICE).manual_seed(1), mixture.router
-    return torch.randn(tokens, mixture.hidden, generator=generator, device=DEVICE).to(like.dtype)
-
-
-@torch.inference_mode()
-def check_experts() -> Json:
-    """One layer's experts by kernels and by the PyTorch module, both in float32 and in bfloat16."""
-    found: Json = {}
-    for name, dtype in (("fp32", F32), ("bf16", BF16)):
-        talker, _ = random_models(talker_config(OMNI, layers=1), DEVICE, dtype)
-        wide, _ = random_models(talker_config(OMNI, layers=1), DEVICE, F32)
-        module, exact = (cast(modules.Experts, cast(Block, one.transformer.layers[0]).mlp) for one in (talker, wide))
-        model = build(OMNI, dtype, 1, 128, dependent=False, layers=1, deterministic=True)
-        mixture = mixtures(model)[0]
-        buffers = ExpertBuffers(mixture, max(EXPERT_TOKENS), 132)
-        together = None
-        for tokens in reversed(EXPERT_TOKENS):
-            x = states(mixture, max(EXPERT_TOKENS))[:tokens].contiguous()
-            out = torch.full((mixture.slots, tokens, mixture.hidden), torch.nan, device=DEVICE)
-            buffers.run(model.launch, mixture, x, out)
-            chosen = module.route(x[None])[1]
-            same = (chosen[0].sort(-1).values == buffers.chosen[:tokens, : mixture.top].sort(-1).values).all(-1)
-            total = out.sum(0)
-            together = total if together is None else together
-            found[f"{name} {tokens}"] = {
-                "choice": round(float(same.float().mean()), 4),
-                "kernels to float32": distance(total[same], exact(x.float()[None])[0][same]),
-                "module to float32": distance(module(x[None])[0][same], exact(x.float()[None])[0][same]),
-                "equal in a batch": bool(torch.equal(total, together[:tokens])),
-            }
-    return found
-
-
-def expert_ms(model: FrameModel, tokens: int) -> float:
-    """Milliseconds of one layer's experts, the mean of all layers, whose weights no cache holds."""
-    layers = mixtures(model)
-    x, buffers = states(layers[0], tokens), ExpertBuffers(layers[0], tokens, 132)
-    out = torch.empty(layers[0].slots, tokens, layers[0].hidden, device=DEVICE)
-
-    def call() -> None:
-        for mixture in layers:
-            buffers.run(model.launch, mixture, x, out)
-
-    return median_ms(graphed(call)) / len(layers)
-
-
-def expert_bytes(mixture: Experts, tokens: int) -> int:
-    """Bytes of weights that a layer's experts read for these tokens."""
-    buffers = ExpertBuffers(mixture, tokens, 132)
-    buffers.choose(launcher(dependent=False), mixture, states(mixture, tokens))
-    hit = len(set(buffers.chosen[:tokens, : mixture.top].flatten().tolist()))
-    shared = (mixture.router, mixture.shared_gate_up, mixture.shared_down)
-    return 2 * (hit * 3 * mixture.inner * mixture.hidden + sum(weight.numel() for weight in shared))
-
-
-@torch.inference_mode()
-def time_experts(model: FrameModel) -> Json:
-    found: Json = {}
-    for tokens in EXPERT_TOKENS:
-        size = statistics.mean(expert_bytes(mixture, tokens) for mixture in mixtures(model))
-        ms = expert_ms(model, tokens)
-        share = size / ms / 1e9 / BANDWIDTH_TB_S
-        found[str(tokens)] = {"us": round(1000 * ms, 1), "MB": round(size / 1e6, 1), "share": round(share, 3)}
-    return found
-
-
-@contextmanager
-def tiling(weights: int, blocks: tuple[int, int, int, int]) -> Iterator[None]:
-    """Gives the experts' product that reads `weights` weights another tiling."""
-    usual = experts.expert_blocks
-    n, k, warps, stages = blocks
-
-    def chosen(tokens: int, depth: int, *rest: Any) -> Blocks:
-        if rest[1] != weights:
-            return usual(tokens, depth, *rest)
-        return Blocks(experts.item_pairs(tokens), n, min(k, depth), warps, stages)
-
-    with patch.object(experts, "expert_blocks", chosen):
-        yield
-
-
-@torch.inference_mode()
-def tune(model: FrameModel) -> Json:
-    """Microseconds of a layer's experts with other tilings of one product, by tokens."""
-    found: Json = {}
-    for weights, candidates in ((2, GATED_BLOCKS), (1, JOINED_BLOCKS)):
-        for blocks in candidates:
-            for tokens in TUNED_TOKENS:
-                try:
-                    with tiling(weights, blocks):
-                        value: float | str = round(1000 * expert_ms(model, tokens), 1)
-                except Exception as failure:
-                    value = str(failure)[:80]
-                found.setdefault(f"{'gated' if weights == 2 else 'joined'} {blocks}", {})[str(tokens)] = value
-    return found
+PROMPT_SIZES = (512, 64, 16)
+"""Tokens of a call of prompts, the largest first."""
+SHIFT = -8
+"""Positions that a picture of 3 x 4 tokens takes from what is behind it."""
 
 
 # ---- the frame
 
 
 @torch.inference_mode()
-def check_axes() -> Json:
-    """A prompt with a picture, and a frame behind it, by kernels and by modules in float32."""
-    config = talker_config(OMNI, layers=4)
-    talker, predictor = random_models(config, DEVICE, F32)
-    model = build(OMNI, F32, 2, 128, dependent=False, layers=4, deterministic=True)
+def check_frame() -> Json:
+    """A prompt with a picture, and the first frame behind it, by kernels and by modules in float32."""
+    config, found = talker_config(OMNI), Json()
+    exact, predictor = random_models(config, DEVICE, F32)
+    axes = picture_axes()
+    for name, dtype in (("fp32", F32), ("bf16", BF16)):
+        model = build(OMNI, dtype, 2, 128, dependent=False, deterministic=True)
+        tables, dummy = model.tables, model.tables.dummy_row
+        assert model.token_axes is not None
+        assert tables.shifts is not None
+        frame.set_row(model, 1, 3, greedy=True)
+        tables.shifts[1] = SHIFT
+        given = frame.prompt(model, 3)
+        model.rows[0], model.last_tokens[0] = dummy, PROMPT - 1
+        model.talker.x[:PROMPT], model.token_rows[:PROMPT], model.token_axes[:PROMPT] = given, 1, axes.T
+        model.token_positions[:PROMPT] = torch.arange(PROMPT, device=DEVICE)
+        model.prefill(1, PROMPT)
+        cache = KVCache(config.transformer, 1, PROMPT + 1, exact.codec_head.weight)
+        view = RowView(cache, [0], [0], PROMPT, positions=axes[:, None])
+        found[f"{name} prompt"] = distance(tables.hidden[dummy], exact(given.float()[None], view)[0, -1])
+        model.rows[0] = 1
+        model.frame(1)
+        view = RowView(cache, [0], [PROMPT], 1, positions=torch.full((3, 1, 1), PROMPT + SHIFT, device=DEVICE))
+        text, opening = tables.text_ids[1, :1], torch.tensor([config.codec_bos_id], device=DEVICE)
+        x = exact.text_embedding(text) + exact.codec_embedding(opening)
+        found[f"{name} frame"] = distance(tables.hidden[1], exact(x[None], view)[0, -1])
+        found[f"{name} equal codes"] = frame.equal_codes(
+            predictor, config, tables.hidden[1].float(), tables.codes[1, 0]
+        )
+        del model
+    return found
+
+
+def picture_axes() -> Tensor:
+    """Positions on three axes [3, PROMPT] of a prompt with a picture of 3 x 4 tokens behind its eighth token."""
     axes = torch.arange(PROMPT, device=DEVICE).repeat(3, 1)
     picture = torch.arange(12, device=DEVICE)
     axes[:, 8:20] = 8 + torch.stack([0 * picture, picture // 4, picture % 4])
-    axes[:, 20:] -= 8
-    frame.set_row(model, 1, 3)
-    assert model.token_axes is not None
-    assert model.tables.shifts is not None
-    model.tables.shifts[1] = -8
-    model.rows[0], model.last_tokens[0] = 1, PROMPT - 1
-    model.talker.x[:PROMPT], model.token_rows[:PROMPT] = frame.prompt(model, 3), 1
-    model.token_positions[:PROMPT], model.token_axes[:PROMPT] = torch.arange(PROMPT, device=DEVICE), axes.T
-    model.prefill(1, PROMPT)
-    cache = KVCache(config.transformer, 1, PROMPT + 1, talker.codec_head.weight)
-    view = RowView(cache, [0], [0], PROMPT, positions=axes[:, None])
-    found = {"prompt": distance(model.tables.hidden[1], talker(frame.prompt(model, 3)[None], view)[0, -1])}
-    model.frame(1)
-    at = torch.full((3, 1, 1), PROMPT - 8, device=DEVICE)
-    view = RowView(cache, [0], [PROMPT], 1, positions=at)
-    codes = model.tables.codes[1, :1]
-    x = predictor.embed_frame(codes, talker.codec_embedding(codes[:, 0]))
-    x = x + talker.text_embedding(model.tables.text_ids[1, :1])
-    found["frame"] = distance(model.tables.hidden[1], talker(x[None], view)[0, -1])
-    return found
+    axes[:, 20:] += SHIFT
+    return axes
 
 
 @torch.inference_mode()
@@ -269,14 +161,11 @@ class Speech:
     """The launches of an engine, in graphs on its two streams."""
 
     def __init__(self, rows: Sequence[int]) -> None:
-        torch.cuda.reset_peak_memory_stats()
         config = talker_config(OMNI)
         talker, predictor = random_models(config, DEVICE, BF16)
         decoder = random_code2wav(OMNI_CODEC, DEVICE)
-        torch.cuda.synchronize()
-        self.loaded_gb = torch.cuda.memory_allocated() / 1e9
         settings = EngineConfig(max_streams=ROWS, max_context=CONTEXT, kv_positions=ROWS * POSITIONS)
-        self.steps = Steps((talker, predictor, decoder), config, 5, settings, None, launcher(dependent=True))
+        self.steps = Steps((talker, predictor, decoder), config, 5, settings, None, launcher(dependent=True), True)
         del decoder
         torch.cuda.empty_cache()
         self.weights_gb = (
@@ -287,20 +176,19 @@ class Speech:
         self.codec = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
         self.graphs, self.codec_graphs = Graphs(self.frames, eager=False), Graphs(self.codec, eager=False)
         frames = self.steps.frames
-        self.frames.wait_stream(torch.cuda.current_stream())
-        self.codec.wait_stream(torch.cuda.current_stream())
         for row in range(ROWS):
             pages = row * pages_of(POSITIONS) + torch.arange(pages_of(CONTEXT), device=DEVICE)
             frames.cache.pages[row] = pages % settings.kv_pages
         frames.tables.params[:] = torch.tensor([0.9, 50, 1.0, 1.05], device=DEVICE)
         frames.tables.params[:, 1] = torch.tensor([1.0, 50, 0.8, 1.0], device=DEVICE)
         frames.tables.min_frames[:] = 1 << 40
+        torch.cuda.synchronize()
         with torch.cuda.stream(self.frames):
             self.graphs.record("rows", self.steps.starts.set_rows)
             self.graphs.record("tokens", self.steps.starts.embed_tokens)
             for count in sorted(rows, reverse=True):
                 self.graphs.record(("frame", count), partial(frames.frame, count))
-            for size in (512, 16):
+            for size in PROMPT_SIZES:
                 self.graphs.record(("prompt", size), partial(self.steps.prefill, size))
         with torch.cuda.stream(self.codec):
             for count in sorted(rows, reverse=True):
@@ -346,18 +234,21 @@ class Speech:
                 pages = list(range(pages_of(CONTEXT)))
                 starts.upload_rows([RowStart(0, number, OPENING, 0, 0, params, pages)])
                 self.graphs.replay("rows")
-                self._prompt(np.arange(OPENING) % 900, 0, {}, 512)
+                self._prompt(np.arange(OPENING) % 900)
                 torch.cuda.synchronize()
             opened_s = time.perf_counter()
             with torch.cuda.stream(self.frames):
-                self._prompt(np.array([7]), OPENING, {0: 0}, 16)
-                self.steps.frames.rows[0] = 0
+                frames = self.steps.frames
+                copy_into(frames.tables.text_ids[0], [7])
+                copy_into(frames.tables.text_counts[:1], [1])
+                copy_into(frames.rows, [0])
                 self.graphs.replay(("frame", 1))
                 done = self.frames.record_event()
             self.codec.wait_event(done)
             with torch.cuda.stream(self.codec):
                 self.steps.codec.reset(0)
-                self.steps.codec_rows[0], self.steps.codec_first[0] = 0, 0
+                copy_into(self.steps.codec_rows, [0])
+                copy_into(self.steps.codec_first, [0])
                 self.codec_graphs.replay((1, 1))
                 audio = to_host(self.steps.decoded[1, 1][0])
                 self.codec.record_event().synchronize()
@@ -366,14 +257,15 @@ class Speech:
             taken["first audio"].append(1000 * (time.perf_counter() - opened_s))
         return {name: round(statistics.median(each[5:]), 3) for name, each in taken.items()}
 
-    def _prompt(self, ids: Any, first: int, last: dict[int, int], size: int) -> None:
-        packed = np.full((len(ids), self.steps.starts.token_fields), -1, np.int64)
+    def _prompt(self, ids: Any) -> None:
+        """Runs a prompt of row 0, whose first id of the answer is not known."""
+        packed = np.full((len(ids), self.steps.starts.token_fields), NO_ID, np.int64)
         packed[:, 0], packed[:, 2], packed[:, 4] = ids, 0, 0
-        packed[:, 3] = first + np.arange(len(ids))
-        packed[:, 5:] = packed[:, 3:4]
-        self.steps.starts.upload_tokens(packed, last)
+        packed[:, 3] = np.arange(len(ids))
+        packed[:, TOKEN_FIELDS:] = packed[:, 3:4]
+        self.steps.starts.upload_tokens(packed, {})
         self.graphs.replay("tokens")
-        self.graphs.replay(("prompt", size))
+        self.graphs.replay(("prompt", PROMPT_SIZES[0]))
 
 
 def dense_bytes() -> Json:
@@ -412,7 +304,7 @@ def time_speech(rows: Sequence[int], contexts: Sequence[int]) -> Json:
             for pieces in (1, 8):
                 ms = median_ms(partial(speech.codec_graphs.replay, (count, pieces)), 20)
                 found[f"code2wav ms, {count} rows of {pieces} frames"] = round(ms, 3)
-    for size in (16, 512):
+    for size in PROMPT_SIZES:
         speech.set_positions(0)
         with torch.cuda.stream(speech.frames):
             found[f"prompt ms, {size} tokens"] = round(median_ms(partial(speech.graphs.replay, ("prompt", size))), 3)
@@ -477,12 +369,10 @@ def main() -> None:
     print(f"compiled in {time.perf_counter() - began_s:.0f} s", flush=True)
     sections: list[tuple[str, Callable[[], Any]]] = []
     if not args.skip_checks:
-        sections += [("experts", check_experts), ("axes", check_axes), ("graphs", check_graphs)]
+        sections += [("experts", check_experts), ("frame", check_frame), ("graphs", check_graphs)]
         sections += [("code2wav", check_code2wav)]
     sections += [("times", partial(time_speech, args.rows, args.contexts))]
     sections += [(f"kernels {rows}", partial(kernels, rows)) for rows in (1, ROWS)]
-    if not args.skip_checks:
-        sections += [("frame", partial(frame.check_modules, OMNI))]
     if args.tune:
         sections += [("tilings", lambda: tune(build(OMNI, BF16, 1, 128, dependent=True, deterministic=True)))]
     for name, section in sections:

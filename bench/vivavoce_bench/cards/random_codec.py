@@ -29,7 +29,7 @@ OMNI_CODEC = replace(
     front="mean",
     trims_start=True,
 )
-"""Of Qwen3-Omni."""
+"""Shapes of Qwen3-Omni's Code2Wav."""
 RMS = 0.2
 """RMS of the audio. It is low enough for hardly any clipping, which would hide errors."""
 

@@ -89,7 +89,7 @@ class PromptBuilder(Protocol):
 
 
 Frontend = PromptBuilder | AnswerFrontend
-"""How a model's requests become token ids: from texts, or from the answers of its thinker."""
+"""The maker of a model's prompts: from texts, or from the answers of its thinker."""
 
 
 def builder_of(text: Frontend) -> PromptBuilder:

@@ -32,29 +32,18 @@ AXES = 3
 
 @dataclass(frozen=True, slots=True)
 class ChatConfig:
-    """Facts about the thinker that the talker's prompt needs: ids of the chat's tokens, and positions of media.
+    """Facts about the thinker that the talker's prompt needs: ids of the chat's tokens, and the width of its states.
 
-    `position_id_per_seconds` positions on the time axis are a second of video. A square of `spatial_merge_size` patches
-    a side is one token. A token of a medium is told to the talker by what layer `accept_hidden_layer` of the thinker
-    reads, `thinker_hidden_size` values; any other token by its id.
+    A token of a sound, a picture or a video is told to the talker by the thinker's hidden state there,
+    `thinker_hidden_size` values; any other token by its id.
     """
 
-    system_token_id: int
     user_token_id: int
     audio_token_id: int
     image_token_id: int
     video_token_id: int
-    audio_start_token_id: int
     vision_start_token_id: int
-    position_id_per_seconds: int
-    spatial_merge_size: int
-    accept_hidden_layer: int
     thinker_hidden_size: int
-
-    @property
-    def media_token_ids(self) -> frozenset[int]:
-        """Ids that stand for a part of a sound, a picture or a video."""
-        return frozenset((self.audio_token_id, self.image_token_id, self.video_token_id))
 
 
 def must_speak(main: JsonFile) -> None:
@@ -67,23 +56,18 @@ def must_speak(main: JsonFile) -> None:
 
 
 def read_chat(main: JsonFile) -> ChatConfig:
-    """Reads the ids and counts that a chat's prompt is made of."""
+    """Reads the ids that a chat's prompt is made of. The talker must accept a layer that the thinker has."""
     talker, thinker = main.section("talker_config"), main.section("thinker_config")
     text, layer = thinker.section("text_config"), talker.value("accept_hidden_layer", int)
     layers = text.value("num_hidden_layers", int)
     if not 0 <= layer <= layers:
         raise CheckpointError(f"{talker.where('accept_hidden_layer')} is {layer}; the thinker has {layers} layers")
     return ChatConfig(
-        system_token_id=main.value("system_token_id", int),
         user_token_id=main.value("user_token_id", int),
         audio_token_id=thinker.value("audio_token_id", int),
         image_token_id=thinker.value("image_token_id", int),
         video_token_id=thinker.value("video_token_id", int),
-        audio_start_token_id=thinker.value("audio_start_token_id", int),
-        vision_start_token_id=talker.value("vision_start_token_id", int),
-        position_id_per_seconds=talker.value("position_id_per_seconds", int),
-        spatial_merge_size=talker.value("spatial_merge_size", int, 2),
-        accept_hidden_layer=layer,
+        vision_start_token_id=thinker.value("vision_start_token_id", int),
         thinker_hidden_size=text.value("hidden_size", int),
     )
 

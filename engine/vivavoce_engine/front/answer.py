@@ -52,6 +52,8 @@ class SpokenAnswer:
         self._engine = engine
         self._text = text
         self._tokens = prompt.text_tokens
+        self._most_tokens = engine.config.max_context - prompt.prefill_tokens
+        """Ids that the longest speech reads. Those behind them are not sent."""
         self._ended = False
         engine.enqueue(options, prompt, self.stream, complete=False)
 
@@ -68,11 +70,12 @@ class SpokenAnswer:
         """
         assert not self._ended, "the answer has ended"
         spoken, ends = self._text.split(ids)
+        read = spoken[: max(0, self._most_tokens - self._tokens)]
         self._tokens += len(spoken)
         if ends:
-            self._end(spoken)
-        elif spoken and self._tokens <= self._engine.config.max_context:  # later ids are behind the longest speech
-            self._engine.append_text(AppendText(self.stream.utterance_id, spoken, complete=False))
+            self._end(read)
+        elif read:
+            self._send(read, complete=False)
 
     def end(self) -> None:
         """Ends the answer where it is, as its limit of tokens does. All ids so far are spoken.
@@ -92,5 +95,8 @@ class SpokenAnswer:
         if self._tokens == 0:  # nothing is spoken, as there is nothing to open the speech with
             self.stream.end_with(Finished(0, 0, "stop"))
             return
-        ids = (*spoken, self._text.end_of_text_id)
-        self._engine.append_text(AppendText(self.stream.utterance_id, ids, complete=True))
+        self._send((*spoken, self._text.end_of_text_id), complete=True)
+
+    def _send(self, ids: tuple[int, ...], complete: bool) -> None:
+        if not self.stream.over:  # the speech may end before the answer does
+            self._engine.append_text(AppendText(self.stream.utterance_id, ids, complete))

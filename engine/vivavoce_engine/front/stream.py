@@ -47,6 +47,11 @@ class AudioStream:
         self.frames_read = 0
 
     @property
+    def over(self) -> bool:
+        """True if nothing more will arrive: the last event has, or the reader has left."""
+        return self._closed or self._ended
+
+    @property
     def unread_frames(self) -> int:
         return self._frames_sent - self.frames_read
 
@@ -64,7 +69,7 @@ class AudioStream:
 
         Nothing happens if the utterance has ended.
         """
-        if self._ended or self._closed:
+        if self.over:
             return
         self._cancel(self.utterance_id)
         self._put(last if isinstance(last, Finished) else Failed(last))

@@ -326,8 +326,8 @@ def item_pairs(tokens: int) -> int:
 
 
 class ExpertBuffers:
-    """What the layers of a stack share: the choice of each token, its order by expert, and the inner values. For at
-    most `tokens` tokens."""
+    """Buffers that the layers of a stack share, for at most `tokens` tokens: the choice of each token, the order of
+    pairs by expert, and the inner values."""
 
     def __init__(self, experts: Experts, tokens: int, multiprocessors: int) -> None:
         like, slots = experts.router, experts.slots

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.networks import TalkerConfig
 from vivavoce_engine.gpu import sampler
-from vivavoce_engine.gpu.attention import AXES, CHUNK, SPLIT_TOKENS, PagedCache, Places, attend, attend_prompt
+from vivavoce_engine.gpu.attention import CHUNK, SPLIT_TOKENS, PagedCache, Places, attend, attend_prompt
 from vivavoce_engine.gpu.frame_attention import attend_in_frame
+from vivavoce_engine.gpu.heads import AXES
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import BIAS, norm
 from vivavoce_engine.gpu.sampler import (
@@ -94,25 +95,28 @@ class FrameModel:
         self.predictor = Stack(predictor.transformer, 2 * batch, launch, deterministic=deterministic)
         length = triton.next_power_of_2(config.num_code_groups)
         self._frame_cache = build_cache(predictor.transformer.rope, config.predictor, batch, length, length, like)
-        device = like.device
+        self._allocate_inputs(batch, prompt_tokens, like.device)
+        self.scores = None
+        if alignment is not None:
+            assert 0 <= alignment.layer < heads.num_hidden_layers
+            kept = (rows + 1, self.cache.chunks * CHUNK, batch)
+            self.scores = Scores.allocate(alignment.layer, alignment.head, *kept, like.device)
+        self._hidden = like.new_empty(max(batch, prompt_tokens), heads.hidden_size)
+        self._total = like.new_empty(batch, heads.hidden_size)
+        self._logits = like.new_empty(batch, config.predictor_vocab_size)
+        self._logits_0 = like.new_empty(batch, config.vocab_size)
+
+    def _allocate_inputs(self, batch: int, prompt_tokens: int, device: torch.device) -> None:
+        """Allocates what a step is told by the host."""
         self.rows = torch.full((batch,), self.tables.dummy_row, dtype=torch.int32, device=device)
         self.ended = torch.zeros(batch, dtype=torch.int32, device=device)
         self.token_rows = torch.zeros(prompt_tokens, dtype=torch.int32, device=device)
         self.token_positions = torch.zeros(prompt_tokens, dtype=torch.int64, device=device)
         self.token_axes = None
         """[prompt_tokens, AXES] int64: rotary positions of a prompt's tokens, if they have several axes."""
-        if several_axes:
+        if self.tables.shifts is not None:
             self.token_axes = torch.zeros(prompt_tokens, AXES, dtype=torch.int64, device=device)
         self.last_tokens = torch.zeros(batch, dtype=torch.int64, device=device)
-        self.scores = None
-        if alignment is not None:
-            assert 0 <= alignment.layer < heads.num_hidden_layers
-            kept = (rows + 1, self.cache.chunks * CHUNK, batch)
-            self.scores = Scores.allocate(alignment.layer, alignment.head, *kept, device)
-        self._hidden = like.new_empty(max(batch, prompt_tokens), heads.hidden_size)
-        self._total = like.new_empty(batch, heads.hidden_size)
-        self._logits = like.new_empty(batch, config.predictor_vocab_size)
-        self._logits_0 = like.new_empty(batch, config.vocab_size)
 
     def frame(self, batch: int) -> None:
         """Makes a frame of each of `rows[:batch]`, and reads the text id behind it, or before it."""

@@ -8,7 +8,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from vivavoce_engine.gpu.attention import NOTHING, Cache, Projected, norm_rotate, norm_weights
+from vivavoce_engine.gpu.attention import NOTHING, Cache, Projected
+from vivavoce_engine.gpu.heads import norm_rotate, norm_weights
 from vivavoce_engine.gpu.launch import Launcher
 
 WARPS = 1

@@ -135,9 +135,9 @@ class PlainCounter:
 def projection_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
     """Bytes that projecting the text embedding takes beside the result: its weights, and one part on its way."""
     config = checkpoint.talker
-    wide, hidden = config.text_hidden_size, config.transformer.hidden_size
-    weights = wide * (wide + hidden + 1) + hidden
-    return (weights + TEXT_ROWS_AT_ONCE * (3 * wide + hidden)) * dtype.itemsize
+    wide, inner, hidden = config.text_hidden_size, config.text_projection_size, config.transformer.hidden_size
+    weights = inner * (wide + hidden + 1) + hidden
+    return (weights + TEXT_ROWS_AT_ONCE * (wide + 2 * inner + hidden)) * dtype.itemsize
 
 
 def encoder_bytes(checkpoint: Checkpoint) -> int:

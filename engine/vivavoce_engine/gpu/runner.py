@@ -28,9 +28,9 @@ from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.device import arithmetic_of, copy_into, to_device, to_host
-from vivavoce_engine.gpu.attention import AXES
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.graphs import Graphs, bucket_of
+from vivavoce_engine.gpu.heads import AXES
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.memory import position_bytes, settle
 from vivavoce_engine.gpu.sampler import PARAMS
@@ -71,8 +71,7 @@ class GraphRunner:
         log.info("Triton's kernels on %s, %s", launch.card, dtype)
         with torch.inference_mode():
             pad_id, alignment = checkpoint.tts_pad_token_id, checkpoint.alignment
-            reads_first = checkpoint.chat is not None
-            self._steps = Steps(networks, checkpoint.talker, pad_id, config, alignment, launch, reads_first)
+            self._steps = Steps(networks, checkpoint.talker, pad_id, config, alignment, launch)
         del decoder, networks  # GpuCodec has copied its weights, in the dtype that it computes in
         if device.type == "cuda":
             torch.cuda.empty_cache()  # memory of loading: float32 copies, unprojected embeddings

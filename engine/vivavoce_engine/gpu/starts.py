@@ -19,8 +19,8 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from vivavoce_engine.device import copy_into
-from vivavoce_engine.gpu.attention import AXES
 from vivavoce_engine.gpu.frame import FrameModel
+from vivavoce_engine.gpu.heads import AXES
 from vivavoce_engine.gpu.sampler import PARAMS
 from vivavoce_engine.models.talker import Talker
 from vivavoce_engine.pages import PAGE_POSITIONS

@@ -34,7 +34,7 @@ class Steps:
     """The launches of one model for the limits of `settings`, and the tables that they work on.
 
     The decoder among `networks` is in float32. Code2Wav computes in the talker's dtype, with weights of its own. Frames
-    keep the scores of the `alignment`, if there is one. A chat model `reads_first` (Prompt).
+    keep the scores of the `alignment`, if there is one. The talker of a chat model reads first (Prompt).
     """
 
     def __init__(
@@ -45,7 +45,6 @@ class Steps:
         settings: EngineConfig,
         alignment: Alignment | None,
         launch: Launcher,
-        reads_first: bool = False,
     ) -> None:
         talker, predictor, decoder = networks
         rows, self.prompts_at_once = settings.rows, settings.max_prefills_per_step
@@ -71,7 +70,7 @@ class Steps:
             pad_id=pad_id,
             deterministic=settings.deterministic,
             alignment=alignment,
-            opening_id=config.codec_bos_id if reads_first else None,
+            opening_id=config.codec_bos_id if config.reads_hidden_states else None,
             launch=launch,
         )
         self.starts = Starts(self.frames, talker, self.prompts_at_once)

@@ -80,7 +80,7 @@ class StreamState:
         else:
             new.copy_(x)
         if slot.begins:
-            new[self.position == 0, : slot.begins] = 0
+            new[:, : slot.begins].masked_fill_((self.position == 0)[:, None, None], 0)
         self._part(self.moved, slot).copy_(joined[:, -slot.keep :])
         return joined
 
