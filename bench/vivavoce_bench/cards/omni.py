@@ -151,6 +151,9 @@ def check_code2wav() -> Json:
             found[f"{name} {sizes[:4]}"] = {
                 "relative": distance(audio, exact), "largest": float((audio - exact).abs().max())
             }  # fmt: skip
+    module = decoder.to(BF16)
+    audio = CodecRows(module, 3, module.final_conv.weight).decode(index, codes)[:, skip:].float()
+    found["module bf16"] = {"relative": distance(audio, exact), "largest": float((audio - exact).abs().max())}
     return found
 
 
