@@ -169,7 +169,7 @@ class Speech:
         talker, predictor = random_models(config, DEVICE, BF16)
         decoder = random_code2wav(OMNI_CODEC, DEVICE)
         settings = EngineConfig(max_streams=ROWS, max_context=CONTEXT, kv_positions=ROWS * POSITIONS)
-        self.steps = Steps((talker, predictor, decoder), config, 5, settings, None, launcher(dependent=True), True)
+        self.steps = Steps((talker, predictor, decoder), config, 5, settings, None, launcher(dependent=True))
         del decoder
         torch.cuda.empty_cache()
         self.weights_gb = (
