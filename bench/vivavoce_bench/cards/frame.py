@@ -61,8 +61,9 @@ def build(
     talker, predictor = random_models(config, DEVICE, dtype)
     model = FrameModel(
         talker, predictor, config, rows=rows, batch=rows, prompt_tokens=max(256, 4 * PROMPT), positions=positions,
-        ring=RING, pad_id=5, deterministic=deterministic, opening_id=config.codec_bos_id if size == OMNI else None,
-        alignment=alignment, launch=launcher(dependent),
+        ring=RING, pad_id=5, deterministic=deterministic, alignment=alignment,
+        opening_id=config.codec_bos_id if size == OMNI else None,
+        launch=launcher(dependent),
     )  # fmt: skip
     model.tables.params[:] = torch.tensor([0.9, 50, 1.0, 1.05], device=DEVICE)
     model.tables.params[:, 1, 3] = 1.0
