@@ -31,9 +31,8 @@ from vivavoce_bench.cards.shapes import OMNI, random_models, talker_config
 VOCABULARY, NEWLINE = 152_064, 198
 IM_START, IM_END, ASSISTANT, USER = 151_644, 151_645, 77_091, 872
 CHAT = ChatConfig(
-    system_token_id=8948, user_token_id=USER, audio_token_id=151_675, image_token_id=151_655, video_token_id=151_656,
-    audio_start_token_id=151_669, vision_start_token_id=151_652, position_id_per_seconds=13, spatial_merge_size=2,
-    accept_hidden_layer=24, thinker_hidden_size=2048,
+    user_token_id=USER, audio_token_id=151_675, image_token_id=151_655, video_token_id=151_656,
+    vision_start_token_id=151_652, thinker_hidden_size=2048,
 )  # fmt: skip
 """Ids of the released model."""
 PROMPT_TOKENS, ASKED, IDS_EACH_MS = 300, 25, 15.0
