@@ -74,6 +74,11 @@ class Sequence:
         return self.pending.prompt.prefill_tokens + self.frames_made
 
     @property
+    def tells_words(self) -> bool:
+        """True if the utterance asked for the times of its words."""
+        return self.pending.request.word_times
+
+    @property
     def window_from(self) -> int:
         """The first of the text tokens whose attention the next step tells, if the utterance asked for word times."""
         return 0 if self.words is None else self.words.path.window_from(self.frames_made)
@@ -81,7 +86,7 @@ class Sequence:
     @property
     def window_at(self) -> int | None:
         """The talker's position of token `window_from`; None if the utterance did not ask for the times of words."""
-        return self.pending.prompt.text_at + self.window_from if self.pending.request.word_times else None
+        return self.pending.prompt.text_at + self.window_from if self.tells_words else None
 
     @property
     def tokens_seen(self) -> int:
