@@ -91,9 +91,9 @@ class Sequence:
     @property
     def tokens_seen(self) -> int:
         """Tokens of the text, with tts_eos, that the query of the first step that is not known can see."""
-        prompt, text = self.pending.prompt, self.trailing
-        seen = prompt.prefill_tokens + self.frames_known + 1 - prompt.text_at
-        return min(seen, text.text_tokens + text.complete)
+        prompt, text = self.pending.prompt, self.pending.trailing
+        seen, known = self.frames_known + 1 + len(prompt.text_ids) - prompt.text_at, text.text_tokens + text.complete
+        return seen if seen < known else known
 
     @property
     def can_step(self) -> bool:

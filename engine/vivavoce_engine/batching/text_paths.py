@@ -73,8 +73,8 @@ class TextPath:
         many tokens behind the window."""
         self.before = FIRST_STATE[:WIDTH]
         """Log weights before the last frame, by the column of its window, behind columns for none."""
-        self._first = self.next_first = 0
-        """The first tokens of the windows of the next step but one and of the next one."""
+        self.fed_first = self.next_first = self._first = 0
+        """The first tokens of the windows of the last frame, of the next one, and of the one behind it."""
         self._kept = deque([(0, FIRST_MASSES)], KEPT)
         """Of each of the last frames: the first token of its window, and the weight of all tokens before each one of
         the window, and of all, float64 [WINDOW + 1]."""
@@ -84,51 +84,45 @@ class TextPath:
         on every device when this one begins."""
         return self._first if self.frames < step else self.next_first
 
-    @property
-    def fed_first(self) -> int:
-        """The first token of the window of the last fed frame."""
-        return self._kept[-1][0]
-
     def feed(self, masses: Masses, best: Floats, before: Floats, top: int, origin: int, earlier: int) -> None:
         """Takes a frame: weights, log weights, and the columns of the best path in this frame, in the one before it,
         both of this window, and in the one before that, of the last window."""
-        first, fed_first = self.next_first, self.fed_first
+        first, token = self.next_first, self.fed_first + earlier
         self.frames += 1
         self._kept.append((first, masses))
         self.best, self.before = best, before
         self.top, self.origin = first + top, first + origin
         if self.frames >= LAG:
-            self._settle(self.frames - LAG, fed_first + earlier, self.frames)
-        self.next_first, self._first = self._first, max(0, self.token - BEHIND)
+            self._settle(self.frames - LAG, token)
+        self.fed_first, self.next_first = first, self._first
+        self._first = max(0, self.token - BEHIND)
 
     def finish(self, text_tokens: int) -> None:
         """Settles the last frames, at the end of a text of `text_tokens`. Tokens that were not reached begin there."""
-        end = self.frames + 1
         if self.frames:
-            self._settle(end - 2, self.origin, end)
-        self._settle(end - 1, self.top, end)
-        self._begin_up_to(text_tokens, end, end)
+            self._settle(self.frames - 1, self.origin)
+        self._settle(self.frames, self.top)
+        self._begin_up_to(text_tokens, self.frames + 1)
 
-    def _settle(self, frame: int, token: int, end: int) -> None:
-        """Puts a frame on its token. Frames before `end` have told their weights."""
+    def _settle(self, frame: int, token: int) -> None:
+        """Puts a frame on its token."""
         if token > self.token:
-            self._begin_up_to(token, frame, end)
+            self._begin_up_to(token, frame)
             self.token = token
-        token = self.token
         first, masses = self._kept[frame - self.frames - 1]
-        column, mass = token - first, 0.0
-        if 0 <= column < WINDOW:
+        column, mass = self.token - first, 0.0
+        if column < WINDOW:
             mass = masses.item(column + 1) - masses.item(column)
         self.log_weights.append(math.log(mass + EPS))
 
-    def _begin_up_to(self, token: int, step: int, end: int) -> None:
+    def _begin_up_to(self, token: int, step: int) -> None:
         """Notes where the tokens up to this one begin, which the path reaches in frame `step`."""
-        begin = max(0, step - 2)
-        near = [self._kept[frame - self.frames - 1] for frame in range(begin, min(end, self.frames + 1, step + 2))]
+        begin, known = max(0, step - 2), self.frames + 1
+        near = list(self._kept)[begin - known : min(known, step + 2) - known or None]
         for number in range(len(self.starts), token + 1):
             start = float(begin)
             for first, masses in near:
-                start += masses.item(min(max(number - first, 0), WINDOW))
+                start += masses.item(number - first if number - first < WINDOW else WINDOW)
             self.starts.append(max(start, self.starts[-1]))
             self.steps.append(step)
 
