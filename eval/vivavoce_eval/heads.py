@@ -117,7 +117,7 @@ def follow(scores: Scores, text_tokens: int) -> list[TextPath]:
         firsts = np.array([path.window_from(path.frames) for path in paths])
         window = padded[rows, frame, firsts[:, None] + np.arange(WINDOW)]
         known = min(columns, int(np.isfinite(scores[0, frame]).sum()))
-        feed(paths, list(window), [known] * heads)
+        feed(paths, window, [known] * heads)
     for path in paths:
         path.finish(text_tokens)
     return paths

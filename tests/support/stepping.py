@@ -133,7 +133,7 @@ class LateRunner(WatchedRunner):
             step.wait()
             outcome.ended.update(given.ended)
             outcome.audio.update(given.audio)
-            outcome.scores.update(given.scores)
+            outcome.attention += given.attention
 
         return BegunStep(outcome, wait)
 

@@ -8,7 +8,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from vivavoce_engine.batching.admission import Admission
@@ -274,20 +274,19 @@ class EngineLoop:
 
     def _follow(self, outcome: Outcome) -> None:
         """Takes the attention of a step, before its frames count as known."""
-        followed = [
-            sequence
-            for sequence in outcome.plan.step
-            if sequence.utterance_id in outcome.scores and self._scheduler.is_running(sequence) and not sequence.is_void
-        ]
-        if not followed:
-            return
-        words = []
-        for sequence in followed:
-            if sequence.words is None:
-                sequence.words = SpokenWords(TextPath(), self._frame_s, self._runner.info.alignment_offset_s)
-            words.append(sequence.words)
-        scores = [outcome.scores[sequence.utterance_id] for sequence in followed]
-        feed([each.path for each in words], scores, [sequence.tokens_seen for sequence in followed])
+        for attention in outcome.attention:
+            lines, paths, tokens = list[int](), list[TextPath](), list[int]()
+            for line, sequence in enumerate(attention.sequences):
+                if not sequence.tells_words or sequence.is_void or not self._scheduler.is_running(sequence):
+                    continue
+                if sequence.words is None:
+                    sequence.words = SpokenWords(TextPath(), self._frame_s, self._runner.info.alignment_offset_s)
+                lines.append(line)
+                paths.append(sequence.words.path)
+                tokens.append(sequence.tokens_seen)
+            if lines:
+                all_of_them = len(lines) == len(attention.sequences)
+                feed(paths, attention.scores if all_of_them else attention.scores[lines], tokens)
 
     def _with_words(self, sequence: Sequence, chunk: AudioChunk) -> AudioChunk:
         """The piece with the words whose times have become certain."""
@@ -296,7 +295,7 @@ class EngineLoop:
             return chunk
         if sequence.complete:
             words.path.finish(text.text_tokens)
-        return replace(chunk, words=words.add(chunk.pcm, chunk.frames, text.words, sequence.end))
+        return AudioChunk(chunk.pcm, chunk.codes, words.add(chunk.pcm, chunk.frames, text.words, sequence.end))
 
     def _last_event(self, sequence: Sequence) -> Finished | Failed | None:
         """The event that ends the utterance, if it has ended."""

@@ -11,11 +11,26 @@ from numpy.typing import NDArray
 from vivavoce_engine.batching.capacity import HOST, Capacity
 from vivavoce_engine.batching.messages import AudioChunk
 from vivavoce_engine.batching.scheduler import Plan
+from vivavoce_engine.batching.sequence import Sequence as Utterance
 from vivavoce_engine.errors import EngineError, Rejected
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, UtteranceOptions
 from vivavoce_engine.text.answer import AnswerFrontend
 from vivavoce_engine.text.prompt import Prompt
 from vivavoce_engine.text.words import TextWord
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What the alignment's head has seen of the text in a step of some `sequences`.
+
+    `scores` [sequences, 32] float32 are raw attention scores (q.k / sqrt(head_dim), before the softmax) for the text
+    tokens at the talker's positions from `sequence.window_at` on, as it was when the plan began. The query is that of
+    the step, from which code 0 of the next frame is drawn. A position behind the query's own has -inf. The line of a
+    sequence that did not ask for the times of words has no meaning.
+    """
+
+    sequences: Sequence[Utterance]
+    scores: NDArray[np.float32]
 
 
 @dataclass(slots=True)
@@ -27,10 +42,7 @@ class Outcome:
     `audio`: for each of `plan.vocode`, the piece of speech.
     `failed`: the error of an utterance that cannot go on; the other two may lack it.
     `decoding_s`: time that a CPU took for `audio`; 0 where a device decodes beside the frames.
-    `scores`: for each of `plan.step` that asked for the times of words, [32] float32: the raw attention scores
-    (q.k / sqrt(head_dim), before the softmax) of the alignment's head for the text tokens at the talker's positions
-    from `sequence.window_at` on, as it was when the plan began. The query is that of the step, from which code 0 of
-    the next frame is drawn. A position behind the query's own has -inf.
+    `attention`: that of each of `plan.step` that asked for the times of words.
     """
 
     plan: Plan
@@ -38,7 +50,7 @@ class Outcome:
     audio: dict[int, AudioChunk]
     failed: dict[int, EngineError]
     decoding_s: float = 0.0
-    scores: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    attention: list[Attention] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

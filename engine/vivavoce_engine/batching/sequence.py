@@ -74,6 +74,11 @@ class Sequence:
         return self.pending.prompt.prefill_tokens + self.frames_made
 
     @property
+    def tells_words(self) -> bool:
+        """True if the utterance asked for the times of its words."""
+        return self.pending.request.word_times
+
+    @property
     def window_from(self) -> int:
         """The first of the text tokens whose attention the next step tells, if the utterance asked for word times."""
         return 0 if self.words is None else self.words.path.window_from(self.frames_made)
@@ -81,14 +86,14 @@ class Sequence:
     @property
     def window_at(self) -> int | None:
         """The talker's position of token `window_from`; None if the utterance did not ask for the times of words."""
-        return self.pending.prompt.text_at + self.window_from if self.pending.request.word_times else None
+        return self.pending.prompt.text_at + self.window_from if self.tells_words else None
 
     @property
     def tokens_seen(self) -> int:
         """Tokens of the text, with tts_eos, that the query of the first step that is not known can see."""
-        prompt, text = self.pending.prompt, self.trailing
-        seen = prompt.prefill_tokens + self.frames_known + 1 - prompt.text_at
-        return min(seen, text.text_tokens + text.complete)
+        prompt, text = self.pending.prompt, self.pending.trailing
+        seen, known = self.frames_known + 1 + len(prompt.text_ids) - prompt.text_at, text.text_tokens + text.complete
+        return seen if seen < known else known
 
     @property
     def can_step(self) -> bool:

@@ -4,19 +4,20 @@ A frame's attention over the text's tokens is a distribution over where the spee
 it stays, or goes on by up to three tokens. Each frame is settled LAG frames later and never taken back, so a result
 depends on the frames alone. All rows advance in one call.
 
-A step of one row is to cost a hundredth of a CPU's frame. So arrays are few and small here, sums over a few values are
-made of Python's floats, and the way by which a path came is found only for the tokens that it has passed.
+A step is to cost a few microseconds a row, and a single row no more than a hundredth of a CPU's frame. So what all rows
+do is done in few calls on small arrays, and the way by which a path came is found only for the tokens that it passed.
 """
 
 import math
 from collections import deque
 from collections.abc import Sequence as SequenceOf
-from itertools import accumulate
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Masses = NDArray[np.float64]
 WINDOW = 32
 """Tokens whose attention a step tells."""
 BEHIND = 6
@@ -25,23 +26,28 @@ LAG = 2
 EPS = 1e-4
 """Weight below which a token's attention makes no difference."""
 LEAST = np.full(1, EPS, np.float32)
-JUMP_2, JUMP_3 = np.log(np.array([[0.3], [0.1]], np.float32))
-"""Log weight of going on by 2 and 3 tokens, float32 [1]. That of going on by fewer is 0."""
-FRONT = 3
+JUMPS = np.log(np.array([1.0, 1.0, 0.3, 0.1], np.float32))
+"""Log weight of going on by 0 to 3 tokens."""
+LONG_JUMPS = [(jump, JUMPS[jump : jump + 1]) for jump in (2, 3)]
+"""Those with a weight, float32 [1]."""
+FRONT = len(JUMPS) - 1
 """Columns for none before those of the window, from which the longest step comes."""
+WIDTH = FRONT + WINDOW
 NEVER = np.float32(-1e9)
+COLUMNS = np.arange(WINDOW)
 KEPT = LAG + 3
 """Frames whose attention is kept: a token's begin takes that of two frames before its step and two from it on."""
 
 
 def _first_state() -> Floats:
     """Log weights in frame 0, which is at token 0."""
-    best = np.full(FRONT + WINDOW, NEVER, np.float32)
+    best = np.full(FRONT + 2 * WINDOW, NEVER, np.float32)
     best[FRONT] = 0.0
     return best
 
 
 FIRST_STATE = _first_state()
+FIRST_MASSES = np.array([0.0] + [1.0] * WINDOW)
 
 
 class TextPath:
@@ -60,130 +66,117 @@ class TextPath:
         self.steps = [0]
         self.log_weights: list[float] = []
         """Log weight of its token in each settled frame."""
+        self.top = self.origin = 0
+        """The token at which the best path ends, and its token in the frame before."""
         self.best = FIRST_STATE
-        """Log weight of the best path that ends at each token of the last window, behind columns for none."""
-        self.top = 0
-        """The token at which the best of them ends."""
-        self._first = self._previous_first = 0
-        self._firsts = deque([0], KEPT)
-        """The first tokens of the windows of the last frames."""
-        self._masses = deque([[0.0] + [1.0] * WINDOW], KEPT)
-        """Weight of all tokens before each one of the window, and of all, in each of these frames."""
-        self._sources = deque[tuple[Floats, Floats, Floats]]([], LAG)
-        """For the last frames: log weights before the frame by the column they go to, and by jumps of 2 and 3."""
+        """Log weight of the best path that ends at each token of the last window, behind columns for none, and at as
+        many tokens behind the window."""
+        self.before = FIRST_STATE[:WIDTH]
+        """Log weights before the last frame, by the column of its window, behind columns for none."""
+        self.fed_first = self.next_first = self._first = 0
+        """The first tokens of the windows of the last frame, of the next one, and of the one behind it."""
+        self._kept = deque([(0, FIRST_MASSES)], KEPT)
+        """Of each of the last frames: the first token of its window, and the weight of all tokens before each one of
+        the window, and of all, float64 [WINDOW + 1]."""
 
     def window_from(self, step: int) -> int:
         """The first token of the window of a step. It follows from the steps up to the last but one, which have ended
         on every device when this one begins."""
-        return self._first if self.frames < step else self._previous_first
+        return self._first if self.frames < step else self.next_first
 
-    @property
-    def fed_first(self) -> int:
-        """The first token of the window of the last fed frame."""
-        return self._firsts[-1]
-
-    def feed(
-        self, first: int, weights: list[float], best: Floats, top: int, sources: tuple[Floats, Floats, Floats]
-    ) -> None:
-        """Takes a frame: its window and the weights there, the best paths, and what they came from."""
+    def feed(self, masses: Masses, best: Floats, before: Floats, top: int, origin: int, earlier: int) -> None:
+        """Takes a frame: weights, log weights, and the columns of the best path in this frame, in the one before it,
+        both of this window, and in the one before that, of the last window."""
+        first, token = self.next_first, self.fed_first + earlier
         self.frames += 1
-        self._firsts.append(first)
-        self._masses.append(list(accumulate(weights, initial=0.0)))
-        self.best, self.top = best, top
-        self._sources.append(sources)
+        self._kept.append((first, masses))
+        self.best, self.before = best, before
+        self.top, self.origin = first + top, first + origin
         if self.frames >= LAG:
-            self._settle(self.frames - LAG, self.trace()[LAG], self.frames)
-        self._previous_first, self._first = self._first, max(0, self.token - BEHIND)
-
-    def trace(self) -> list[int]:
-        """The tokens of the best path in the last frame, in the one before it, and in the one before that."""
-        tokens = [self.top]
-        for age in range(1, min(LAG, self.frames) + 1):
-            before, two, three = self._sources[-age]
-            column = tokens[-1] - self._firsts[-age]
-            come = before.item(FRONT + column), before.item(FRONT - 1 + column), two.item(column), three.item(column)
-            tokens.append(tokens[-1] - come.index(max(come)))
-        return tokens
+            self._settle(self.frames - LAG, token)
+        self.fed_first, self.next_first = first, self._first
+        self._first = max(0, self.token - BEHIND)
 
     def finish(self, text_tokens: int) -> None:
         """Settles the last frames, at the end of a text of `text_tokens`. Tokens that were not reached begin there."""
-        tokens = self.trace()[min(LAG - 1, self.frames) :: -1]
-        end = self.frames + 1
-        for frame, token in enumerate(tokens, end - len(tokens)):
-            self._settle(frame, token, min(end, frame + 2))
-        self._begin_up_to(text_tokens, end, end)
+        if self.frames:
+            self._settle(self.frames - 1, self.origin)
+        self._settle(self.frames, self.top)
+        self._begin_up_to(text_tokens, self.frames + 1)
 
-    def _settle(self, frame: int, token: int, end: int) -> None:
-        """Puts a frame on its token. Frames before `end` have told their weights."""
-        token = max(self.token, token)
-        self._begin_up_to(token, frame, end)
-        self.token = token
-        at, mass = self._at(frame), 0.0
-        column = token - self._firsts[at]
-        if 0 <= column < WINDOW:
-            masses = self._masses[at]
-            mass = masses[column + 1] - masses[column]
+    def _settle(self, frame: int, token: int) -> None:
+        """Puts a frame on its token."""
+        if token > self.token:
+            self._begin_up_to(token, frame)
+            self.token = token
+        first, masses = self._kept[frame - self.frames - 1]
+        column, mass = self.token - first, 0.0
+        if column < WINDOW:
+            mass = masses.item(column + 1) - masses.item(column)
         self.log_weights.append(math.log(mass + EPS))
 
-    def _begin_up_to(self, token: int, step: int, end: int) -> None:
+    def _begin_up_to(self, token: int, step: int) -> None:
         """Notes where the tokens up to this one begin, which the path reaches in frame `step`."""
-        if token < len(self.starts):
-            return
-        begin = max(0, step - 2)
-        frames = [(self._firsts[at], self._masses[at]) for at in map(self._at, range(begin, min(end, self.frames + 1)))]
+        begin, known = max(0, step - 2), self.frames + 1
+        near = list(self._kept)[begin - known : min(known, step + 2) - known or None]
         for number in range(len(self.starts), token + 1):
             start = float(begin)
-            for first, mass in frames:
-                start += mass[min(max(number - first, 0), WINDOW)]
+            for first, masses in near:
+                start += masses.item(number - first if number - first < WINDOW else WINDOW)
             self.starts.append(max(start, self.starts[-1]))
             self.steps.append(step)
 
-    def _at(self, frame: int) -> int:
-        """The place of a frame among those that are kept."""
-        return frame - self.frames - 1 + len(self._firsts)
 
-
-def feed(paths: SequenceOf[TextPath], scores: SequenceOf[Floats], tokens: SequenceOf[int]) -> None:
+def feed(paths: SequenceOf[TextPath], scores: Floats, tokens: SequenceOf[int]) -> None:
     """Takes a further frame of each path.
 
-    `scores` [WINDOW] of each are those of the tokens from `window_from` on. `tokens` is the number of text tokens, with
-    tts_eos, that have a position; the others count for nothing.
+    `scores` [paths, WINDOW] are those of the tokens from `next_first` on of each. `tokens` is the number of text tokens,
+    with tts_eos, that have a position; the others count for nothing.
     """
-    firsts = [path.window_from(path.frames) for path in paths]
-    weights = softmax(np.array(scores), [known - first for known, first in zip(tokens, firsts, strict=True)])
-    before = np.array([path.best for path in paths])
-    for at, path in enumerate(paths):
-        if shift := firsts[at] - path.fed_first:
-            before[at, FRONT:-shift] = before[at, FRONT + shift :]
-            before[at, -shift:] = NEVER
-    two, three = before[:, 1:-2] + JUMP_2, before[:, :-3] + JUMP_3
-    best = np.full(before.shape, NEVER)
-    ends = best[:, FRONT:]
-    np.maximum(before[:, FRONT:], before[:, FRONT - 1 : -1], out=ends)
-    np.maximum(ends, two, out=ends)
-    np.maximum(ends, three, out=ends)
+    count = len(paths)
+    firsts = [path.next_first for path in paths]
+    shifts = [first - path.fed_first for first, path in zip(firsts, paths, strict=True)]
+    weights = softmax(scores, [known - first for known, first in zip(tokens, firsts, strict=True)])
+    masses = np.zeros((count, 1 + WINDOW))
+    np.add.accumulate(weights, 1, None, masses[:, 1:])
+    before = np.array([path.best[shift : shift + WIDTH] for shift, path in zip(shifts, paths, strict=True)])
+    before[:, :FRONT] = NEVER
+    best = np.empty((count, WIDTH + WINDOW), np.float32)
+    best.fill(NEVER)
+    ends = best[:, FRONT:WIDTH]
+    np.maximum(before[:, FRONT:], before[:, FRONT - 1 : -1], ends)
+    for jump, weight in LONG_JUMPS:
+        np.maximum(ends, before[:, FRONT - jump : -jump] + weight, ends)
     ends += np.log(weights + LEAST)
     tops = ends.argmax(1)
-    ends -= _picked(ends, tops)
-    for at, (path, first, top, weight) in enumerate(zip(paths, firsts, tops.tolist(), weights.tolist(), strict=True)):
-        path.feed(first, weight, best[at], first + top, (before[at], two[at], three[at]))
+    ends -= np.maximum.reduce(ends, 1, None, None, True)
+    sources = sources_of(count)
+    origins = tops - came_by(before, tops, sources)
+    columns = origins + shifts
+    columns -= came_by(np.array([path.before for path in paths]), columns, sources)
+    came = zip(tops.tolist(), origins.tolist(), columns.tolist(), strict=True)
+    for path, mass, log_weights, earlier, places in zip(paths, masses, best, before, came, strict=True):
+        path.feed(mass, log_weights, earlier, *places)
 
 
 def softmax(scores: Floats, counts: SequenceOf[int]) -> Floats:
-    """The weights of the first `counts` scores of each row, in place."""
-    for at, count in enumerate(counts):
-        if count < WINDOW:
-            scores[at, max(0, count) :] = -np.inf
-    scores -= _picked(scores, scores.argmax(1))
-    weights: Floats = np.exp(scores, out=scores)
-    weights /= np.add.reduce(weights, 1, keepdims=True)
+    """The weights of the first `counts` scores of each row."""
+    if min(counts) < WINDOW:
+        scores = np.where(COLUMNS < np.array(counts)[:, None], scores, -np.inf)
+    weights: Floats = scores - np.maximum.reduce(scores, 1, None, None, True)
+    np.exp(weights, weights)
+    weights /= np.add.reduce(weights, 1, None, None, True)
     return weights
 
 
-def _picked(values: Floats, columns: NDArray[np.intp]) -> Floats:
-    """The value of one column of each row, [rows, 1]."""
-    if len(values) == 1:
-        column = columns.item()
-        return values[:, column : column + 1].copy()
-    picked: Floats = values[np.arange(len(values)), columns][:, None]
-    return picked
+@cache
+def sources_of(count: int) -> NDArray[np.intp]:
+    """The places from which paths come to column 0, in arrays [count, WIDTH] of log weights, in the order of JUMPS."""
+    return np.arange(count)[:, None] * WIDTH + FRONT - np.arange(len(JUMPS))
+
+
+def came_by(before: Floats, columns: NDArray[np.intp], sources: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The jumps [paths] by which the best paths came to these `columns`, from log weights `before` [paths, WIDTH]."""
+    come = before.take(sources + columns[:, None])
+    come += JUMPS
+    return come.argmax(1)

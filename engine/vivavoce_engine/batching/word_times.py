@@ -50,7 +50,8 @@ class Sound:
     """The parts of an utterance's samples that are not silent."""
 
     def __init__(self) -> None:
-        self.on: list[bool] = []
+        self.on = bytearray()
+        """1 for each part that sounds, 0 for each that does not."""
         self.first = -1
         """The first part that sounds; -1 if none does."""
         self._loudest_db = LOUDEST_DB
@@ -59,32 +60,36 @@ class Sound:
         parts = pcm.reshape(frames, -1)
         size = parts.shape[1] // BINS
         parts = parts[:, : size * BINS].reshape(frames * BINS, size)
-        power = np.einsum("ij,ij->i", parts, parts) / size
-        level_db = 10 * np.log10(power + 1e-9)
-        loudest_db = np.maximum(np.maximum.accumulate(level_db), self._loudest_db)
-        self._loudest_db = float(loudest_db[-1])
-        on = (level_db > loudest_db - SILENCE_DB).tolist()
-        if self.first < 0 and True in on:
-            self.first = len(self.on) + on.index(True)
-        self.on += on
+        level_db: NDArray[np.float32] = np.einsum("ij,ij->i", parts, parts)
+        level_db /= size
+        level_db += 1e-9
+        np.log10(level_db, level_db)
+        level_db *= 10
+        loudest_db = np.maximum.accumulate(level_db)
+        np.maximum(loudest_db, self._loudest_db, loudest_db)
+        self._loudest_db = loudest_db.item(-1)
+        loudest_db -= SILENCE_DB
+        self.on += (level_db > loudest_db).tobytes()
+        if self.first < 0:
+            self.first = self.on.find(1)
 
     def silences(self, start: int, end: int) -> list[tuple[int, int]]:
         """The silent stretches between two parts."""
-        found, since = [], -1
-        start, end = max(0, start), min(end, len(self.on))
-        for at in range(start, end):
-            if self.on[at]:
-                if since >= 0:
-                    found.append((since, at))
-                since = -1
-            elif since < 0:
-                since = at
-        return [*found, (since, end)] if since >= 0 else found
+        on, found = self.on, []
+        end = min(end, len(on))
+        since = on.find(0, max(0, start), end)
+        while since >= 0:
+            until = on.find(1, since, end)
+            if until < 0:
+                return [*found, (since, end)]
+            found.append((since, until))
+            since = on.find(0, until, end)
+        return found
 
     @property
     def end(self) -> int:
         """The end of the last part that sounds, 0 if none does."""
-        return next((at + 1 for at in range(len(self.on) - 1, -1, -1) if self.on[at]), 0)
+        return self.on.rfind(1) + 1
 
 
 class SpokenWords:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vivavoce_engine.batching.capacity import CORES, HOST
 from vivavoce_engine.batching.faults import failure_of
 from vivavoce_engine.batching.messages import AudioChunk
-from vivavoce_engine.batching.runner import Outcome, Step
+from vivavoce_engine.batching.runner import Attention, Outcome, Step
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.batching.text_paths import WINDOW
@@ -191,10 +191,10 @@ class NativeRunner(HostRunner):
             scratch,
         )
         self._library.check(result)
-        for number, sequence in enumerate(sequences):
-            outcome.ended[sequence.utterance_id] = bool(ended[number])
-            if windows[number] >= 0:
-                outcome.scores[sequence.utterance_id] = scores[number]
+        flags = ended.astype(bool).tolist()
+        outcome.ended.update((sequence.utterance_id, end) for sequence, end in zip(sequences, flags, strict=True))
+        if windows.max() >= 0:
+            outcome.attention.append(Attention(sequences, scores))
 
     def _vocode(self, frames: int, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
         """Begins to decode the next `frames` waiting frames of each row, whose codes are copied out of the ring.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vivavoce_engine.batching.messages import AudioChunk
-from vivavoce_engine.batching.runner import Outcome
+from vivavoce_engine.batching.runner import Attention, Outcome
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.batching.text_paths import WINDOW
@@ -161,9 +161,11 @@ class TorchRunner(HostRunner):
         scores = self._head_scores(sequences)
         hidden = self._read(sequences, index, frame, self._embedded(codes), scores)
         code_0 = self._draw_code_0(rows, index, hidden, frame + 1)
-        for number, found in ({} if scores is None else scores.found).items():
-            window = outcome.scores[sequences[number].utterance_id] = np.full(WINDOW, -np.inf, np.float32)
-            window[: len(found)] = found.float().cpu().numpy()
+        if scores is not None:
+            windows = np.full((len(sequences), WINDOW), -np.inf, np.float32)
+            for number, found in scores.found.items():
+                windows[number, : len(found)] = found.float().cpu().numpy()
+            outcome.attention.append(Attention(sequences, windows))
         return code_0
 
     def _read_and_make(self, sequences: SequenceOf[Sequence], rows: list[int], index: Tensor, frame: Tensor) -> Tensor:

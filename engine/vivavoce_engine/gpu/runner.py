@@ -22,7 +22,7 @@ from torch import Tensor
 from vivavoce_engine.batching.capacity import DEVICE
 from vivavoce_engine.batching.isolation import failing_for_memory, isolated
 from vivavoce_engine.batching.messages import AudioChunk
-from vivavoce_engine.batching.runner import Outcome, Step
+from vivavoce_engine.batching.runner import Attention, Outcome, Step
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.checkpoint.files import Checkpoint
@@ -159,8 +159,7 @@ class GraphRunner:
                 flags = ended.tolist()
                 outcome.ended.update({sequence.utterance_id: bool(flags[at]) for at, sequence in enumerate(step)})
             if scores is not None:
-                asked = ((at, sequence) for at, sequence in enumerate(step) if sequence.pending.request.word_times)
-                outcome.scores.update({sequence.utterance_id: scores[at].numpy().copy() for at, sequence in asked})
+                outcome.attention.append(Attention(step, scores.numpy()))
             for utterance_id, parts in pieces.items():
                 pcm = np.concatenate([audio.numpy()[at] for audio, _, at in parts])
                 if utterance_id in begun:  # a decoder that looks ahead has nothing to say in its first samples
