@@ -29,8 +29,12 @@ MANY_FRAMES = 1 << 20
 class Decoding:
     """Code2Wav, and its state by row. Several threads may decode different rows, each with a scratch of its own."""
 
-    def __init__(self, library: c.Library, codec: c.Codec, rows: int, threads: int = 1) -> None:
+    def __init__(
+        self, library: c.Library, codec: c.Codec, rows: int, threads: int = 1, memory: tuple[object, ...] = ()
+    ) -> None:
+        """`memory` owns what `codec` points to. A thread may still decode when nothing else holds the model any more."""
         self._library, self._codec = library, address(codec)
+        self._memory = (codec, *memory)
         self._samples, self._memory_frames = codec.samples_per_frame, codec.memory_frames
         functions = library.functions
         state_floats = functions.vivavoce_code2wav_state(self._codec)

@@ -69,7 +69,8 @@ class NativeRunner(HostRunner):
         del modules
         return_freed_memory()
         self._rows = RowArrays(checkpoint, config)
-        self._decoding = Decoding(self._library, self._networks.codec, config.rows, 1 + threads.beside)
+        codec, memory = self._networks.codec, self._networks.memory
+        self._decoding = Decoding(self._library, codec, config.rows, 1 + threads.beside, memory)
         self._decoders, self._jobs = Decoders(threads.beside), list[Job]()
         self._scratch = Scratch(self._library)
         self._talker, self._predictor = address(self._networks.talker), address(self._networks.predictor)
