@@ -94,7 +94,7 @@ def whole_input(linear: nn.Linear, x: Tensor) -> Tensor:
 
 
 def patch_int8(network: nn.Module) -> None:
-    """Rounds as `--dtype int8` does: products' weights, heads included, to int8, their inputs to 16 bits, and embeddings
+    """Rounds as `--dtype int8` does: weights of products, heads too, to int8, their inputs to 16 bits, and embeddings
     to bfloat16.
 
     Sums stay float32.
