@@ -16,8 +16,8 @@ from vivavoce_engine.models.layers import Attention, GatedMLP, RMSNorm, Rope
 
 FP8_MAX = 448.0
 """Largest number of e4m3."""
-INT8_MAX, INT8_BLOCK = 127, 64
-"""Largest value, and inputs that share a scale, as cpu/packing.py has them."""
+INT8_MAX, INPUT_MAX, WHOLE_BLOCK = 127, 32767, 64
+"""Largest weight, largest input, and inputs that share a scale, as the CPU's kernels have them for `--dtype int8`."""
 
 
 def variance_in_dtype(norm: RMSNorm, x: Tensor) -> Tensor:
@@ -81,22 +81,28 @@ def patch_matmuls(activations: bool, network: nn.Module) -> None:
             linear.forward = MethodType(fp8_input, linear)  # type: ignore[method-assign]
 
 
-def to_int8(weight: Tensor) -> Tensor:
-    """Rounds a weight [outputs, inputs] to -127 to 127 times a scale, one for each output and 64 inputs."""
-    outputs, inputs = weight.shape
-    blocks = weight.view(outputs, -1, math.gcd(inputs, INT8_BLOCK))
-    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / INT8_MAX
-    return ((blocks / scale).round() * scale).view(outputs, inputs)
+def to_whole(values: Tensor, most: int) -> Tensor:
+    """Rounds values [..., inputs] to -most to most times a scale, one for each 64 inputs."""
+    blocks = values.unflatten(-1, (-1, math.gcd(values.shape[-1], WHOLE_BLOCK)))
+    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / most
+    return ((blocks / scale).round() * scale).flatten(-2)
+
+
+def whole_input(linear: nn.Linear, x: Tensor) -> Tensor:
+    out: Tensor = nn.Linear.forward(linear, to_whole(x, INPUT_MAX))
+    return out
 
 
 def patch_int8(network: nn.Module) -> None:
-    """Rounds weights as `--dtype int8` does: those of products, heads included, to int8, and embeddings to bfloat16.
+    """Rounds as `--dtype int8` does: weights of products, heads too, to int8, their inputs to 16 bits, and embeddings
+    to bfloat16.
 
-    Inputs and sums stay float32.
+    Sums stay float32.
     """
     for module in network.modules():
         if isinstance(module, nn.Linear):
-            module.weight.data = to_int8(module.weight.data)
+            module.weight.data = to_whole(module.weight.data, INT8_MAX)
+            module.forward = MethodType(whole_input, module)  # type: ignore[method-assign]
         elif isinstance(module, nn.Embedding):
             module.weight.data = module.weight.data.bfloat16().float()
 
@@ -140,5 +146,5 @@ VARIANTS = (
     Variant("bfloat16, rope's angles in bfloat16", "bfloat16", partial(patch_rope, coarse_rope)),
     Variant("bfloat16, fp8 weights", "bfloat16", partial(patch_matmuls, False)),
     Variant("bfloat16, fp8 weights and activations", "bfloat16", partial(patch_matmuls, True)),
-    Variant("float32, int8 weights", "float32", patch_int8),
+    Variant("float32, products of int8", "float32", patch_int8),
 )

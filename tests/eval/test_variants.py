@@ -18,7 +18,7 @@ from vivavoce_eval.variants import (
     patch_rope,
     rounded_rope,
     to_fp8,
-    to_int8,
+    to_whole,
     variance_in_dtype,
 )
 
@@ -98,14 +98,14 @@ def test_codes_are_compared_place_by_place() -> None:
 def test_int8_has_a_scale_for_each_output_and_64_inputs() -> None:
     weight = torch.randn(5, 192, generator=torch.Generator().manual_seed(1))
     weight[0, :64] *= 100
-    rounded = to_int8(weight)
+    rounded = to_whole(weight, 127)
     for first in (0, 64, 128):
         block, given = rounded[:, first : first + 64], weight[:, first : first + 64]
         step = given.abs().amax(1, keepdim=True) / 127
         assert ((block - given).abs() <= step / 2 + 1e-6).all()
         torch.testing.assert_close(block / step, (block / step).round(), atol=1e-3, rtol=0)
         torch.testing.assert_close(block.abs().amax(1), given.abs().amax(1))
-    assert torch.equal(to_int8(torch.zeros(2, 64)), torch.zeros(2, 64))
+    assert torch.equal(to_whole(torch.zeros(2, 64), 127), torch.zeros(2, 64))
 
 
 def test_int8_rounds_every_product_and_no_norm() -> None:
@@ -116,3 +116,16 @@ def test_int8_rounds_every_product_and_no_norm() -> None:
     assert changed == ["head.weight", "codes.weight"]
     codes = cast("nn.Embedding", network["codes"])
     assert torch.equal(codes.weight, before["codes.weight"].bfloat16().float())
+
+
+def test_int8_rounds_the_inputs_of_a_product_to_16_bits() -> None:
+    linear = nn.Linear(128, 8)
+    patch_int8(nn.ModuleList([linear]))
+    x = torch.randn(3, 128, generator=torch.Generator().manual_seed(2))
+    x[:, 64:] *= 1e-3
+    rounded = to_whole(x, 32767)
+    for part in (slice(0, 64), slice(64, 128)):
+        error = (rounded - x)[:, part].abs().amax()
+        assert 0 < error <= x[:, part].abs().amax() / 32767 / 2 * 1.01
+    assert torch.equal(linear(x), nn.Linear.forward(linear, rounded))
+    assert not torch.equal(linear(x), nn.Linear.forward(linear, x))
