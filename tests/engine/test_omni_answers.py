@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from vivavoce_engine import (
     AudioChunk,
     Engine,
     EngineConfig,
+    EngineError,
     Finished,
     Sampling,
     SamplingParams,
@@ -34,8 +35,10 @@ from vivavoce_engine.batching.messages import AppendText, Delivery, StreamEvent,
 from vivavoce_engine.batching.pending import Pending, TrailingText
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.cpu.runner import TorchRunner
+from vivavoce_engine.load import make_runner
 from vivavoce_engine.models.layers import RowView
 from vivavoce_engine.models.prompts import axes_of, embed_prompt
+from vivavoce_engine.process.worker import warm_up
 from vivavoce_engine.text.answer import AnswerFrontend
 
 from tests.support.golden import load_golden
@@ -400,3 +403,24 @@ def test_a_row_that_waits_through_a_thousand_steps_of_its_neighbours_stays_as_it
     while heard.loop.step():
         pass
     assert_identical(heard.spoken(1), expected)
+
+
+def test_a_cpu_speaks_answers_by_pytorch_and_says_so(checkpoint: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = EngineConfig(max_context=64, max_streams=1, device="cpu")
+    made = make_runner("omni", read_checkpoint(checkpoint), config)
+    assert isinstance(made, TorchRunner)
+    assert "the torch runner on cpu: Vivavoce's kernels for CPUs have no mixture of experts" in caplog.text
+    for named in ({"runner": "native"}, {"dtype": "int8"}):
+        with pytest.raises(EngineError, match="have no mixture of experts"):
+            make_runner("omni", read_checkpoint(checkpoint), replace(config, **named))  # type: ignore[arg-type]
+
+
+def test_a_worker_warms_up_with_an_answer(runner: TorchRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Read(runner, monkeypatch)
+    warm_up(runner, runner.config, Admission(runner.config, runner.info.frame_s))
+    assert isinstance(runner.text, AnswerFrontend)
+    tokens = runner.text.tokens
+    assert read.texts[:2] == [tokens.newline, tokens.tts_eos]
+    small = replace(runner.config, max_context=11)
+    with pytest.raises(EngineError, match="no room for any speech"):
+        warm_up(runner, small, Admission(small, runner.info.frame_s))

@@ -33,7 +33,7 @@ def test_the_kernels_of_talker_and_predictor_alone_begin_early(on_h200: list[Ker
         "gemm_kernel": 56,
         "gemv_kernel": 22,
         "norm_kernel": 8,
-        "draw_code_kernel": 4,
+        "draw_code_kernel": 6,
         "choose_experts_kernel": 1,
         "sort_pairs_kernel": 10,
         "gated_experts_kernel": 3,

@@ -35,6 +35,7 @@ from vivavoce_engine.text.prompt import NO_ID
 
 from vivavoce_bench.cards import frame
 from vivavoce_bench.cards.frame import DEVICE, PROMPT, build, launcher
+from vivavoce_bench.cards.omni_engine import time_engine
 from vivavoce_bench.cards.omni_experts import (
     BANDWIDTH_TB_S,
     BF16,
@@ -151,6 +152,9 @@ def check_code2wav() -> Json:
             found[f"{name} {sizes[:4]}"] = {
                 "relative": distance(audio, exact), "largest": float((audio - exact).abs().max())
             }  # fmt: skip
+    module = decoder.to(BF16)
+    audio = CodecRows(module, 3, module.final_conv.weight).decode(index, codes)[:, skip:].float()
+    found["module bf16"] = {"relative": distance(audio, exact), "largest": float((audio - exact).abs().max())}
     return found
 
 
@@ -165,7 +169,7 @@ class Speech:
         talker, predictor = random_models(config, DEVICE, BF16)
         decoder = random_code2wav(OMNI_CODEC, DEVICE)
         settings = EngineConfig(max_streams=ROWS, max_context=CONTEXT, kv_positions=ROWS * POSITIONS)
-        self.steps = Steps((talker, predictor, decoder), config, 5, settings, None, launcher(dependent=True), True)
+        self.steps = Steps((talker, predictor, decoder), config, 5, settings, None, launcher(dependent=True))
         del decoder
         torch.cuda.empty_cache()
         self.weights_gb = (
@@ -372,6 +376,7 @@ def main() -> None:
         sections += [("experts", check_experts), ("frame", check_frame), ("graphs", check_graphs)]
         sections += [("code2wav", check_code2wav)]
     sections += [("times", partial(time_speech, args.rows, args.contexts))]
+    sections += [("engine", partial(time_engine, args.rows))]
     sections += [(f"kernels {rows}", partial(kernels, rows)) for rows in (1, ROWS)]
     if args.tune:
         sections += [("tilings", lambda: tune(build(OMNI, BF16, 1, 128, dependent=True, deterministic=True)))]

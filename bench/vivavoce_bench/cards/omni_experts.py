@@ -30,11 +30,10 @@ BANDWIDTH_TB_S = 4.8
 """Bandwidth of an H200's memory."""
 EXPERT_TOKENS = (1, 2, 8, 32, 64, 256, 512)
 TUNED_TOKENS = (1, 8, 32, 256)
-GATED_BLOCKS = [(32, 128, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (16, 256, 4, 4), (16, 128, 4, 6), (64, 128, 4, 4),
-                (64, 128, 8, 4), (32, 64, 4, 6), (64, 64, 4, 4)]  # fmt: skip
+GATED_BLOCKS = [(64, 128, 4, 4), (64, 128, 4, 3), (64, 128, 4, 6), (64, 256, 4, 2), (64, 64, 4, 4), (64, 64, 4, 6),
+                (128, 128, 8, 3), (32, 256, 4, 3), (32, 128, 4, 4)]  # fmt: skip
 """Tuples (outputs, summands, warps, stages) of the experts' first product."""
-JOINED_BLOCKS = [(64, 128, 4, 3), (32, 128, 4, 3), (128, 128, 4, 3), (128, 128, 8, 3), (64, 64, 4, 6), (16, 128, 4, 3),
-                 (32, 64, 4, 6)]  # fmt: skip
+JOINED_BLOCKS = [(64, 128, 4, 3), (64, 128, 4, 2), (128, 128, 4, 3), (128, 64, 4, 4), (64, 64, 4, 6)]
 """Tuples of the second product."""
 
 
@@ -129,7 +128,7 @@ def tiling(weights: int, blocks: tuple[int, int, int, int]) -> Iterator[None]:
     n, k, warps, stages = blocks
 
     def chosen(tokens: int, depth: int, *rest: Any) -> Blocks:
-        if rest[1] != weights:
+        if rest[0] != weights:
             return usual(tokens, depth, *rest)
         return Blocks(experts.item_pairs(tokens), n, min(k, depth), warps, stages)
 

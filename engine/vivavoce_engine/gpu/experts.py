@@ -29,9 +29,9 @@ NO_PAIR = tl.constexpr(-1)
 """A place of an item that no pair fills."""
 NO_EXPERT = tl.constexpr(-1)
 """The expert of an item that there is not."""
-ROUTED_N, JOINED_N = 32, 64
-"""Outputs of a block: of a gated product, which reads two weights, and of the product behind it. They are the same for
-any number of tokens, so that a sum is always made by the same instructions."""
+BLOCK_OUTPUTS = 64
+"""Outputs of a block of the experts' products. They are the same for any number of tokens, so that a sum is always made
+by the same instructions. Blocks were measured on an H200 (vivavoce_bench/cards/omni_experts.py)."""
 MANY_TOKENS = 128
 """Tokens beyond which an item holds twice as many pairs: an expert then has more than a handful of them."""
 
@@ -406,7 +406,7 @@ class ExpertBuffers:
         )
 
     def _gated(self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor) -> None:
-        blocks = expert_blocks(len(x), experts.hidden, ROUTED_N, 2, x.itemsize, launch.card)
+        blocks = expert_blocks(len(x), experts.hidden, 2, x.itemsize, launch.card)
         launch(
             gated_experts_kernel,
             (triton.cdiv(experts.inner, blocks.n), len(items)),
@@ -427,7 +427,7 @@ class ExpertBuffers:
 
     def _joined(self, launch: Launcher, experts: Experts, x: Tensor, items: Tensor, order: Tensor, out: Tensor) -> None:
         tokens = out.shape[1]
-        blocks = expert_blocks(tokens, experts.inner, JOINED_N, 1, x.itemsize, launch.card)
+        blocks = expert_blocks(tokens, experts.inner, 1, x.itemsize, launch.card)
         launch(
             joined_experts_kernel,
             (triton.cdiv(experts.hidden, blocks.n), len(items)),
@@ -449,13 +449,12 @@ class ExpertBuffers:
         )
 
 
-def expert_blocks(tokens: int, k: int, n: int, weights: int, itemsize: int, card: Card) -> Blocks:
+def expert_blocks(tokens: int, k: int, weights: int, itemsize: int, card: Card) -> Blocks:
     """Returns the tiling of an experts' product that reads `weights` weights, with as many pipeline stages as the
-    card's memory holds. A single token has few programs, so each of them keeps more in flight."""
-    block = item_pairs(tokens)
-    depth = largest_block(k, 256 // itemsize)
-    blocks = Blocks(block, n, depth, 4, min(6 if tokens == 1 else 4, triton.cdiv(k, depth)))
-    return replace(blocks, stages=card.stages(blocks.stages, (weights * n + block) * blocks.k * itemsize))
+    card's memory holds."""
+    block, depth = item_pairs(tokens), largest_block(k, 256 // itemsize)
+    blocks = Blocks(block, BLOCK_OUTPUTS, depth, 4, min(4, triton.cdiv(k, depth)))
+    return replace(blocks, stages=card.stages(blocks.stages, (weights * blocks.n + block) * blocks.k * itemsize))
 
 
 def tile_meta(blocks: Blocks, dtype: torch.dtype) -> dict[str, int | str]:
