@@ -7,12 +7,17 @@ from pathlib import Path
 
 import httpx
 import pytest
-from vivavoce_engine import CheckpointError, EngineConfig
+from pydantic import SecretStr
+from vivavoce_engine import CheckpointError, EngineConfig, Thinker, ThinkerProcess
+from vivavoce_engine.thinker.fake import FakeThinker
 from vivavoce_server import ServerConfig
+from vivavoce_server.chat.external import ExternalThinker
 from vivavoce_server.config import load_settings
-from vivavoce_server.engines import open_engines, open_store, split_entry
+from vivavoce_server.engines import open_engines, open_store, open_thinkers, split_entry
 
+from tests.support.chatting import ANSWER, HELLO, PATH
 from tests.support.live_server import Gate, fake_engine, live_server
+from tests.support.omni_checkpoints import omni_checkpoint
 from tests.support.server_process import SERVE, serving
 from tests.support.waiting import HUNG_S, wait_until
 
@@ -27,6 +32,37 @@ def test_the_command_serves_several_models(tmp_path: Path) -> None:
         form = {"name": "ada", "consent": "I agree.", "voice": "heart(1)+michael(1)"}
         assert httpx.post(f"{url}/v1/audio/voices", data=form).status_code == 200
     assert (tmp_path / "voices" / "ada.safetensors").exists()
+
+
+def test_the_command_serves_a_model_that_chats(tmp_path: Path) -> None:
+    with serving(tmp_path, "--model", "one=fake", "--model", "two=fake-chat") as (_, url):
+        assert httpx.get(f"{url}/ready").status_code == 200
+        answer = httpx.post(url + PATH, json=HELLO).json()
+        assert (answer["model"], answer["choices"][0]["message"]["content"]) == ("two", ANSWER)
+
+
+def test_the_thinker_is_a_process_or_a_server(tmp_path: Path) -> None:
+    checkpoint = omni_checkpoint(tmp_path / "omni")
+
+    def opened(model: str, **settings: object) -> Thinker:
+        config = ServerConfig(model=(model, "fake"), max_voices=0, **settings)  # type: ignore[arg-type]
+        engine = EngineConfig(device="cpu", max_step_s=7.0)
+        ((name, thinker),) = open_thinkers(config, engine, open_engines(config, engine)).items()
+        assert name == "chat"
+        return thinker
+
+    model = f"chat={checkpoint}"
+    assert isinstance(opened("chat=fake-chat", thinker="http://127.0.0.1:9/v1"), FakeThinker)
+    process = opened(model, thinker_conversations=3, thinker_max_context=99)
+    assert isinstance(process, ThinkerProcess)
+    assert (process.takes_media, process.ready) == (True, False)
+    config = process.config
+    assert (config.device, config.conversations, config.max_context, config.max_step_s) == ("cpu", 3, 99, 120.0)
+    server = opened(model, thinker="http://127.0.0.1:9/v1", thinker_key=SecretStr("k"), thinker_model="mine")
+    assert isinstance(server, ExternalThinker)
+    assert (server.takes_media, server.ready) == (False, True)
+    with pytest.raises(CheckpointError, match="is `process`, or the URL of a server"):
+        opened(model, thinker="vllm")
 
 
 def test_a_missing_voice_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ the positions of one conversation in its module; here each has its own, which ar
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,28 +71,34 @@ class ThinkerModel:
         self.text = ThinkerText(path)
         self.max_context = min(config.max_context, int(whole.thinker_config.text_config.max_position_embeddings))
 
-    @torch.inference_mode()
-    def begin(self, messages: Sequence[ChatMessage], options: ThinkOptions) -> tuple["Conversation", ThinkerPrompt]:
-        """Reads a conversation. Raises Rejected if it is too long."""
+    def prompt(self, messages: Sequence[ChatMessage]) -> "ReadPrompt":
+        """A conversation as the model's inputs. Raises Rejected if it is too long."""
         inputs, turns, pictures = self._inputs(messages)
         ids = self.text.prompt(turns)
         if len(ids) >= self.max_context:
             raise Rejected("messages", f"the conversation has {len(ids)} tokens; the most is {self.max_context - 1}")
+        return ReadPrompt(ids, inputs, pictures)
+
+    @torch.inference_mode()
+    def begin(self, read: "ReadPrompt", options: ThinkOptions) -> tuple["Conversation", ThinkerPrompt]:
+        """Runs the model over a conversation."""
         cache = DynamicCache(config=self._model.config.text_config)
-        tokens = torch.tensor([ids], device=self.device)
+        tokens = torch.tensor([read.ids], device=self.device)
         out = self._model(
             input_ids=tokens,
             attention_mask=torch.ones_like(tokens),
             past_key_values=cache,
             use_cache=True,
-            output_hidden_states=bool(inputs),
-            **inputs,
+            output_hidden_states=read.has_media,
+            **read.inputs,
         )
-        media = self._media(ids, out.hidden_states[self._accepted_layer][0], pictures) if inputs else None
-        following = len(ids) + int(self._model.rope_deltas[0, 0])
-        limit = min(options.max_tokens, self.max_context - len(ids))
+        media = None
+        if read.has_media:
+            media = self._media(read.ids, out.hidden_states[self._accepted_layer][0], read.pictures)
+        following = len(read.ids) + int(self._model.rope_deltas[0, 0])
+        limit = min(options.max_tokens, self.max_context - len(read.ids))
         conversation = Conversation(cache, following, limit, options, out.logits[0, -1])
-        return conversation, ThinkerPrompt(tuple(ids), media)
+        return conversation, ThinkerPrompt(tuple(read.ids), media)
 
     @torch.inference_mode()
     def go_on(self, conversation: "Conversation", token: int) -> None:
@@ -161,6 +168,19 @@ class ThinkerModel:
 
         out = Qwen2VLImageProcessorPil.from_pretrained(self._path)(images=list(pictures), return_tensors="pt")
         return out["pixel_values"].to(self.device), out["image_grid_thw"].to(self.device)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadPrompt:
+    """A conversation as inputs: its ids, those of its sounds and pictures, and rows and columns of its pictures."""
+
+    ids: list[int]
+    inputs: dict[str, Tensor]
+    pictures: list[tuple[int, int]]
+
+    @property
+    def has_media(self) -> bool:
+        return bool(self.inputs)
 
 
 class Conversation:

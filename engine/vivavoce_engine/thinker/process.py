@@ -46,7 +46,7 @@ class ThinkerProcess(Thinker):
 
     def __init__(self, path: Path, config: ThinkerConfig, name: str | None = None) -> None:
         super().__init__(ThinkerText(path))
-        self._config = config
+        self.config = config
         self._numbers = itertools.count(1)
         self._gate = threading.Lock()
         self._readers: dict[int, _Reader] = {}
@@ -94,7 +94,7 @@ class ThinkerProcess(Thinker):
     async def stream(self, messages: Sequence[ChatMessage], options: ThinkOptions) -> AsyncGenerator[Thought, None]:
         number, reader = next(self._numbers), _Reader()
         with self._gate:
-            if len(self._readers) >= self._config.conversations + self._config.waiting:
+            if len(self._readers) >= self.config.conversations + self.config.waiting:
                 raise Overloaded(f"{len(self._readers)} answers are being written already", RETRY_S)
             self._watcher.require()
             self._readers[number] = reader

@@ -15,6 +15,7 @@ from vivavoce_engine.ipc.pipe import Pipe
 from vivavoce_engine.ipc.spawn import pipe_to_parent
 from vivavoce_engine.process.serving import serve
 from vivavoce_engine.process.wire import Ping
+from vivavoce_engine.request import ThinkerPrompt
 from vivavoce_engine.runtime import freeze_gc, use_expandable_segments
 from vivavoce_engine.thinker.interface import ThinkerEnd, ThinkerToken, Thought
 from vivavoce_engine.thinker.model import Conversation, ThinkerModel
@@ -71,9 +72,12 @@ class ThinkerLoop:
             self._guarded(think.number, lambda number: self._begin(think))
 
     def _begin(self, think: Think) -> None:
-        conversation, prompt = self._model.begin(think.messages, think.options)
-        self._running[think.number] = conversation
-        self._parts.append((think.number, prompt))
+        read = self._model.prompt(think.messages)
+        if not read.has_media:  # the talker reads the prompt while the thinker does
+            self._pipe.send(Thoughts(((think.number, ThinkerPrompt(tuple(read.ids))),)))
+        self._running[think.number], prompt = self._model.begin(read, think.options)
+        if read.has_media:
+            self._parts.append((think.number, prompt))
 
     def _write(self, number: int) -> None:
         """Writes the next token of an answer, or its end. The token is read by the model in the next round."""
