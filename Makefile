@@ -89,7 +89,8 @@ test-gpu:
 	    tests/gpu
 
 # Times of the frame, of Code2Wav, of Qwen3-Omni's speech side and of the whole engine, on random weights of the released
-# shapes; needs 8 GB of disk. They end in bench/results/engine-CARD.json, with those of faster-qwen3-tts if PEER_PYTHON names a Python that has it.
+# shapes; needs 8 GB of disk. They end in bench/results/engine-CARD.json, with those of faster-qwen3-tts if PEER_PYTHON names
+# a Python that has it; those of Qwen3-Omni stay in RESULTS/omni.json.
 bench-gpu:
 	mkdir -p $(RESULTS)
 	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.codec $(RESULTS)/codec.json --only table
