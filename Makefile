@@ -88,12 +88,14 @@ test-gpu:
 	$(GPU_PATH) $(PYTHON) -m pytest -c /dev/null --rootdir=. --import-mode=importlib -p no:cacheprovider -s \
 	    tests/gpu
 
-# Times of the frame, of Code2Wav and of the whole engine, on random weights of the released shapes; needs 8 GB of disk. They
-# end in bench/results/engine-CARD.json, with those of faster-qwen3-tts if PEER_PYTHON names a Python that has it.
+# Times of the frame, of Code2Wav, of Qwen3-Omni's speech side and of the whole engine, on random weights of the released
+# shapes; needs 8 GB of disk. They end in bench/results/engine-CARD.json, with those of faster-qwen3-tts if PEER_PYTHON names
+# a Python that has it; those of Qwen3-Omni stay in RESULTS/omni.json.
 bench-gpu:
 	mkdir -p $(RESULTS)
 	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.codec $(RESULTS)/codec.json --only table
 	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.frame --dependent-launch 1 --out $(RESULTS)/frame.json
+	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.omni --out $(RESULTS)/omni.json
 	test -d $(RESULTS)/1.7b || $(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.random_checkpoint --size 1.7b --out $(RESULTS)/1.7b
 	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.cards.engine --model $(RESULTS)/1.7b --out $(RESULTS)/engine.json
 	$(GPU_PATH) $(PYTHON) -m vivavoce_bench.engine.speed --model $(RESULTS)/1.7b --streams 1 64 --profile

@@ -11,6 +11,7 @@ import argparse
 import json
 import multiprocessing
 import statistics
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import triton
 from torch import Tensor
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.device import copy_into, to_host
@@ -52,6 +54,7 @@ from vivavoce_bench.cards.random_codec import OMNI_CODEC, random_code2wav
 from vivavoce_bench.cards.shapes import OMNI, random_models, talker_config
 from vivavoce_bench.cards.timing import median_ms
 
+COMMAND = ("python", "-m", "vivavoce_bench.cards.omni", *sys.argv[1:])
 ROWS, CONTEXT, POSITIONS, OPENING = 32, 2048, 1280, 300
 """Rows of the timed engine, positions of its longest row and of each, and tokens of a prompt before its first id."""
 PROMPT_SIZES = (512, 64, 16)
@@ -368,7 +371,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="SECTION", help="names of the sections to run")
     parser.add_argument("--tune", action="store_true", help="also try other tilings of the experts' products")
     args = parser.parse_args()
-    began_s, result = time.perf_counter(), Json(card=torch.cuda.get_device_name(), torch=torch.__version__)
+    began_s, result = time.perf_counter(), Json(card=torch.cuda.get_device_name(), command=" ".join(COMMAND))
+    result["versions"] = {"torch": torch.__version__, "triton": triton.__version__}
     compile_ahead(args.rows)
     print(f"compiled in {time.perf_counter() - began_s:.0f} s", flush=True)
     sections: list[tuple[str, Callable[[], Any]]] = []
