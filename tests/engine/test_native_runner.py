@@ -190,8 +190,9 @@ def test_the_scores_of_word_times_are_those_of_the_modules(pair: tuple[Stepped, 
     for stepped in pair:
         asks, other = stepped.begin(request, 0), stepped.begin(silent, 1)
         outcomes = [stepped.step(asks, other) for _ in range(6)]
-        assert [list(outcome.scores) for outcome in outcomes] == [[asks.utterance_id]] * 6
-        told.append(np.stack([outcome.scores[asks.utterance_id] for outcome in outcomes]))
+        assert [[each.sequences for each in outcome.attention] for outcome in outcomes] == [[[asks, other]]] * 6
+        told.append(np.stack([outcome.attention[0].scores[0] for outcome in outcomes]))
+        assert not any(outcome.attention for outcome in [stepped.step(other) for _ in range(2)])
     native, plain = told
     seen = np.isfinite(plain)
     assert seen.any()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from vivavoce_engine import AudioChunk, Engine, EngineConfig, SynthesisRequest, WordTime
-from vivavoce_engine.batching.runner import Outcome, Runner
+from vivavoce_engine.batching.runner import Attention, Outcome, Runner
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.batching.text_paths import WINDOW
@@ -41,11 +41,11 @@ class AttentiveRunner(FakeRunner):
 
     def run(self, plan: Plan) -> Outcome:
         outcome = super().run(plan)
-        for sequence in plan.step:
+        scores = np.zeros((len(plan.step), WINDOW), np.float32)
+        for line, sequence in zip(scores, plan.step, strict=True):
             self.void_frames += sequence.frames_made >= LENGTH
-            scores = np.zeros(WINDOW, np.float32)
-            scores[sequence.frames_made + 1 + 2 * (sequence.frames_made >= LENGTH) - sequence.window_from] = 20.0
-            outcome.scores[sequence.utterance_id] = scores
+            line[sequence.frames_made + 1 + 2 * (sequence.frames_made >= LENGTH) - sequence.window_from] = 20.0
+        outcome.attention.append(Attention(plan.step, scores))
         return outcome
 
     def _ends(self, sequence: Sequence) -> bool:

@@ -92,7 +92,7 @@ def streamed(utterances: list[Said], seed: int, ends: SpeechEnd = "ended") -> li
     while any(each.sent < each.said.frames for each in speaking):
         going = [each for each in speaking if each.step < each.said.frames and rng.random() < 0.8]
         if going:
-            scores = [each.window() for each in going]
+            scores = np.array([each.window() for each in going])
             feed([each.words.path for each in going], scores, [each.said.tokens + 1 for each in going])
         for each in speaking:
             ready = each.step - each.sent
@@ -253,7 +253,7 @@ def test_the_window_goes_along_a_text_of_thousands_of_tokens() -> None:
     said = clear(3000, 1)
     path = TextPath()
     for step in range(said.frames):
-        feed([path], [said.window(step, path.window_from(step))], [said.tokens + 1])
+        feed([path], said.window(step, path.window_from(step))[None], [said.tokens + 1])
     path.finish(said.tokens)
     assert path.starts == pytest.approx(range(3001), abs=0.02)
 
@@ -270,7 +270,7 @@ def test_tokens_that_have_not_come_yet_change_nothing() -> None:
             if each is late:
                 late.scores[step, known:] = 50.0
             tokens = known if each is late else said.tokens + 1
-            feed([path], [each.window(step, path.window_from(step))], [tokens])
+            feed([path], each.window(step, path.window_from(step))[None], [tokens])
         path.finish(said.tokens)
         starts.append(path.starts)
     assert starts[0] == pytest.approx(starts[1], abs=0.02)
@@ -283,7 +283,7 @@ def test_a_window_is_the_same_whether_the_last_step_has_ended_or_not() -> None:
     for step in range(said.frames):
         early.append(path.window_from(step + 1))
         assert path.window_from(step) == early[step]
-        feed([path], [said.window(step, path.window_from(step))], [said.tokens + 1])
+        feed([path], said.window(step, path.window_from(step))[None], [said.tokens + 1])
     assert early[-1] > 40
 
 
@@ -324,7 +324,7 @@ def test_a_word_comes_with_the_piece_that_settles_it() -> None:
     said = clear(12, 3)
     speaking, counts = Speaking(said), list[int]()
     for step in range(said.frames):
-        feed([speaking.words.path], [speaking.window()], [said.tokens + 1])
+        feed([speaking.words.path], speaking.window()[None], [said.tokens + 1])
         if step == said.frames - 1:
             speaking.words.path.finish(said.tokens)
         counts.append(len(speaking.send(1)))

@@ -137,8 +137,10 @@ def told(runner: GraphRunner | TorchRunner, monkeypatch: pytest.MonkeyPatch, *re
 
         def wait() -> None:
             step.wait()
-            for utterance_id, found in step.outcome.scores.items():
-                scores[utterance_id].append(found)
+            for attention in step.outcome.attention:
+                for sequence, found in zip(attention.sequences, attention.scores, strict=True):
+                    if sequence.tells_words:
+                        scores[sequence.utterance_id].append(found)
 
         return Step(step.outcome, wait)
 

@@ -141,8 +141,11 @@ class SpokenWords:
 
     def _times(self, word: TextWord, following: TextWord | None, complete: bool) -> tuple[float, float] | None:
         """Start and end of the next word; None while they may change. Settles the start of the following one."""
-        start_s, end_s = self._begin_s(word.first_token), self._begin_s(word.end_token)
         heard_s = len(self._sound.on) * self._bin_s
+        next_s = self._begin_s(following.first_token) if following is not None else None
+        if not complete and (next_s is None or heard_s < next_s + AFTER_S):
+            return None  # most pieces end here
+        start_s, end_s = self._begin_s(word.first_token), self._begin_s(word.end_token)
         if start_s is None or end_s is None or (heard_s < end_s and not complete):
             return None
         end_s = max(end_s, start_s + SHORTEST_S)
@@ -154,10 +157,7 @@ class SpokenWords:
         end_s = max(end_s, start_s + SHORTEST_S)
         gap = self._tail(start_s, end_s) if following is None and complete else None
         if gap is None:
-            if following is None:
-                return None
-            next_s = self._begin_s(following.first_token)
-            if next_s is None:
+            if following is None or next_s is None:
                 return None
             adjoins = not word.sign and next_s - end_s <= HOLE_S
             if not complete and not self._is_known(next_s + AFTER_S, heard_s, adjoins=adjoins):
@@ -190,11 +190,13 @@ class SpokenWords:
     def _silence(self, start_s: float, end_s: float, latest_s: float, least_s: float) -> tuple[float, float] | None:
         """The longest silence about the end of a word that has a least length."""
         first, last = self._bin(max(start_s + KEEP_S, end_s - BEFORE_S)), self._bin(latest_s)
-        silences = [each for each in self._sound.silences(first, last) if self._length_s(each) >= least_s]
-        if not silences:
+        longest, since = 0, 0
+        for start, end in self._sound.silences(first, last):
+            if end - start > longest:
+                longest, since = end - start, start
+        if self._length_s((since, since + longest)) < least_s:
             return None
-        silence = max(silences, key=self._length_s)
-        return silence[0] * self._bin_s, silence[1] * self._bin_s
+        return since * self._bin_s, (since + longest) * self._bin_s
 
     def _sounding_from(self, start_s: float, latest_s: float) -> float:
         """The first time from `start_s` on at which there is sound, at most `latest_s`."""
