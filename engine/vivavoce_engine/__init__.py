@@ -19,7 +19,7 @@ this package imports no torch.
 from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.messages import AudioChunk, Finished, WordTime
 from vivavoce_engine.checkpoint.files import locate_checkpoint
-from vivavoce_engine.config import CARD_VARIABLE, EngineConfig, card_fields
+from vivavoce_engine.config import CARD_VARIABLE, LEVEL_VARIABLE, EngineConfig, card_fields
 from vivavoce_engine.embeddings import EMBEDDING_MAX
 from vivavoce_engine.errors import (
     CheckpointError,
@@ -94,6 +94,7 @@ from vivavoce_engine.voices.store import StoredVoice, VoiceStore
 __all__ = [
     "CARD_VARIABLE",
     "EMBEDDING_MAX",
+    "LEVEL_VARIABLE",
     "MAX_BLEND_CHARS",
     "MAX_BLEND_PARTS",
     "MAX_BLEND_WEIGHT",

@@ -30,6 +30,8 @@ NO_DEVICE = {
 CARD_VARIABLE = "VIVAVOCE_CARD"
 """Environment variable that overrides fields of the card, to prove on one card what another would do:
 `VIVAVOCE_CARD="capability=8.6 shared_bytes=101376 multiprocessors=82"`."""
+LEVEL_VARIABLE = "VIVAVOCE_CPU_LEVEL"
+"""Environment variable that names the level of the CPU's kernels, such as avx2, for tests and comparisons."""
 
 
 def _count(text: str) -> int:

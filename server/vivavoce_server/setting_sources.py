@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from vivavoce_client.arguments import near_match
-from vivavoce_engine import CARD_VARIABLE, card_fields
+from vivavoce_engine import CARD_VARIABLE, LEVEL_VARIABLE, card_fields
 
 from vivavoce_server.logs import for_log, printable
 
 ENV_PREFIX = "VIVAVOCE_"
 CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
 """Variables that the client reads. Client and server may share an environment."""
-BUILD_VARIABLES = frozenset({"VIVAVOCE_COMMIT"})
-"""Variables that a container's build sets."""
-ENGINE_VARIABLES = frozenset({CARD_VARIABLE})
+BUILD_VARIABLES = frozenset({"VIVAVOCE_COMMIT", "VIVAVOCE_KERNELS"})
+"""Variables that a build reads or sets."""
+ENGINE_VARIABLES = frozenset({CARD_VARIABLE, LEVEL_VARIABLE})
 """Variables that the engine reads itself: no settings of a server, but means of proof."""
 OTHER_VARIABLES = CLIENT_VARIABLES | BUILD_VARIABLES | ENGINE_VARIABLES
 FILE_SETTING = "config"

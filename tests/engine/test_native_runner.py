@@ -34,6 +34,7 @@ from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence as Running
 from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.files import Checkpoint, read_checkpoint
+from vivavoce_engine.config import LEVEL_VARIABLE
 from vivavoce_engine.cpu import library
 from vivavoce_engine.cpu.build import digest_of, digest_path
 from vivavoce_engine.cpu.native_runner import NativeRunner
@@ -126,7 +127,7 @@ def test_the_shipped_voice_says_the_same(count: int) -> None:
 def test_every_level_says_the_same(level: str, checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     if not library.file_of(level).is_file():
         pytest.skip(f"the kernels are not built for {level}")
-    monkeypatch.setenv(library.LEVEL_VARIABLE, level)
+    monkeypatch.setenv(LEVEL_VARIABLE, level)
     assert library.load_library().functions.vivavoce_isa().decode() == level
     checkpoint = read_checkpoint(checkpoints("tiny", "custom_voice"))
     requests = requests_for(checkpoint)
@@ -493,7 +494,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pat
         shutil.copy(file, tmp_path)
         shutil.copy(digest_path(file), tmp_path)
     monkeypatch.setattr(library, "FOLDER", tmp_path)
-    monkeypatch.delenv(library.LEVEL_VARIABLE, raising=False)
+    monkeypatch.delenv(LEVEL_VARIABLE, raising=False)
     library._load.cache_clear()
     yield [tmp_path / file.name for file in originals]
     library._load.cache_clear()

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from vivavoce_engine.config import LEVEL_VARIABLE
 from vivavoce_engine.cpu.build import NATIVE, Level, build
-from vivavoce_engine.cpu.library import LEVEL_VARIABLE
 
 from tests.native.compiling import FORWARD, GCC, LEVELS, ROOT, SANITIZERS, SELFTEST, X86_64, Said, compiled, run
 from tests.support.programs import needs

@@ -11,8 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from vivavoce_engine.config import LEVEL_VARIABLE
 from vivavoce_engine.cpu.build import PLATFORMS, Platform, digest_path, is_whole, library_name
-from vivavoce_engine.cpu.library import LEVEL_VARIABLE
 
 from tests.native.compiling import (
     AARCH64,

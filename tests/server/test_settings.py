@@ -33,6 +33,8 @@ def test_the_command_line_comes_before_the_environment_before_the_file(
     monkeypatch.setenv("VIVAVOCE_MAX_STREAMS", "3")
     monkeypatch.setenv("VIVAVOCE_URL", "http://elsewhere")
     monkeypatch.setenv("VIVAVOCE_CARD", "multiprocessors=82")
+    monkeypatch.setenv("VIVAVOCE_CPU_LEVEL", "avx2")
+    monkeypatch.setenv("VIVAVOCE_KERNELS", "none")
     server, engine = load_settings({"port": "9001", "grace_s": "1.5", "config": file})
     assert (server.port, server.grace_s, engine.max_streams, engine.max_queue) == (9001, 1.5, 3, 5)
     assert server.model == ("fake", "b=c")

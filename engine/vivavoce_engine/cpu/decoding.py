@@ -32,7 +32,7 @@ class Decoding:
     def __init__(
         self, library: c.Library, codec: c.Codec, rows: int, threads: int = 1, memory: tuple[object, ...] = ()
     ) -> None:
-        """`memory` owns what `codec` points to. A thread may still decode when nothing else holds the model any more."""
+        """`memory` owns what `codec` points to. A thread may still decode when nothing else holds the model."""
         self._library, self._codec = library, address(codec)
         self._memory = (codec, *memory)
         self._samples, self._memory_frames = codec.samples_per_frame, codec.memory_frames

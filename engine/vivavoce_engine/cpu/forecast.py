@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 
 from vivavoce_engine.cpu.library import BFLOAT16, INT8, INT11, Library, Matrix
-from vivavoce_engine.cpu.threads import Threads
+from vivavoce_engine.cpu.threads import Threads, usable_cores
 from vivavoce_engine.cpu.work import Work
 
 STREAMS = (1, 2, 4, 8, 16, 32, 64)
@@ -75,6 +75,7 @@ class Forecast:
 
 def forecast(library: Library, work: Work, kind: int, threads: Threads) -> Forecast:
     """Tries products of this kind, and adds up what a frame of this work would take on these threads."""
+    beside = min(threads.beside, usable_cores() - 1)  # threads without a core make nothing faster
     with Trial(library, kind, threads.together, min(MOST_BYTES, int(work.talker_weights * BYTES_OF[kind]))) as trial:
         read_s = trial.weight_s(1, work.talker_weights) / BYTES_OF[kind]
         code2wav_s = (work.code2wav_products + SINE_PRODUCTS * work.code2wav_sines) * trial.multiply_add_s()
@@ -84,7 +85,7 @@ def forecast(library: Library, work: Work, kind: int, threads: Threads) -> Forec
             predictor_s = work.passes * trial.weight_s(streams, work.predictor_weights) * work.predictor_weights
             talker_s = trial.weight_s(streams, work.talker_weights) * work.talker_weights
             made_s = predictor_s + talker_s + streams * context_s
-            frame_ms[streams] = 1000 * _together_s(made_s, streams, code2wav_s, threads.beside)
+            frame_ms[streams] = 1000 * _together_s(made_s, streams, code2wav_s, beside)
             if frame_ms[streams] > FRAME_MS:
                 break
     return Forecast(frame_ms)

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vivavoce_engine.config import LEVEL_VARIABLE
 from vivavoce_engine.cpu.build import digest_of, digest_path
 from vivavoce_engine.errors import EngineError
 
@@ -29,8 +30,6 @@ FOLDER = Path(__file__).parent / "native"
 BUILD = "python -m vivavoce_engine.cpu.build"
 """The command that compiles the libraries, or says what it lacks."""
 NO_EXPERTS = "Vivavoce's kernels for CPUs have no mixture of experts, which the talker of Qwen3-Omni is."
-LEVEL_VARIABLE = "VIVAVOCE_CPU_LEVEL"
-"""Environment variable that names the level to use, such as avx2, for tests and comparisons."""
 SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
 CPU_INFO = Path("/proc/cpuinfo")
 AVX2_FLAGS = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
