@@ -137,6 +137,16 @@ def checked_pause_s(tag: str) -> float:
     return seconds
 
 
+def without_tag(before: str, behind: str) -> str:
+    """The text behind a tag that is left out, so that it follows the text before. Blanks behind other blanks go.
+
+    A word behind it that only the tag parts from the text before gets a blank.
+    """
+    if before[-1:].isspace():
+        return behind.lstrip()
+    return f" {behind}" if before and behind[:1].isalnum() else behind
+
+
 def split_long(text: str, language: str, max_chars: int) -> list[str]:
     """Splits a text into pieces of at most `max_chars` characters, between sentences. A sentence is cut only if it is
     itself too long.

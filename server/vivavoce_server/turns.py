@@ -17,7 +17,16 @@ from vivavoce_text import MAX_VOICE_CHARS, PAUSE_TAG, VOICE_TAG, Spoken, Traced,
 from vivavoce_server.errors import SHOWN_CHARS, ApiError, invalid
 from vivavoce_server.reading import TextPlan
 from vivavoce_server.schemas import Segment, SpeechOptions, SpeechRequest
-from vivavoce_server.text_parts import MAX_TURNS, MAX_VOICES, TAG, TURN_PAUSE_S, PauseBudget, is_speakable, split_long
+from vivavoce_server.text_parts import (
+    MAX_TURNS,
+    MAX_VOICES,
+    TAG,
+    TURN_PAUSE_S,
+    PauseBudget,
+    is_speakable,
+    split_long,
+    without_tag,
+)
 
 LONG_TAG = re.compile(rf"\[voice:[^\]\[\n]{{{MAX_VOICE_CHARS + 1}}}[^\]\[\n]*\]", re.IGNORECASE)
 LISTED = "GET /v1/audio/voices lists the voices"
@@ -286,6 +295,10 @@ class _Writer:
         """True if a pause tag stands behind what was spoken last."""
         self._read_chars = 0
         """Characters of the texts before the current one, with the ends of their lines."""
+        self._held = ""
+        """Text of the current turn behind the last tag that was not left out."""
+        self._places: list[int] = []
+        """The place of each of its characters in the text that has been read."""
 
     def begin(self, turn: Turn) -> None:
         """Begins a turn. One that is neither a tag's nor a segment counts only if there is something to speak in it."""
@@ -299,25 +312,35 @@ class _Writer:
         assert self._turn is not None
         tags = TAG if self._turn.plan.profile.voice_tags else PAUSE_TAG
         for tag in tags.finditer(text):
-            self._speak(text[place : tag.start()], self._read_chars + place)
+            self._hold(text[place : tag.start()], self._read_chars + place)
             place = tag.end()
-            if (name := voice_of_tag(tag[0])) is None:
+            name = voice_of_tag(tag[0])
+            if name is None:
+                self._speak()
                 self._pause(tag[0], self._read_chars + tag.start(), self._read_chars + place)
-            else:
-                self._switch(tag[0], name)
-        self._speak(text[place:], self._read_chars + place)
+            elif not self._has_voice(name):
+                self._speak()
+                self.begin(self._turn.by_tag(tag[0], len(self._turns)))
+        self._hold(text[place:], self._read_chars + place)
+        self._speak()
         self._read_chars += len(text) + 1
+
+    def _hold(self, text: str, start: int) -> None:
+        """Keeps text until the turn is over. A tag that is no turn, such as may stand before it, is left out."""
+        following = without_tag(self._held, text)
+        first = start + max(0, len(text) - len(following))
+        self._places += [start] * (len(following) - len(text)) + list(range(first, start + len(text)))
+        self._held += following
 
     def _list_turn(self) -> None:
         assert self._turn is not None
         self._turn, self._is_listed = replace(self._turn, index=len(self._turns)), True
         self._turns.append(self._turn)
 
-    def _switch(self, tag: str, name: str) -> None:
-        """Begins the turn of a tag, unless its voice speaks already."""
+    def _has_voice(self, name: str) -> bool:
+        """True if the voice of this name speaks already."""
         assert self._turn is not None
-        if self._turn.voice is None or self._meaning(self._turn.voice) != self._meaning(name):
-            self.begin(self._turn.by_tag(tag, len(self._turns)))
+        return self._turn.voice is not None and self._meaning(self._turn.voice) == self._meaning(name)
 
     def _pause(self, tag: str, start: int, end: int) -> None:
         assert self._turn is not None
@@ -326,25 +349,33 @@ class _Writer:
         self._parts.append((Silence(seconds), max(0, len(self._turns) - 1), (start, end)))
         self._is_paused = True
 
-    def _speak(self, text: str, start: int) -> None:
+    def _speak(self) -> None:
+        """Makes parts of the text that was held. A voice that speaks again, with no other since, continues its turn."""
+        text, places = self._held, self._places
+        self._held, self._places = "", []
         assert self._turn is not None
-        asked = self._turn.asked
+        last, asked = self._last, self._turn.asked
+        if (
+            last
+            and not self._turn.is_segment
+            and voice_key(last.asked, self._meaning) == voice_key(asked, self._meaning)
+        ):
+            self._turn, self._is_listed, asked = last, True, last.asked
         voice = *voice_key(asked), asked.language, asked.instructions
-        if start and voice not in self._voices:
+        at = 0
+        if places and places[0] and voice not in self._voices:
             # Behind a tag, a voice that has nothing to go on from begins without a blank, as in live text.
-            start += len(text) - len(text.lstrip())
-            text = text.lstrip()
-        for part in split_long(text, self._turn.options.language, self._max_part_chars):
-            end = start + len(part)
+            at = len(text) - len(text.lstrip())
+        for part in split_long(text[at:], self._turn.options.language, self._max_part_chars):
             if is_speakable(part):
-                self._pause_between_turns(start)
+                self._pause_between_turns(places[at])
                 if not self._is_listed:
                     self._list_turn()
-                self._parts.append((part, self._turn.index, (start, start + len(part.rstrip()))))
+                self._parts.append((part, self._turn.index, (places[at], places[at + len(part.rstrip()) - 1] + 1)))
                 if voice not in self._voices:
                     self._voices.append(voice)
                 self._last, self._is_paused = self._turn, False
-            start = end
+            at += len(part)
 
     def _pause_between_turns(self, at: int) -> None:
         assert self._turn is not None

@@ -24,6 +24,8 @@ SIGNS_OF_WORDS = "%\u2030\u00b0+"
 """Signs at a word's end that belong to it, besides letters, digits, their accents, and currencies."""
 BREAK_IN_RUN = re.compile(rf"{WORD_BREAK.pattern}|\[(?:pause|voice):|<[^<>\s][^<>]*>|&#?\w+;", re.IGNORECASE)
 """Signs that part two words without a blank, tags, and a blank that HTML names."""
+MARKUP = re.compile(r"<[^<>\s][^<>]*>\s*")
+MARKUP_BEHIND = re.compile(r"\s*<[^<>\s][^<>]*>\Z")
 LOOK_AHEAD_CHARS = 64
 """Characters behind a word of live text in which a blank or a letter is looked for."""
 DECIMALS = 3
@@ -180,7 +182,16 @@ class WordMap:
         start, end = self._starts[positions[0]], self._ends[positions[-1]]
         written = self.written[start:end]
         start, end = end - len(written.lstrip()), start + len(written.rstrip())
+        start, end = self._without_markup(start, end)
         return Place(positions[0], positions[-1] + 1, start, end) if start < end else None
+
+    def _without_markup(self, start: int, end: int) -> tuple[int, int]:
+        """A stretch of the written text, without tags of HTML at its ends: blanks that are said may come from them."""
+        while (tag := MARKUP.match(self.written, start, end)) and tag.end() < end:
+            start = tag.end()
+        while (tag := MARKUP_BEHIND.search(self.written[start:end])) and tag.start():
+            end = start + tag.start()
+        return start, end
 
     def is_one_word(self, end: int, start: int) -> bool:
         """True if nothing parts two words of the written text: one that ends at `end`, another that begins at `start`.

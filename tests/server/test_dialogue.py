@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ import httpx
 import pytest
 from vivavoce_engine import SynthesisRequest, VoiceStore
 from vivavoce_engine.batching.scheduler import Plan
-from vivavoce_engine.fake_runner import SAMPLE_RATE, SAMPLES_PER_FRAME
+from vivavoce_engine.fake_runner import FAKE_INFO, SAMPLE_RATE, SAMPLES_PER_FRAME
 from vivavoce_server import ServerConfig
 from vivavoce_server.text_parts import MAX_TURNS, MAX_VOICES
 
 from tests.server.test_phrase_cache import caching
 from tests.server.test_sse import events
 from tests.support.live_server import LiveServer, fake_engine, live_server
+from tests.support.live_text import plan_for, record
 from tests.support.waiting import wait_until
 
 FRAME_BYTES = 2 * SAMPLES_PER_FRAME
@@ -127,8 +129,37 @@ def test_tags_may_be_text(talk: LiveServer, heard: Heard) -> None:
 
 def test_the_same_voice_again_is_no_turn(talk: LiveServer, heard: Heard) -> None:
     response = post(talk, input="One. [voice:HEART] Two.")
-    assert [request.text for request in heard.requests] == ["One. ", " Two."]
-    assert len(response.content) == len("One.  Two.") * FRAME_BYTES
+    assert [request.text for request in heard.requests] == ["One. Two."]
+    assert len(response.content) == len("One. Two.") * FRAME_BYTES
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("One[voice:heart]two.", ["One two."]),
+        ("One [voice:heart] [voice:alloy]two, [voice:heart]three.", ["One two, three."]),
+        ("[voice:heart] One. [pause:0s] [voice:heart] Two.", ["One.", "Two."]),
+        ("One. [voice:michael] Two.[voice:michael]Three. [voice:heart]Four.", ["One.", "Two. Three.", "Four."]),
+        ("One. [voice:michael] ... [voice:heart] Two. [voice:alloy] Three.", ["One.", "Two. Three."]),
+    ],
+)
+async def test_a_tag_that_is_no_turn_is_left_out_as_in_live_text(
+    talk: LiveServer, heard: Heard, text: str, parts: list[str]
+) -> None:
+    done = events(post(talk, input=text, stream_format="sse", word_timestamps=True).text)[-1][1]
+    assert [request.text.strip() for request in heard.requests] == parts
+    words = [(word["word"], word["text_start"]) for word in done["words"]]
+    assert [word for word, _ in words] == re.findall(r"[a-z]+", re.sub(r"\[.*?\]", " ", text), re.IGNORECASE)
+    assert all(text.startswith(word, start) for word, start in words)
+    live = await record(plan_for(FAKE_INFO), [text])
+    assert [part.strip() for part in live.parts if isinstance(part, str)] == parts
+
+
+def test_a_voice_that_speaks_again_goes_on_with_its_turn(talk: LiveServer) -> None:
+    text = "One. [voice:michael] ... [voice:heart] Two. [voice:michael] [voice:alloy] Three. [voice:michael] Four."
+    done = events(post(talk, input=text, stream_format="sse").text)[-1][1]
+    assert [(turn["index"], turn["voice"]) for turn in done["segments"]] == [(0, "heart"), (1, "michael")]
+    assert "segments" not in events(post(talk, input=text[:-22], stream_format="sse").text)[-1][1]
 
 
 @pytest.mark.parametrize("names", ["heart alloy Heart", "alloy heart shimmer", "heart(2)+michael alloy(2)+MICHAEL"])
@@ -136,7 +167,7 @@ def test_another_name_of_the_same_voice_is_no_turn_and_no_pause(talk: LiveServer
     first, *others = names.split()
     text = "One." + "".join(f" [voice:{name}] Two." for name in others)
     content = post(talk, input=text, voice=first).content
-    assert len(content) == (len("One. ") + len(others) * len(" Two. ") - 1) * FRAME_BYTES
+    assert len(content) == (len("One.") + len(others) * len(" Two.")) * FRAME_BYTES
     assert "segments" not in events(post(talk, input=text, voice=first, stream_format="sse").text)[-1][1]
     turns = segments(*((name, "One.") for name in [first, *others]))
     content = post(talk, segments=turns).content

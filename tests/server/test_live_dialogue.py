@@ -63,6 +63,7 @@ async def test_a_pause_stands_only_between_two_voices(text: str, parts: list[str
 async def test_a_voice_that_does_not_exist_is_passed_over(tag: str) -> None:
     found = await record(plan_for(FAKE_INFO), [f"One {tag} two. [voice:emma] Three."])
     assert found.parts == ["One two. ", 0.25, "Three."]
+    assert (await record(plan_for(FAKE_INFO), [f"One{tag}two."])).parts == ["One two."]
     [error] = found.errors
     assert tag in error.message
     assert error.message.endswith("The tag is passed over")

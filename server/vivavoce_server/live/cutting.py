@@ -9,6 +9,8 @@ import re
 
 from vivavoce_text.tables import words_of
 
+from vivavoce_server.text_parts import without_tag
+
 CLOSING = r"[\"')\]\u201d\u2019\u00bb\u300d\u300f]*"
 SENTENCE_END = re.compile(rf"(?:([^\W\d_]{{2,}}|\d)[.!?\u2026]+|[\u3002\uff01\uff1f]+){CLOSING}\Z")
 CLAUSE_END = re.compile(rf"[,;:\uff0c\uff1b\uff1a\u3001]{CLOSING}\Z")
@@ -39,8 +41,8 @@ class PartCutter:
 
     def append(self, text: str) -> list[str]:
         """Takes more text. Returns what goes on with the current part, and the beginning of each part that follows."""
-        if self._passed_over and self._blanks:
-            text = text.lstrip()
+        if self._passed_over:
+            text = without_tag(self._tail + self._blanks, text)
         self._passed_over = False
         if not text or text.isspace():  # thousands of empty lines are not searched again at each one
             self._blanks += text
@@ -60,7 +62,7 @@ class PartCutter:
         return parts
 
     def pass_over(self) -> None:
-        """Tells of something that is left out here. Of the blanks on both sides, those before it stay."""
+        """Tells of a tag that is left out here, see `without_tag`."""
         self._passed_over = True
 
     def end_part(self) -> str:
