@@ -144,4 +144,4 @@ def test_the_pages_have_code() -> None:
 def test_blocks_are_found() -> None:
     names = {(snippet.kind, snippet.title) for snippet in snippets_of("docs/moving_from_openai.md")}
     assert {("python", "speak.py"), ("js", "speak.mjs"), ("sh", None)} <= names
-    assert [snippet.kind for snippet in snippets_of("ARCHITECTURE.md")] == ["text"] * 3
+    assert [snippet.kind for snippet in snippets_of("ARCHITECTURE.md")] == ["text"] * 4

@@ -52,7 +52,7 @@ def refusal(response: httpx.Response) -> tuple[int, str, str | None]:
         (b'{"input": "a", "voice": ' + b"[" * 900 + b"]" * 900 + b"}", "invalid_body"),
         (b'{"input": "a", "voice": "heart", "seed": ' + b"9" * 10_000 + b"}", "invalid_body"),
         (b'{"input": "a", "voice": "heart", "speed": 1e999}', "invalid_value"),
-        (b'{"input": "a", "voice": "heart", "\\ud800": 1}', "invalid_value"),
+        (b'{"input": "a", "voice": "heart", "\\ud800": 1}', "unknown_parameter"),
         (b'{"input": "a", "voice": "\\ud800"}', "invalid_value"),
         (b'{"input": "a", "voice": "heart\\u0000"}', "voice_not_found"),
         (b'{"input": "a", "voice": "heart", "input": 5}', "invalid_value"),
