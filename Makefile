@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server text clients conformance eval voice tests deploy bench examples hatch_build.py
 
-.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-native wheels test-long test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets soak-chats attack conformance fuzz audit bench voice docs clean
+.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-native wheels test-long test-programs test-image test-quality test-gpu bench-gpu soak soak-native soak-sockets soak-chats attack conformance fuzz audit bench voice docs clean
 .PHONY: test-pins refresh-pins refresh-advisories
 
 run: $(VENV)/.server
@@ -109,6 +109,10 @@ MINUTES ?= 30
 ABORTS ?= 2000
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) --aborts $(ABORTS)
+
+# The same traffic, with the CPU's kernels under the sanitizers of addresses and undefined behaviour, which may report nothing.
+soak-native: $(VENV)/.dev
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --aborts 0 --sanitized
 
 # Live sockets that stay open for MINUTES, on the fake engine: none may be cut off, and SIGTERM is told to all at once.
 soak-sockets: $(VENV)/.dev

@@ -1,6 +1,10 @@
 """Caches of rows take the memory of the positions that are written, and no more."""
 
+import ctypes
+import os
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,9 +19,9 @@ def own_kb() -> int:
     return int(found[1])
 
 
-def test_a_cache_is_writable_zeros_at_the_beginning_of_a_page() -> None:
+def test_a_cache_is_writable_zeros_at_the_beginning_of_a_cache_line() -> None:
     cache = sparse((3, 5, 7))
-    assert (cache.shape, cache.dtype, address(cache) % 4096) == ((3, 5, 7), np.dtype(np.float32), 0)
+    assert (cache.shape, cache.dtype, address(cache) % 64) == ((3, 5, 7), np.dtype(np.float32), 0)
     assert not cache.any()
     cache[1] = 2
     assert cache.sum() == 2 * 5 * 7
@@ -30,3 +34,33 @@ def test_a_row_s_first_positions_take_no_large_pages() -> None:
     before_kb = own_kb()
     cache[:, :16] = 1
     assert own_kb() - before_kb < 64 * 512
+
+
+TOUCH = """
+import ctypes, sys
+from vivavoce_engine.cpu.packing import address, sparse
+
+cache = sparse((3, 256, 16))
+cache[:] = 1
+print(cache.sum(), flush=True)
+floats = (ctypes.c_float * 1).from_address(address(cache) + int(sys.argv[1]))
+if sys.argv[2] == "write":
+    floats[0] = 1
+else:
+    floats[0]
+print("lived")
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no page that nobody may touch")
+@pytest.mark.parametrize("kind", ["read", "write"])
+@pytest.mark.parametrize("at", [3 * 256 * 16 * 4, -4], ids=["behind", "before"])
+def test_an_overrun_of_a_cache_ends_the_process(at: int, kind: str) -> None:
+    done = subprocess.run([sys.executable, "-c", TOUCH, str(at), kind], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("12288.0\n", -signal.SIGSEGV)
+
+
+def test_the_last_float_of_a_cache_is_within_it() -> None:
+    cache = sparse((3, 256, 16))
+    ctypes.c_float.from_address(address(cache) + cache.nbytes - 4).value = 2
+    assert cache[2, 255, 15] == 2

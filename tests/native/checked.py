@@ -1,8 +1,5 @@
-"""A plugin of pytest: the engine loads the kernels from the folder that VIVAVOCE_CHECKED_LIBRARIES names."""
+"""A plugin of pytest, beside site/sitecustomize.py: each packed array is memory that the sanitizer knows."""
 
-import os
-from pathlib import Path
+from vivavoce_engine.cpu import packing
 
-from vivavoce_engine.cpu import library
-
-library.FOLDER = Path(os.environ["VIVAVOCE_CHECKED_LIBRARIES"])
+packing.ARENA_LEAST = packing.ARENA_MOST

@@ -21,10 +21,11 @@ from pathlib import Path
 import httpx
 from vivavoce_engine.voices.registry import MAX_WAITING
 
+from tests.native.sanitized import Sanitized
 from tests.soak.endings import Ending, latencies, percentile, table
 from tests.soak.server import soaked_server
 from tests.soak.traffic import KINDS, Client, Kind, leaving, leaving_live
-from tests.soak.watched import Held, gauges, held_by
+from tests.soak.watched import Held, family_of, gauges, held_by
 
 MAX_AT_ONCE = 150
 GIVE_UP_S = 300.0
@@ -186,19 +187,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--wait", type=float, default=10.0, help="the server's --max-wait-s")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", help="instead of the shipped voice")
+    parser.add_argument(
+        "--sanitized", action="store_true", help="compile the CPU's kernels with sanitizers, and fail if they report"
+    )
     options = parser.parse_args(arguments)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        process, url = stack.enter_context(soaked_server(folder, options.wait, options.model))
+        kernels = Sanitized.built(folder / "kernels") if options.sanitized else None
+        environment = kernels.environment() if kernels else None
+        process, url = stack.enter_context(soaked_server(folder, options.wait, options.model, environment=environment))
         faults = asyncio.run(soak(options, url, process.pid))
+        if kernels and not any(kernels.is_loaded_by(int(member.name)) for member in family_of(process.pid)):
+            faults.append("no process of the server has loaded the kernels with sanitizers")
         process.send_signal(signal.SIGTERM)
         if (status := process.wait(60)) != 0:
             faults.append(f"the server ended with {status}")
         log = (folder / "log").read_text(encoding="utf-8", errors="replace")
+        faults += kernels.faults(log) if kernels else []
     lines = log.splitlines()
     for number, line in enumerate(lines):
         if "Traceback" in line:
             faults.append("the server's log: " + " / ".join(lines[max(0, number - 1) : number + 60]))
+    return told(faults)
+
+
+def told(faults: Sequence[str]) -> int:
+    """Prints the faults. Returns the exit status."""
     for fault in faults[:50]:
         print("LOST", fault)
     print(f"lost: {len(faults)}", flush=True)

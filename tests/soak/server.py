@@ -1,7 +1,7 @@
 """The server of a soak run: a process as users run it, with short limits, so that a short run reaches each of them."""
 
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,14 +13,21 @@ SETTINGS = ("--max-streams", "4", "--max-queue", "8", "--stall-s", "5", "--live-
 
 @contextmanager
 def soaked_server(
-    folder: Path, max_wait_s: float, model: str | None, settings: Sequence[str] = SETTINGS
+    folder: Path,
+    max_wait_s: float,
+    model: str | None,
+    settings: Sequence[str] = SETTINGS,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A ready server and its URL; what it logs goes to `folder`/log."""
+    """A ready server and its URL; what it logs goes to `folder`/log. `environment` is this process's own if None."""
     address = folder / "address"
     command = [*SERVE, "--port", "0", "--address-file", str(address), "--max-wait-s", str(max_wait_s), *settings]
     command += ["--voices-dir", str(folder / "voices"), *(["--model", model] if model else [])]
     log = folder / "log"
-    with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(command, stdout=output, stderr=output, env=environment) as process,
+    ):
         try:
             wait_until(lambda: address.exists() or process.poll() is not None, START_DEADLINE_S)
             assert process.poll() is None, log.read_text(encoding="utf-8")

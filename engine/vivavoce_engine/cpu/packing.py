@@ -9,6 +9,7 @@ import ctypes
 import hashlib
 import math
 import mmap
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -60,22 +61,42 @@ def aligned(shape: Sequence[int], dtype: type[np.generic] = np.float32) -> NDArr
 
 
 def sparse(shape: Sequence[int]) -> NDArray[np.float32]:
-    """Zeros float32 at the beginning of a page. Only pages that are written take memory.
+    """Zeros float32 at the beginning of a cache line. Only pages that are written take memory.
 
     For its own arrays numpy asks for pages of 2 MB. In a cache with a block for each row and layer, the first
-    position of a row would take them all: 112 MB in a released model.
+    position of a row would take them all: 112 MB in a released model. The pages before and behind it cannot be touched:
+    what reads or writes beyond it ends the process there, instead of changing what another array holds.
 
     Raises:
         MemoryError: the system does not give that much.
     """
-    size = math.prod(shape) * np.dtype(np.float32).itemsize
+    count = math.prod(shape)
+    size = count * np.dtype(np.float32).itemsize
+    room = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
     try:
-        memory = mmap.mmap(-1, size, access=mmap.ACCESS_COPY)
+        memory = mmap.mmap(-1, mmap.PAGESIZE + room + mmap.PAGESIZE, access=mmap.ACCESS_COPY)
     except (OSError, OverflowError) as error:
         raise MemoryError(f"{size} bytes of a cache: {error}") from error
     with suppress(AttributeError, OSError):  # other systems, and kernels without large pages
         memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, np.float32).reshape(shape)
+    for guard in (0, mmap.PAGESIZE + room):
+        close_page(memory, guard)
+    start = mmap.PAGESIZE + (room - size) // ALIGNMENT_BYTES * ALIGNMENT_BYTES  # the end is at the page behind
+    return np.frombuffer(memory, np.float32, count, start).reshape(shape)
+
+
+def close_page(memory: mmap.mmap, start: int) -> None:
+    """Lets nobody read or write the page of `memory` that begins at `start`. Does nothing on Windows.
+
+    Raises:
+        MemoryError: the system keeps no account of one more piece of memory.
+    """
+    if os.name != "posix":
+        return
+    begin = np.frombuffer(memory, np.uint8, 1, start).ctypes.data
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    if protect(ctypes.c_void_p(begin), ctypes.c_size_t(mmap.PAGESIZE), ctypes.c_int(0)):  # PROT_NONE
+        raise MemoryError(f"a page beside a cache: {os.strerror(ctypes.get_errno())}")
 
 
 def address(array: NDArray[Any] | ctypes.Array[Any] | ctypes.Structure) -> int:
@@ -164,7 +185,7 @@ class Packer:
         self.memory: list[object] = []
         self._dtype = dtype
         self._arena = aligned((0,), np.uint8)
-        """What is left of the last piece of shared memory."""
+        """The rest of the last piece of shared memory."""
 
     def array(self, structure: type[Structure], items: Sequence[Structure]) -> int:
         """The address of an array of structures."""
