@@ -393,6 +393,7 @@ async def test_a_full_queue_is_told_and_may_be_tried_again() -> None:
                 await socket.send("input.done")
                 await socket.expect("audio.start")
                 wait_until(lambda: bool(gate.batches))
+            wait_until(lambda: server.engine.stats().queued == 1)  # audio.start may come before
             await third.configure()
             await third.say("Hi there, you ")
             await third.expect("audio.start")
