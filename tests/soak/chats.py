@@ -171,6 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log = (folder / "log").read_text(encoding="utf-8", errors="replace")
     lines = [line for line in log.splitlines() if is_fault(line) and CUT not in line]
     faults += [f"the server's log: {line}" for line in lines]
+    if lines:
+        print(log[log.index(lines[0]) :])
     for fault in faults[:50]:
         print("LOST", fault)
     print(f"lost: {len(faults)}", flush=True)

@@ -8,6 +8,7 @@ import itertools
 import logging
 import threading
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from vivavoce_engine.errors import EngineError, Overloaded
@@ -31,7 +32,7 @@ class _Reader:
 
     def put(self, part: Thought | EngineError) -> None:
         """Called on the watching thread. A loop that has closed has no reader left."""
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._parts.put_nowait, part)
 
     async def get(self) -> Thought:
