@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server text clients conformance eval voice tests deploy bench examples hatch_build.py
 
-.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-native wheels test-long test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets attack conformance fuzz audit bench voice docs clean
+.PHONY: run install lint types quick test test-clients test-compiled test-kernels test-native wheels test-long test-programs test-image test-quality test-gpu bench-gpu soak soak-sockets soak-chats attack conformance fuzz audit bench voice docs clean
 .PHONY: test-pins refresh-pins refresh-advisories
 
 run: $(VENV)/.server
@@ -113,6 +113,10 @@ soak: $(VENV)/.dev
 # Live sockets that stay open for MINUTES, on the fake engine: none may be cut off, and SIGTERM is told to all at once.
 soak-sockets: $(VENV)/.dev
 	$(BIN)/python -m tests.soak.sockets --minutes $(MINUTES)
+
+# Conversations with a small Qwen3-Omni checkpoint for MINUTES, cancelled at every phase: whole answers come again as they were.
+soak-chats: $(VENV)/.dev
+	$(BIN)/python -m tests.soak.chats --minutes $(MINUTES)
 
 # Hostile inputs beside three good listeners, for MINUTES altogether; MODEL=fake needs no voice. Bounds: tests/attack/judge.py.
 MODEL ?= shipped

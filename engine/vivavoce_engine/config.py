@@ -10,7 +10,7 @@ from vivavoce_engine.request import ALIGNMENT_OFFSET_MAX_MS
 
 KV_POSITIONS_PER_ROW = 1024
 ROWS = 8
-"""Rows of an engine on a CPU, and the number that counts until a card's memory has settled `auto`."""
+"""Rows of an engine, until loading has settled `auto`; on a CPU it stays unless a second core decodes."""
 NumberOrAuto = int | Literal["auto"]
 """A number, or `auto` until the device's memory is known."""
 MOST_THREADS = 1024
@@ -78,7 +78,7 @@ class EngineConfig:
 
     max_streams: NumberOrAuto = "auto"
     """Utterances that run at the same time. Each owns one row of every table. `auto`: on a card as many as suit its
-    size and fit its free memory, at most 256; on a CPU 8."""
+    size and fit its free memory, at most 256; on a CPU 16 of a small model with two cores, and 8 otherwise."""
     max_queue: int = 64
     """Accepted requests that may wait for a row. The next one is refused as Overloaded."""
     max_queue_s: float = 3600.0
@@ -94,7 +94,7 @@ class EngineConfig:
     Together they prefill at most 1024 tokens (512 on a CPU), unless a single prompt is longer."""
     max_chunk_frames: int = 8
     """Largest chunk of audio decoded at once; the ramp from the first chunk ends here. A CPU decodes smaller chunks,
-    because all of its streams wait while one is decoded."""
+    because its streams wait for each other's."""
     max_unread_s: float = 30.0
     """Seconds of unread audio after which the engine pauses an utterance until its reader catches up."""
     max_step_s: float = 60.0
@@ -110,9 +110,9 @@ class EngineConfig:
     `bfloat16` rounds those that are not bfloat16, and `int8`, for `native` alone, rounds those of talker and code
     predictor further, which costs a little quality and halves memory and time of a wide model."""
     threads: NumberOrAuto = "auto"
-    """Threads that compute a model on a CPU. `auto`: one for a small model such as the shipped voice, and for a wider
-    one as many as there are cores that the process may use. Several models, or `workers`, need numbers whose sum is no
-    more than the cores."""
+    """Threads that compute a model on a CPU. `auto`: two for a small model such as the shipped voice, one for frames
+    and one that turns them into audio beside the next ones; for a wider model as many as there are cores that the
+    process may use. Several models, or `workers`, need numbers whose sum is no more than the cores."""
     alignment_heads: str | None = None
     """Head of the talker's attention that follows the text, as layer.head counted from 0, such as 3.4: the times of
     words are read from it. Give `alignment_offset_ms` with it. The default is what the checkpoint's

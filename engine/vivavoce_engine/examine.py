@@ -325,6 +325,7 @@ def check_rows(config: EngineConfig, name: str, checkpoint: str) -> list[Finding
     """The rows that serving would give a model, which are the utterances that it speaks at once; alone on its card."""
     import torch
 
+    from vivavoce_engine.cpu.threads import on_threads, share_out
     from vivavoce_engine.device import resolve_dtype
 
     found = _chosen(config, checkpoint)
@@ -333,6 +334,8 @@ def check_rows(config: EngineConfig, name: str, checkpoint: str) -> list[Finding
     files, chosen = found
     device = torch.device(chosen.device)
     if device.type == "cpu":
+        if chosen.runner == "native":
+            chosen = on_threads(chosen, share_out(chosen.threads, files.talker.transformer.hidden_size))
         return [Finding("rows", "ok", f"{name} speaks {chosen.rows} utterances at once on the CPU.")]
     from vivavoce_engine.gpu.memory import settle, settle_plain
 
@@ -370,13 +373,13 @@ def check_speed(config: EngineConfig, checkpoints: Mapping[str, str]) -> list[Fi
 def _speed_of(name: str, files: Checkpoint, config: EngineConfig) -> Finding:
     from vivavoce_engine.cpu.forecast import forecast
     from vivavoce_engine.cpu.library import BFLOAT16, INT8, load_library
-    from vivavoce_engine.cpu.threads import threads_for
+    from vivavoce_engine.cpu.threads import share_out
     from vivavoce_engine.cpu.work import work_of
 
     library, work = load_library(), work_of(files.talker, files.codec)
-    threads = threads_for(config.threads, files.talker.transformer.hidden_size)
+    threads = share_out(config.threads, files.talker.transformer.hidden_size)
     told = forecast(library, work, INT8 if config.dtype == "int8" else BFLOAT16, threads)
-    where = f"on {threads} thread{'s' * (threads > 1)} ({library.level})"
+    where = f"on {threads} ({library.level})"
     if told.streams:
         return Finding("speed", "ok", f"By a trial {where}, {name} takes {told}{_busy()}.")
     rounded = None if config.dtype == "int8" else forecast(library, work, INT8, threads)
@@ -387,12 +390,12 @@ def _speed_of(name: str, files: Checkpoint, config: EngineConfig) -> Finding:
 def _released_speed(config: EngineConfig) -> Finding:
     from vivavoce_engine.cpu.forecast import forecast
     from vivavoce_engine.cpu.library import INT8, load_library
-    from vivavoce_engine.cpu.threads import threads_for
+    from vivavoce_engine.cpu.threads import share_out
     from vivavoce_engine.cpu.work import RELEASED, RELEASED_HIDDEN_SIZE
 
-    threads = threads_for(config.threads, RELEASED_HIDDEN_SIZE)
+    threads = share_out(config.threads, RELEASED_HIDDEN_SIZE)
     told = [f"{size} would take {forecast(load_library(), work, INT8, threads)}" for size, work in RELEASED.items()]
-    where = f"--dtype int8 on {threads} thread{'s' * (threads > 1)}"
+    where = f"--dtype int8 on {threads}"
     return Finding("speed", "ok", f"Of the released models with {where}, {'; '.join(told)}.")
 
 

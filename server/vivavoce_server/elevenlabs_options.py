@@ -206,5 +206,5 @@ def elevenlabs_models(service: Service) -> list[ElevenLabsModel]:
             ],
             maximum_text_length_per_request=service.config.max_input_chars,
         )
-        for name, engine in service.engines.items()
+        for name, engine in service.speaking_engines().items()
     ]

@@ -3,21 +3,22 @@
 from vivavoce_engine import ModelInfo
 
 OPENAI_VOICES: dict[str, tuple[str, ...]] = {
-    "alloy": ("heart", "serena"),
-    "ash": ("michael", "ryan"),
-    "ballad": ("george", "eric"),
-    "coral": ("bella", "vivian"),
+    "alloy": ("heart", "serena", "chelsie"),
+    "ash": ("michael", "ryan", "ethan"),
+    "ballad": ("george", "eric", "ethan"),
+    "coral": ("bella", "vivian", "chelsie"),
     "echo": ("michael", "aiden"),
-    "fable": ("george", "dylan"),
-    "onyx": ("fenrir", "uncle_fu"),
-    "nova": ("bella", "sohee"),
-    "sage": ("emma", "serena"),
-    "shimmer": ("heart", "ono_anna"),
+    "fable": ("george", "dylan", "ethan"),
+    "onyx": ("fenrir", "uncle_fu", "ethan"),
+    "nova": ("bella", "sohee", "chelsie"),
+    "sage": ("emma", "serena", "chelsie"),
+    "shimmer": ("heart", "ono_anna", "chelsie"),
     "verse": ("fenrir", "aiden"),
-    "marin": ("emma", "vivian"),
-    "cedar": ("michael", "ryan"),
+    "marin": ("emma", "vivian", "chelsie"),
+    "cedar": ("michael", "ryan", "ethan"),
 }
-"""OpenAI's name → similar speakers of the shipped voice and of Qwen's CustomVoice. The first that exists is used."""
+"""OpenAI's name → similar speakers of the shipped voice, of Qwen's CustomVoice and of Qwen3-Omni. The first that exists
+is used."""
 
 
 def voice_aliases(info: ModelInfo) -> dict[str, str]:

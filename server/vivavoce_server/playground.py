@@ -22,6 +22,7 @@ HEADERS: Final = {
 FILES: Final = frozenset(
     {
         "along.js",
+        "chat.js",
         "app.js",
         "audio.js",
         "client.js",

@@ -78,7 +78,7 @@ class Service:
         return {} if self.marker is None else {SYNTHETIC_HEADER: self.marker.header()}
 
     def find_model(self, name: str | None) -> tuple[str, SpeechEngine]:
-        """Id and engine for a request's model name. None means the first model.
+        """Id and engine for a request's model name. None means the first model that speaks texts, or the first of all.
 
         Raises:
             ApiError: 404, the model does not exist.
@@ -86,9 +86,13 @@ class Service:
         if name is not None and name in self.engines:
             return name, self.engines[name]
         if name is None or MODEL_ALIAS.fullmatch(name):
-            return next(iter(self.engines.items()))
+            return next(iter(self.speaking_engines().items()), next(iter(self.engines.items())))
         message = f"There is no model {name[:SHOWN_CHARS]!r}; there are {', '.join(self.engines)}"
         raise ApiError(404, message, "model", "model_not_found")
+
+    def speaking_engines(self) -> dict[str, SpeechEngine]:
+        """The engines that speak texts: those of models that chat speak the answers of their thinkers alone."""
+        return {name: engine for name, engine in self.engines.items() if engine.info.task != "chat"}
 
     @property
     def draining(self) -> bool:

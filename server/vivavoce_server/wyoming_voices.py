@@ -44,7 +44,7 @@ def short_code(code: str) -> str:
 async def voices_of(service: Service) -> list[Voice]:
     """All voices: the first model's speakers, those of the others, then stored ones."""
     voices: dict[str, Voice] = {}
-    for model, engine in service.engines.items():
+    for model, engine in service.speaking_engines().items():
         languages = _languages(engine)
         for speaker in engine.info.speakers:
             name = speaker if speaker not in voices else f"{model}/{speaker}"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,11 +14,13 @@ from vivavoce_engine import (
     NotServing,
     Rejected,
     SpokenAnswer,
+    SpokenContext,
     SynthesisFailed,
     SynthesisRequest,
     ThinkerMedia,
     ThinkerPrompt,
     UtteranceOptions,
+    VoiceReference,
     collect,
 )
 from vivavoce_engine.batching.runner import Runner
@@ -326,14 +329,19 @@ def test_the_talker_reads_the_users_turns_and_what_the_answer_begins_with() -> N
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("speaker", "nobody"), ("language", "english"), ("instructions", "sadly"), ("end_after_text", True)],
+    [
+        ("speaker", "nobody"),
+        ("language", "english"),
+        ("instructions", "sadly"),
+        ("end_after_text", True),
+        ("word_times", True),
+        ("reference", VoiceReference(np.zeros(EMBEDDING_SIZE, np.float32))),
+        ("context", SpokenContext("Hello.", np.zeros((2, 1), np.int16))),
+    ],
 )
-async def test_options_that_this_model_has_not_are_refused_by_name(
-    engine: Engine, field: str, value: str | bool
-) -> None:
-    given: dict[str, str | bool] = {"speaker": "heart", field: value}
+async def test_options_that_this_model_has_not_are_refused_by_name(engine: Engine, field: str, value: object) -> None:
     with pytest.raises(Rejected) as refusal:
-        engine.open_answer(UtteranceOptions(**given), PROMPT)  # type: ignore[arg-type]
+        engine.open_answer(replace(options(), **{field: value}), PROMPT)  # type: ignore[arg-type]
     assert refusal.value.param == field
 
 

@@ -362,6 +362,7 @@ def test_a_name_that_the_hub_cannot_have_is_an_error() -> None:
         ({"triton": False}, {"device": "cuda"}, "mine speaks 8 utterances at once on cuda."),
         ({"triton": False}, {}, "mine speaks 8 utterances at once on the CPU."),
         ({}, {"device": "cpu"}, "mine speaks 8 utterances at once on the CPU."),
+        ({}, {"device": "cpu", "threads": 2}, "mine speaks 16 utterances at once on the CPU."),
     ],
 )
 def test_rows_are_those_that_serving_settles_on(
@@ -369,6 +370,7 @@ def test_rows_are_those_that_serving_settles_on(
 ) -> None:
     pytest.importorskip("triton")
     machine(**lack)
+    monkeypatch.setattr("vivavoce_engine.cpu.threads.usable_cores", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: L4)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (23 * 10**9, 24 * 10**9))
     assert only(check_rows(EngineConfig(**settings), "mine", str(checkpoint))) == Finding("rows", "ok", told)

@@ -12,7 +12,8 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import forecast as trials
 from vivavoce_engine.cpu import library, threads
 from vivavoce_engine.cpu.forecast import CONTEXT, SINE_PRODUCTS, Forecast, Trial, forecast
-from vivavoce_engine.cpu.library import BFLOAT16, INT8, Library, Matrix
+from vivavoce_engine.cpu.library import BFLOAT16, INT8, INT11, Library, Matrix
+from vivavoce_engine.cpu.threads import Threads
 from vivavoce_engine.cpu.work import RELEASED, Work
 from vivavoce_engine.examine import check_speed
 from vivavoce_voice import CHECKPOINT
@@ -47,7 +48,7 @@ def test_a_frame_is_the_sum_of_its_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     """A weight takes 1 ns for each stream here, a multiply-add 0.5 ns."""
     monkeypatch.setattr(Trial, "weight_s", lambda _, rows, weights: rows * 1e-9)
     monkeypatch.setattr(Trial, "multiply_add_s", lambda _: 5e-10)
-    told = forecast(library_of(lambda *_: 0), WORK, INT8, 1)
+    told = forecast(library_of(lambda *_: 0), WORK, INT8, Threads(1, 0))
     products_ms = (4 * 5_000_000 + 10_000_000) * 1e-6
     keys_ms = CONTEXT * 1000 * 1e-6 / (1 + 4 / 64)
     code2wav_ms = (2_000_000 + SINE_PRODUCTS * 1000) * 5e-7
@@ -56,8 +57,24 @@ def test_a_frame_is_the_sum_of_its_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     }, "the trial ends where a frame takes longer than its sound"
 
 
-@pytest.mark.parametrize(("kind", "size"), [(INT8, 1), (BFLOAT16, 2)])
-def test_a_trial_stays_inside_its_memory(kind: int, size: int) -> None:
+@pytest.mark.parametrize(
+    ("multiply_add_s", "expected_ms"),
+    [
+        (1e-11, {1: 30.2, 2: 60.4, 4: 120.8}),  # next to the frames, decoding takes no time
+        (2e-8, {1: 43.0, 2: 73.2, 4: 146.4}),  # 43 ms a stream: of a lone one they cannot be shared
+    ],
+)
+def test_a_thread_decodes_beside_the_frames(
+    monkeypatch: pytest.MonkeyPatch, multiply_add_s: float, expected_ms: dict[int, float]
+) -> None:
+    monkeypatch.setattr(Trial, "weight_s", lambda _, rows, weights: rows * 1e-9)
+    monkeypatch.setattr(Trial, "multiply_add_s", lambda _: multiply_add_s)
+    told = forecast(library_of(lambda *_: 0), WORK, INT8, Threads(1, 1))
+    assert told.frame_ms == {streams: pytest.approx(ms, rel=1e-2) for streams, ms in expected_ms.items()}
+
+
+@pytest.mark.parametrize("kind", [INT8, BFLOAT16])
+def test_a_trial_stays_inside_its_memory(kind: int) -> None:
     """Every product reads weights and scales of its own, and all of them are within what the trial owns."""
     seen: set[tuple[int, int, int]] = set()
 
@@ -66,8 +83,9 @@ def test_a_trial_stays_inside_its_memory(kind: int, size: int) -> None:
         count = given.inputs * given.outputs
         packed, scales = trial._packed, trial._scales
         assert packed.ctypes.data <= given.weights
-        assert given.weights + count * size <= packed.ctypes.data + packed.nbytes
-        if given.kind == INT8:
+        own = {INT8: 1, INT11: 2, BFLOAT16: 2}[given.kind]
+        assert given.weights + count * own <= packed.ctypes.data + packed.nbytes
+        if given.kind in (INT8, INT11):
             assert scales.ctypes.data <= given.scales
             assert given.scales + 4 * count // 64 <= scales.ctypes.data + scales.nbytes
         _, onto, out, out_stride = rest
@@ -124,7 +142,8 @@ def test_a_fast_machine_is_told_its_streams_and_the_released_models(monkeypatch:
     voice, released = told_by(monkeypatch, lambda work, _: by_work.get(work, 4.26))
     assert (voice.state, voice.mend) == ("ok", "")
     assert voice.text == (
-        "By a trial on 1 thread (avx2), mine takes about 4.3 ms for a frame of 80 ms, enough for 2 streams at once."
+        "By a trial on 2 threads, 1 of them for Code2Wav (avx2), mine takes about 4.3 ms for a frame of 80 ms, "
+        "enough for 2 streams at once."
     )
     assert released.state == "ok"
     assert released.text == (
@@ -152,7 +171,7 @@ def test_a_model_that_nothing_brings_to_real_time_has_none(monkeypatch: pytest.M
 def test_a_released_model_that_is_served_stands_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vivavoce_engine.cpu.work.work_of", lambda *_: RELEASED["0.6B"])
     (only,) = told_by(monkeypatch, lambda *_: 60.0)
-    assert only.text.startswith("By a trial on 1 thread")
+    assert only.text.startswith("By a trial on 2 threads, 1 of them for Code2Wav (avx2), mine takes about 60 ms")
 
 
 def test_other_runners_have_no_trial() -> None:

@@ -15,7 +15,7 @@ from vivavoce_bench.cards.random_codec import RELEASED_CODEC, random_decoder
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.checkpoint.networks import CodecDecoderConfig
 from vivavoce_engine.cpu import library as c
-from vivavoce_engine.cpu.native_runner import Decoding
+from vivavoce_engine.cpu.decoding import Decoding
 from vivavoce_engine.cpu.packing import Packer, address, aligned, pack_codec
 from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows
 from vivavoce_engine.models.loader import load_models

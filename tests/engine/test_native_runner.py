@@ -1,12 +1,15 @@
 """The CPU's own kernels say what PyTorch's modules say, and a row's bits depend on nothing but its own utterance."""
 
+import asyncio
 import ctypes
 import logging
 import os
+import random
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +20,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from vivavoce_bench.cards.layout import ShapeName
-from vivavoce_engine import Engine, EngineConfig, SynthesisRequest
+from vivavoce_engine import (
+    Engine,
+    EngineConfig,
+    EngineError,
+    Finished,
+    NotServing,
+    SynthesisFailed,
+    SynthesisRequest,
+)
 from vivavoce_engine.batching.runner import Outcome, builder_of
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence as Running
@@ -35,7 +46,7 @@ from vivavoce_voice import CHECKPOINT
 
 from tests.engine.conftest import Checkpoints
 from tests.support.cpu_runners import CpuRunner, skip_without_kernels
-from tests.support.speaking import GREEDY, Speech, running, speak
+from tests.support.speaking import GREEDY, Speech, join, running, speak
 from tests.support.utterances import pending
 
 AUDIO_TOLERANCE = 1e-5
@@ -265,14 +276,116 @@ def test_rounded_weights_speak_and_repeat_themselves(tiny: Checkpoint, dtype: st
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_threads_change_no_bit(tiny: Checkpoint, dtype: str) -> None:
-    requests = requests_for(tiny)
+@pytest.mark.parametrize("wide", [False, True], ids=["beside", "together"])
+def test_threads_change_no_bit(tiny: Checkpoint, dtype: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if wide:
+        monkeypatch.setattr("vivavoce_engine.cpu.threads.SMALL_HIDDEN_SIZE", 1)
+    requests = [replace(request, word_times=True) for request in requests_for(tiny)]
     one, three = (
         said(NativeRunner("x", tiny, config_of(threads=threads, dtype=dtype)), requests) for threads in (1, 3)
     )
-    for speech, other in zip(one, three, strict=True):
-        assert np.array_equal(speech.codes, other.codes)
-        assert speech.pcm.tobytes() == other.pcm.tobytes()
+    assert_same_bits(one, three)
+
+
+def assert_same_bits(one: Sequence[Speech], other: Sequence[Speech]) -> None:
+    for number, (speech, again) in enumerate(zip(one, other, strict=True)):
+        assert np.array_equal(speech.codes, again.codes), number
+        assert speech.pcm.tobytes() == again.pcm.tobytes(), number
+        assert speech.words == again.words, number
+        assert speech.finished == again.finished, number
+
+
+class Interfered:
+    """Code2Wav of a runner with delays that follow no pattern, and with a fault in the audio of one seed's frames."""
+
+    def __init__(self, runner: NativeRunner, seed: int) -> None:
+        self.inner, self.runner = runner._decoding, runner
+        self._random = random.Random(seed)
+        self.broken: set[int] = set()
+        """Rows whose next pieces fail."""
+        runner._decoding = self  # type: ignore[assignment]
+
+    def begin(self, row: int, *rest: Any) -> None:
+        time.sleep(self._random.random() * 0.004)
+        self.inner.begin(row, *rest)
+
+    def room_for(self, codes: NDArray[np.int32]) -> NDArray[np.float32]:
+        return self.inner.room_for(codes)
+
+    def decode(self, row: int, *rest: Any) -> NDArray[np.float32]:
+        time.sleep(self._random.random() * 0.004)
+        if row in self.broken:
+            self.broken.remove(row)
+            raise RuntimeError("a fault in a piece")
+        return self.inner.decode(row, *rest)
+
+
+async def heard(engine: Engine, request: SynthesisRequest, leaves_after: int | None = None) -> Speech | Exception:
+    """What a listener hears, who leaves after a number of pieces, or the error."""
+    stream, chunks = engine.submit(request), []
+    try:
+        async for chunk in stream:
+            chunks.append(chunk)
+            if len(chunks) == leaves_after:
+                stream.cancel()
+                break
+    except EngineError as error:
+        return error
+    return join(chunks, stream.finished or Finished(0, 0, "stop"))
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_delays_listeners_who_leave_and_broken_pieces_change_no_bit_of_the_others(
+    tiny: Checkpoint, threads: int
+) -> None:
+    """Rows pass from one utterance to the next while pieces of the last one wait."""
+    requests = [replace(request, word_times=True) for request in requests_for(tiny)] * 4
+    expected = said(NativeRunner("x", tiny, config_of(threads=1)), requests[:3]) * 4
+    runner = NativeRunner("x", tiny, config_of(threads=threads))
+    interfered = Interfered(runner, threads)
+    leave = {1: 2, 4: 1, 6: 3}
+
+    async def all_of_them() -> list[Speech | Exception]:
+        interfered.broken.add(2)
+        return await asyncio.gather(
+            *(heard(engine, request, leave.get(number)) for number, request in enumerate(requests))
+        )
+
+    with running(Engine(runner, runner.config)) as engine:
+        results = asyncio.run(all_of_them())
+        assert engine.stats().running == 0
+        assert engine.ready, "a row has leaked"
+    failed = [number for number, result in enumerate(results) if isinstance(result, Exception)]
+    assert [type(results[number]) for number in failed] == [SynthesisFailed]
+    whole = [number for number in range(12) if number not in failed and number not in leave]
+    assert_same_bits(
+        [expected[number] for number in whole],
+        [result for number in whole if isinstance(result := results[number], Speech)],
+    )
+
+
+def test_a_priming_that_fails_costs_its_own_utterance(tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = NativeRunner("x", tiny, config_of(threads=2))
+    requests = requests_for(tiny)
+    (expected,) = said(runner, requests[:1])
+    begin = runner._decoding.begin
+
+    def broken(row: int, *rest: Any) -> None:
+        if row == 1:
+            raise MemoryError
+        begin(row, *rest)
+
+    async def both(engine: Engine) -> list[Speech | Exception]:
+        return await asyncio.gather(*(heard(engine, request) for request in requests[:2]))
+
+    with running(Engine(runner, runner.config)) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(runner._decoding, "begin", broken)
+            first, second = asyncio.run(both(engine))
+        assert isinstance(second, NotServing)
+        assert isinstance(first, Speech)
+        again = speak(engine, requests[0])[0]
+    assert_same_bits([expected] * 2, [first, again])
 
 
 def test_the_presets_are_those_of_the_modules(pair: tuple[Stepped, Stepped]) -> None:

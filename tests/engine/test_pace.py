@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from vivavoce_engine.batching.capacity import DEVICE, HOST, Capacity
+from vivavoce_engine.batching.capacity import CORES, DEVICE, HOST, Capacity
 from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.pace import UNHURRIED, Moment, StepDurations, next_piece, ramp
 from vivavoce_engine.batching.sequence import Sequence
@@ -126,17 +126,20 @@ def test_a_moment_follows_from_what_steps_took() -> None:
         durations.add(took_s=0.030, decoding_s=0.010, decoded_frames=2)
     assert durations.decoding_s == pytest.approx(0.005)
     assert durations.step_s(rows=2) == pytest.approx(0.030)
-    host = durations.moment(100.0, FRAME_S, rows=2, steps_ahead=0)
+    host = durations.moment(100.0, FRAME_S, rows=2, capacity=HOST)
     assert host.now_s == 100.0
     assert host.next_piece_s == pytest.approx(100.0 + 3 * 0.030)
-    assert durations.moment(100.0, FRAME_S, rows=2, steps_ahead=1).next_piece_s == pytest.approx(100.0 + 4 * 0.030)
+    assert durations.moment(100.0, FRAME_S, rows=2, capacity=DEVICE).next_piece_s == pytest.approx(100.0 + 4 * 0.030)
+    for rows, step_s in ((2, 0.020), (8, 0.040)):
+        beside = durations.moment(100.0, FRAME_S, rows=rows, capacity=CORES)
+        assert beside.next_piece_s == pytest.approx(100.0 + 4 * step_s)
 
 
 def test_no_piece_is_cut_where_a_step_lasts_longer_than_its_frame() -> None:
     durations = StepDurations()
     for _ in range(9):
         durations.add(took_s=0.080, decoding_s=0.0, decoded_frames=0)
-    assert durations.moment(100.0, FRAME_S, rows=1, steps_ahead=0).next_piece_s == -math.inf
+    assert durations.moment(100.0, FRAME_S, rows=1, capacity=HOST).next_piece_s == -math.inf
 
 
 def test_one_slow_step_changes_nothing() -> None:

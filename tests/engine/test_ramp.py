@@ -1,5 +1,7 @@
 """Length of audio chunks during playback: an engine's loop, with the clock of the test."""
 
+from collections.abc import Callable
+
 import pytest
 from vivavoce_engine import EngineConfig
 from vivavoce_engine.batching.admission import Admission
@@ -12,7 +14,7 @@ from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
 from vivavoce_engine.text.prompt import NO_ID
 
-from tests.support.stepping import LateRunner
+from tests.support.stepping import BesideRunner, LateRunner
 from tests.support.utterances import pending
 
 
@@ -43,7 +45,7 @@ class TimedRunner(LateRunner):
 class Spoken:
     """One utterance of so many frames, and the pieces in which it is heard; `again`, another after it."""
 
-    def __init__(self, runner: TimedRunner, frames: int, live: bool = False) -> None:
+    def __init__(self, runner: TimedRunner | BesideRunner, frames: int, live: bool = False) -> None:
         self._runner = runner
         config = EngineConfig()
         self.loop = EngineLoop(runner, config, Admission(config, FAKE_INFO.frame_s), self._hear, lambda: runner.now_s)
@@ -104,6 +106,27 @@ def test_nobody_waits_for_what_a_host_decodes_at_once(frame_ms: float, decoding_
     assert spoken.pieces[-2] > 1
 
 
+@pytest.mark.parametrize("decoding_ms", [1, 8, 16, 24, 30, 60])
+@pytest.mark.parametrize("frame_ms", [5, 25, 45])
+def test_nobody_waits_for_what_is_decoded_beside_the_frames(frame_ms: float, decoding_ms: float) -> None:
+    spoken = Spoken(BesideRunner(FakeRunner(), frame_ms, decoding_ms), 60)
+    spoken.run()
+    spoken.again(60)
+    spoken.run()
+    assert spoken.stalled_s == 0.0
+    assert spoken.pieces[-2] > 1
+
+
+def test_frames_are_made_while_a_whole_piece_is_decoded() -> None:
+    """Pieces of four take 40 ms of one core, their frames 40 of the other."""
+    runner = BesideRunner(FakeRunner(), 10, 10)
+    spoken = Spoken(runner, 84)
+    begun_s = runner.now_s
+    assert spoken.run() == [1, 1, 2, *[4] * 20]
+    assert runner.now_s - begun_s < 1.1 * 84 * 0.010
+    assert 2 < runner.most_underway <= 5
+
+
 def test_one_slow_step_is_no_reason() -> None:
     """The first of a process takes longer than others."""
     assert Spoken(TimedRunner(0, 300, 20), 16).run() == [1, 1, 2, 4, 4, 4]
@@ -124,3 +147,12 @@ def test_speech_goes_on_with_its_first_frame_when_text_comes_after_a_pause() -> 
     spoken.loop.apply([AppendText(1, (NO_ID,) * 20, complete=True)])
     spoken.loop.step()
     assert spoken.pieces == [1, 1]
+
+
+@pytest.mark.parametrize("made", [lambda: TimedRunner(0, 20), lambda: BesideRunner(FakeRunner(), 10, 10)])
+def test_a_live_text_that_is_there_is_decoded_in_pieces_as_long_as_those_of_a_request(
+    made: Callable[[], TimedRunner | BesideRunner],
+) -> None:
+    spoken = Spoken(made(), 1, live=True)
+    spoken.loop.apply([AppendText(1, (NO_ID,) * 24, complete=True)])
+    assert spoken.run()[:7] == Spoken(made(), 24).run()[:7] == [1, 1, 2, 4, 4, 4, 4]

@@ -12,7 +12,7 @@ from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.config import EngineConfig, NumberOrAuto
 from vivavoce_engine.cpu import threads
 from vivavoce_engine.cpu.runner import use_cpu_threads
-from vivavoce_engine.cpu.threads import threads_for, usable_cores
+from vivavoce_engine.cpu.threads import Threads, on_threads, share_out, threads_for, usable_cores
 from vivavoce_engine.load import make_runner
 from vivavoce_engine.runtime import return_freed_memory
 
@@ -36,6 +36,39 @@ def test_a_small_model_takes_one_thread_and_a_wide_one_every_core(monkeypatch: p
     monkeypatch.setattr(threads, "_quota", lambda: sys.maxsize)
     assert [threads_for("auto", hidden_size) for hidden_size in (256, 512, 1024, 2048)] == [1, 1, 12, 12]
     assert [threads_for(3, hidden_size) for hidden_size in (256, 2048)] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("cores", "variable", "asked", "small", "wide"),
+    [
+        (12, None, "auto", Threads(1, 1), Threads(12, 0)),
+        (1, None, "auto", Threads(1, 0), Threads(1, 0)),
+        (12, "1", "auto", Threads(1, 0), Threads(1, 0)),
+        (12, None, 1, Threads(1, 0), Threads(1, 0)),
+        (1, "1", 3, Threads(1, 2), Threads(3, 0)),
+    ],
+)
+def test_a_second_thread_of_a_small_model_decodes_and_those_of_a_wide_one_share(
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    variable: str | None,
+    asked: NumberOrAuto,
+    small: Threads,
+    wide: Threads,
+) -> None:
+    monkeypatch.setattr(threads, "usable_cores", lambda: cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    assert (share_out(asked, 512), share_out(asked, 1024)) == (small, wide)
+
+
+def test_a_thread_that_decodes_doubles_the_rows_that_auto_gives() -> None:
+    alone, beside = Threads(1, 0), Threads(1, 1)
+    assert [on_threads(EngineConfig(), each).max_streams for each in (alone, Threads(12, 0), beside)] == [8, 8, 16]
+    assert on_threads(EngineConfig(max_streams=5), beside).max_streams == 5
+    assert on_threads(EngineConfig(), beside).threads == 2
+    assert (str(alone), str(beside)) == ("1 thread", "2 threads, 1 of them for Code2Wav")
 
 
 @pytest.mark.parametrize(("cores", "quota", "usable"), [(8, sys.maxsize, 8), (8, 3, 3), (2, 16, 2), (4, 1, 1)])

@@ -48,7 +48,7 @@ int checked(int32_t result) {
 Matrix matrix(int inputs, int outputs, Kind kind, bool biased = false) {
     const int padded = (outputs + BLOCK - 1) / BLOCK * BLOCK;
     const float spread = 1.7f / sqrtf((float)inputs);
-    Matrix made = {nullptr, nullptr, nullptr, inputs, outputs, kind, kind == INT8 ? 8 : 0};
+    Matrix made = {nullptr, nullptr, nullptr, inputs, outputs, kind, kind == INT8 ? 8 : kind == INT11 ? 4 : 0};
     auto outputs_of = [&](int block) { return outputs - block * BLOCK < BLOCK ? outputs - block * BLOCK : (int)BLOCK; };
     if (kind == FLOAT32) {
         float* weights = make<float>((int64_t)inputs * padded);
@@ -64,13 +64,18 @@ Matrix matrix(int inputs, int outputs, Kind kind, bool biased = false) {
                     weights[((int64_t)b * inputs + i) * BLOCK + j % 16 * 2 + j / 16] = upper_half(spread * noise());
         made.weights = weights;
     } else {
-        int8_t* weights = make<int8_t>((int64_t)inputs * padded);
+        int8_t* bytes = make<int8_t>(kind == INT8 ? (int64_t)inputs * padded : 0);
+        int16_t* words = make<int16_t>(kind == INT11 ? (int64_t)inputs * padded : 0);
         for (int b = 0; b < padded / BLOCK; b++)
             for (int i = 0; i < inputs; i++)
-                for (int j = 0; j < outputs_of(b); j++)
-                    weights[((int64_t)b * inputs + i) * BLOCK + j] = (int8_t)(127 * noise());
-        made.weights = weights;
-        made.scales = floats((int64_t)inputs / made.block * padded, spread / 127, spread / 500);
+                for (int j = 0; j < outputs_of(b); j++) {
+                    const int64_t at = ((int64_t)b * inputs + i / 2 * 2) * BLOCK + 2 * j + i % 2;
+                    if (kind == INT8) bytes[at] = (int8_t)(127 * noise());
+                    else words[at] = (int16_t)(1023 * noise());
+                }
+        made.weights = kind == INT8 ? (void*)bytes : (void*)words;
+        const float largest = kind == INT8 ? 127 : 1023;
+        made.scales = floats((int64_t)inputs / made.block * padded, spread / largest, spread / largest / 4);
     }
     if (biased) {
         float* bias = make<float>(padded);
@@ -126,34 +131,35 @@ Predictor predictor(Kind kind) {
     return {stack(2, hidden, kind, false), matrix(HIDDEN, hidden, kind, true), heads, inputs, GROUPS, 1};
 }
 
-Conv conv(int taps, int dilation, int inputs, int outputs) {
-    return {matrix(taps * inputs, outputs, FLOAT32, true), taps, dilation, inputs, outputs};
+Conv conv(Kind kind, int taps, int dilation, int inputs, int outputs) {
+    return {matrix(taps * inputs, outputs, kind, true), taps, dilation, inputs, outputs};
 }
 Snake snake(int channels) { return {floats(channels, 1, 0.5f), floats(channels, 0.5f, 0.3f)}; }
-Codec codec() {
+Codec codec(Kind kind) {
     static const int rates[] = {4, 3}, channels[] = {28, 20, 12};
     Table* books = make<Table>(GROUPS);
     for (int g = 0; g < GROUPS; g++) books[g] = table(CODES, CODEBOOK_DIM / 2, FLOAT32, 1);
     Latent* latents = make<Latent>(1);
-    latents[0] = {conv(1, 1, LATENT_DIM, 2 * LATENT_DIM), 2, LATENT_DIM, floats(7 * LATENT_DIM, 0, 0.4f),
+    latents[0] = {conv(kind, 1, 1, LATENT_DIM, 2 * LATENT_DIM), 2, LATENT_DIM, floats(7 * LATENT_DIM, 0, 0.4f),
                   floats(LATENT_DIM, 0, 0.1f), floats(LATENT_DIM, 1, 0.2f), floats(LATENT_DIM, 0, 0.1f),
-                  floats(LATENT_DIM, 0.3f, 0.1f), matrix(LATENT_DIM, 4 * LATENT_DIM, FLOAT32, true),
-                  matrix(4 * LATENT_DIM, LATENT_DIM, FLOAT32, true)};
+                  floats(LATENT_DIM, 0.3f, 0.1f), matrix(LATENT_DIM, 4 * LATENT_DIM, kind, true),
+                  matrix(4 * LATENT_DIM, LATENT_DIM, kind, true)};
     Upsampling* blocks = make<Upsampling>(2);
     for (int b = 0; b < 2; b++) {
         const int width = channels[b + 1];
         blocks[b].snake = snake(channels[b]);
-        blocks[b].conv = conv(2, 1, channels[b], rates[b] * width);
+        blocks[b].conv = conv(kind, 2, 1, channels[b], rates[b] * width);
         blocks[b].rate = rates[b];
         blocks[b].channels = width;
         for (int u = 0, dilation = 1; u < 3; u++, dilation *= 3)
-            blocks[b].units[u] = {snake(width), snake(width), conv(7, dilation, width, width), conv(1, 1, width, width)};
+            blocks[b].units[u] = {snake(width), snake(width), conv(kind, 7, dilation, width, width),
+                                  conv(kind, 1, 1, width, width)};
     }
-    return {books, matrix(CODEBOOK_DIM / 2, CODEBOOK_DIM, FLOAT32), matrix(CODEBOOK_DIM / 2, CODEBOOK_DIM, FLOAT32),
-            conv(3, 1, CODEBOOK_DIM, LATENT_DIM), matrix(LATENT_DIM, HIDDEN, FLOAT32, true),
-            matrix(HIDDEN, LATENT_DIM, FLOAT32, true), stack(2, HIDDEN, FLOAT32, true), latents,
-            conv(7, 1, LATENT_DIM, channels[0]), blocks, snake(channels[2]), floats(7 * channels[2], 0, 0.01f), 0.01f,
-            GROUPS, 1, WINDOW, 1, 2, channels[2], 2 * rates[0] * rates[1], 4};
+    return {books, matrix(CODEBOOK_DIM / 2, CODEBOOK_DIM, kind), matrix(CODEBOOK_DIM / 2, CODEBOOK_DIM, kind),
+            conv(kind, 3, 1, CODEBOOK_DIM, LATENT_DIM), matrix(LATENT_DIM, HIDDEN, kind, true),
+            matrix(HIDDEN, LATENT_DIM, kind, true), stack(2, HIDDEN, kind, true), latents,
+            conv(kind, 7, 1, LATENT_DIM, channels[0]), blocks, snake(channels[2]), floats(7 * channels[2], 0, 0.01f),
+            0.01f, GROUPS, 1, WINDOW, 1, 2, channels[2], 2 * rates[0] * rates[1], 4};
 }
 
 Rows rows(const Talker& t, const Predictor& p) {
@@ -204,7 +210,7 @@ void speak(Kind kind, Pool* pool, int32_t codes[ROWS][FRAMES * GROUPS]) {
             for (int g = 0; g < GROUPS; g++) printf(" %d", (int)made[g]);
             printf("\n");
         }
-        printf("score %.9g\n", (double)scores[0]);
+        printf("%s %.9g\n", kind >= INT8 ? "whole_score" : "score", (double)scores[0]);
     }
     free(scratch);
 }
@@ -212,12 +218,13 @@ void speak(Kind kind, Pool* pool, int32_t codes[ROWS][FRAMES * GROUPS]) {
 void decode(const Codec& c, Pool* pool, const int32_t* codes) {
     float* state = make<float>(checked((int)vivavoce_code2wav_state(&c)));
     static const int pieces[] = {1, 2, 5, 11};
+    const char* word = c.head.matrix.kind >= INT8 ? "whole_sample" : "sample";
     int64_t position = 0;
     for (int frames : pieces) {
         float* audio = make<float>((int64_t)frames * c.samples_per_frame);
         float* scratch = make<float>(checked((int)vivavoce_code2wav_scratch(&c, frames)));
         checked(vivavoce_code2wav(&c, pool, state, position, frames, GROUPS, codes + position * GROUPS, audio, scratch));
-        for (int i = 0; i < frames * c.samples_per_frame; i++) printf("sample %.9g\n", (double)audio[i]);
+        for (int i = 0; i < frames * c.samples_per_frame; i++) printf("%s %.9g\n", word, (double)audio[i]);
         position += frames;
         free(audio);
         free(scratch);
@@ -228,11 +235,11 @@ void decode(const Codec& c, Pool* pool, const int32_t* codes) {
 
 int main() {
     Pool* pool = vivavoce_pool(2);
-    const Codec c = codec();
+    const Codec plain = codec(FLOAT32), whole = codec(INT11);
     int32_t codes[ROWS][FRAMES * GROUPS];
-    for (int kind = FLOAT32; kind <= INT8; kind++) {
+    for (int kind = FLOAT32; kind <= INT11; kind++) {
         speak((Kind)kind, kind == BFLOAT16 ? pool : nullptr, codes);
-        for (int row = 0; row < ROWS; row++) decode(c, row ? pool : nullptr, codes[row]);
+        for (int row = 0; row < ROWS; row++) decode(kind < INT8 ? plain : whole, row ? pool : nullptr, codes[row]);
     }
     vivavoce_pool_end(pool);
     return 0;

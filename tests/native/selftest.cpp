@@ -5,7 +5,7 @@
 
 #include "speech.cpp"
 
-static const Kind KINDS[] = {FLOAT32, BFLOAT16, INT8};
+static const Kind KINDS[] = {FLOAT32, BFLOAT16, INT8, INT11};
 static int failures = 0;
 #define CHECK(condition, ...)                                    \
     do {                                                         \
@@ -18,7 +18,7 @@ static int failures = 0;
     } while (0)
 
 // ---- memory of exactly the asked size, so that a sanitizer sees every access beyond it
-enum { HELD_MAX = 4096 };
+enum { HELD_MAX = 1 << 14 };
 static void* held[HELD_MAX];
 static int held_count = 0;
 template <class T> static T* make(int64_t count) {
@@ -55,58 +55,90 @@ static bool same(const float* a, const float* b, int64_t count) { return memcmp(
 
 // ---- products
 struct Case { Matrix matrix; double* plain; };  // plain [inputs][outputs]
-static Case random_matrix(int inputs, int outputs, Kind kind, bool bias, float scale = 1, int block = 64) {
-    int blocks = (outputs + BLOCK - 1) / BLOCK, padded = blocks * BLOCK, groups = (inputs + block - 1) / block;
+static bool is_whole_number(Kind kind) { return kind == INT8 || kind == INT11; }
+// The inputs that share a scale: at most `most`, and even. 0 if a product of whole numbers cannot have such inputs.
+static int block_of(int per_tap, int most = 64) {
+    for (int block = most; block >= 2; block -= 2)
+        if (per_tap % block == 0) return block;
+    return 0;
+}
+static Case random_matrix(int inputs, int outputs, Kind kind, bool bias, float scale = 1, int most_block = 64) {
+    const int block = block_of(inputs, most_block);
+    int blocks = (outputs + BLOCK - 1) / BLOCK, padded = blocks * BLOCK, groups = block ? inputs / block : 0;
+    bool is_whole = is_whole_number(kind);
     Case c = {{nullptr, nullptr, nullptr, inputs, outputs, kind, block}, make<double>((int64_t)inputs * outputs)};
-    float* scales = kind == INT8 ? make<float>((int64_t)groups * padded) : nullptr;
-    for (int i = 0; kind == INT8 && i < groups * padded; i++) scales[i] = scale * (0.01f + 0.001f * noise());
+    float* scales = is_whole ? make<float>((int64_t)groups * padded) : nullptr;
+    const int largest = kind == INT8 ? 127 : 1023;
+    for (int i = 0; is_whole && i < groups * padded; i++) scales[i] = scale * (1.27f + 0.127f * noise()) / largest;
     int64_t count = (int64_t)inputs * padded;
     float* wide = kind == FLOAT32 ? make<float>(count) : nullptr;
     uint16_t* half = kind == BFLOAT16 ? make<uint16_t>(count) : nullptr;
     int8_t* bytes = kind == INT8 ? make<int8_t>(count) : nullptr;
+    int16_t* words = kind == INT11 ? make<int16_t>(count) : nullptr;
     for (int i = 0; i < inputs; i++)
         for (int j = 0; j < outputs; j++) {
             float value = scale * noise();
             int64_t at = ((int64_t)(j / BLOCK) * inputs + i) * BLOCK, lane = j % BLOCK;
+            int64_t pair = ((int64_t)(j / BLOCK) * inputs + i / 2 * 2) * BLOCK + 2 * lane + i % 2;
             double* plain = c.plain + (int64_t)i * outputs + j;
             if (wide) *plain = wide[at + lane] = value;
             if (half) *plain = from_upper(half[at + 2 * (lane % 16) + lane / 16] = upper(value));
-            if (bytes) *plain = (bytes[at + lane] = (int8_t)(127 * noise())) * (double)scales[i / block * padded + j];
+            if (bytes) *plain = (bytes[pair] = (int8_t)(127 * noise())) * (double)scales[i / block * padded + j];
+            if (words) *plain = (words[pair] = (int16_t)(1023 * noise())) * (double)scales[i / block * padded + j];
         }
-    c.matrix.weights = wide ? (void*)wide : half ? (void*)half : (void*)bytes;
+    c.matrix.weights = wide ? (void*)wide : half ? (void*)half : bytes ? (void*)bytes : (void*)words;
     c.matrix.scales = scales;
     float* given = bias ? make<float>(padded) : nullptr;
     for (int j = 0; bias && j < outputs; j++) given[j] = noise();
     c.matrix.bias = given;
     return c;
 }
+// x [rows][width] as a product sees it: one of whole numbers sees multiples of the largest of a block over 32767.
+template <class T> static double* rounded_inputs(Kind kind, const T* x, int64_t count, int width, int block) {
+    double* rounded = make<double>(count);
+    for (int64_t i = 0; i < count; i++) rounded[i] = x[i];
+    if (!is_whole_number(kind)) return rounded;
+    for (int64_t i = 0; i < count; i++) {
+        const T* start = x + i / width * width + i % width / block * block;
+        double top = 0;
+        for (int j = 0; j < block; j++) top = fabs((double)start[j]) > top ? fabs((double)start[j]) : top;
+        rounded[i] = top == 0 ? 0 : rint(x[i] * 32767 / top) * top / 32767;
+    }
+    return rounded;
+}
 static void test_product(int rows, int inputs, int outputs, int taps, Kind kind, Pool* pool) {
-    int per_tap = inputs / taps, dilation = taps > 1 ? 3 : 0, gap = 3, block = kind == INT8 && inputs > 200 ? 48 : 64;
-    Case c = random_matrix(inputs, outputs, kind, outputs % 2 == 0, 1, block);
-    int64_t stride = outputs + gap, needed = (int64_t)(rows - 1 + (taps - 1) * dilation) * per_tap + per_tap;
+    int per_tap = inputs / taps, dilation = taps > 1 ? 3 : 0, gap = 3;
+    int block = block_of(per_tap, inputs > 200 ? 48 : 64);
+    if (is_whole_number(kind) && !block) return;
+    Case c = random_matrix(inputs, outputs, kind, outputs % 2 == 0, 1, block ? block : 2);
+    int64_t stride = outputs + gap, reached = rows - 1 + (taps - 1) * dilation, needed = (reached + 1) * per_tap;
     float *x = floats(needed), *onto = floats(rows * stride), *out = make<float>(rows * stride - gap);
-    product(c.matrix, nullptr, x, per_tap, rows, taps, (int64_t)dilation * per_tap, onto, out, stride);
+    float* spare = make<float>(whole_floats(reached + 1, per_tap));
+    double* seen = rounded_inputs(kind, x, needed, per_tap, block);
+    product(c.matrix, nullptr, x, per_tap, rows, taps, (int64_t)dilation * per_tap, onto, out, stride, spare);
     double worst = 0;
     for (int r = 0; r < rows; r++)
         for (int j = 0; j < outputs; j++) {
             double sum = onto[r * stride + j] + (c.matrix.bias ? c.matrix.bias[j] : 0);
             for (int i = 0; i < inputs; i++)
                 sum += c.plain[(int64_t)i * outputs + j] *
-                       x[(int64_t)(r + i / per_tap * dilation) * per_tap + i % per_tap];
+                       seen[(int64_t)(r + i / per_tap * dilation) * per_tap + i % per_tap];
             double off = fabs(sum - out[r * stride + j]) / (1 + fabs(sum));
             worst = off > worst ? off : worst;
         }
-    CHECK(worst < 3e-5, "%d rows of %d -> %d, %d taps, kind %d: %.1e off", rows, inputs, outputs, taps, kind, worst);
+    // An input may lie on the border of two whole numbers, where float and double go different ways.
+    const double most = is_whole_number(kind) ? 1e-4 : 3e-5;
+    CHECK(worst < most, "%d rows of %d -> %d, %d taps, kind %d: %.1e off", rows, inputs, outputs, taps, kind, worst);
     for (int r = 0; r + 1 < rows; r++)
         for (int j = outputs; j < stride; j++) CHECK(out[r * stride + j] == 0, "output %d of %d", j, outputs);
     float *one = make<float>(outputs), *shared = make<float>(rows * stride);
     for (int r = 0; r < rows; r++) {
         product(c.matrix, nullptr, x + (int64_t)r * per_tap, per_tap, 1, taps, (int64_t)dilation * per_tap,
-                onto + r * stride, one, outputs);
+                onto + r * stride, one, outputs, spare);
         CHECK(same(one, out + r * stride, outputs), "row %d of %d alone, kind %d", r, rows, kind);
     }
     memcpy(shared, onto, rows * stride * sizeof(float));
-    product(c.matrix, pool, x, per_tap, rows, taps, (int64_t)dilation * per_tap, shared, shared, stride);
+    product(c.matrix, pool, x, per_tap, rows, taps, (int64_t)dilation * per_tap, shared, shared, stride, spare);
     for (int r = 0; r < rows; r++)
         CHECK(same(shared + r * stride, out + r * stride, outputs), "threads and in place, row %d", r);
     free_all();
@@ -118,7 +150,37 @@ static void test_products(Pool* pool) {
                              {150, 96, 33, 3}};
     for (auto& s : shapes)
         for (Kind kind : KINDS) test_product(s[0], s[1], s[2], s[3], kind, pool);
-    for (int rows = 1; rows <= 14; rows++) test_product(rows, 70, 160, 1, INT8, pool);
+    for (int rows = 1; rows <= 14; rows++)
+        for (Kind kind : KINDS) test_product(rows, 70, 160, 1, kind, pool);
+}
+// The largest whole numbers do not overflow their sums, and what is not finite stays so.
+static void test_extremes() {
+    for (Kind kind : KINDS) {
+        if (!is_whole_number(kind)) continue;
+        Case c = random_matrix(64, 32, kind, false);
+        float x[64], out[32], *spare = make<float>(whole_floats(1, 64));
+        for (int i = 0; i < 64 * 32; i++)
+            if (kind == INT8) ((int8_t*)c.matrix.weights)[i] = -127;
+            else ((int16_t*)c.matrix.weights)[i] = -1023;
+        for (float& each : x) each = 2;
+        product(c.matrix, nullptr, x, 64, 1, 1, 0, nullptr, out, 32, spare);
+        for (int j = 0; j < 32; j++) {
+            double wanted = -128.0 * (kind == INT8 ? 127 : 1023) * c.matrix.scales[j];
+            CHECK(fabs(out[j] / wanted - 1) < 1e-6, "%g, not %g", out[j], wanted);
+        }
+        const float not_finite[] = {NAN, INFINITY, -INFINITY}, nearly_nothing[] = {0.f, 1e-40f, -1e-33f};
+        for (float odd : not_finite) {
+            x[5] = odd;
+            product(c.matrix, nullptr, x, 64, 1, 1, 0, nullptr, out, 32, spare);
+            CHECK(!(out[3] * 0 == 0), "%g of %g", out[3], odd);
+        }
+        for (float tiny : nearly_nothing) {
+            for (float& each : x) each = tiny;
+            product(c.matrix, nullptr, x, 64, 1, 1, 0, nullptr, out, 32, spare);
+            CHECK(fabs(out[3]) < 1e-25, "%g of %g", out[3], tiny);
+        }
+        free_all();
+    }
 }
 
 // ---- elementwise functions
@@ -246,9 +308,11 @@ static void plain_rms(double* x, const float* weight, int n) {
     for (int i = 0; i < n; i++) x[i] *= weight[i] / sqrt(sum / n + 1e-6);
 }
 static double* plain_product(const Case& c, const double* x) {
+    const int inputs = c.matrix.inputs;
     double* out = make<double>(c.matrix.outputs);
-    for (int i = 0; i < c.matrix.inputs; i++)
-        for (int j = 0; j < c.matrix.outputs; j++) out[j] += x[i] * c.plain[(int64_t)i * c.matrix.outputs + j];
+    double* seen = rounded_inputs(c.matrix.kind, x, inputs, inputs, c.matrix.block);
+    for (int i = 0; i < inputs; i++)
+        for (int j = 0; j < c.matrix.outputs; j++) out[j] += seen[i] * c.plain[(int64_t)i * c.matrix.outputs + j];
     return out;
 }
 static double* copy_of(const double* x, int n) { return (double*)memcpy(make<double>(n), x, n * sizeof(double)); }
@@ -307,6 +371,7 @@ static void plain_stack(const PlainStack& p, const Sizes& z, int tokens, int win
     for (int t = 0; t < tokens; t++) plain_rms(x + t * z.hidden, p.stack.norm, z.hidden);
 }
 static void test_stack(const Sizes& z, Kind kind, bool scales, int tokens, int window, Pool* pool) {
+    if (is_whole_number(kind) && (z.hidden % 2 || z.inner % 2 || z.heads * z.dim % 2)) return;
     PlainStack p = random_stack(z, kind, scales, 16);
     int64_t cached = (int64_t)z.layers * z.positions * z.kv_heads * z.dim, count = (int64_t)tokens * z.hidden;
     float *x = floats(count), *keys = make<float>(cached), *values = make<float>(cached);
@@ -319,17 +384,31 @@ static void test_stack(const Sizes& z, Kind kind, bool scales, int tokens, int w
     float* const copies[] = {at_once, shared, by_token};
     for (float* copy : copies) memcpy(copy, x, count * sizeof(float));
     float* scratch = make<float>(stack_scratch(p.stack, tokens));
-    stack(p.stack, nullptr, tokens, at_once, places, nullptr, scratch);
-    stack(p.stack, pool, tokens, shared, places, nullptr, scratch);
+    stack(p.stack, nullptr, tokens, at_once, places, nullptr, scratch, tokens);
+    stack(p.stack, pool, tokens, shared, places, nullptr, scratch, tokens);
     float* small = make<float>(stack_scratch(p.stack, 1));
-    for (int t = 0; t < tokens; t++) stack(p.stack, nullptr, 1, by_token + t * z.hidden, places + t, nullptr, small);
+    for (int t = 0; t < tokens; t++)
+        stack(p.stack, nullptr, 1, by_token + t * z.hidden, places + t, nullptr, small, 1);
     double worst = 0;
     for (int64_t i = 0; i < count; i++) {
         double off = fabs(wanted[i] - at_once[i]);
         worst = off > worst ? off : worst;
     }
-    CHECK(worst < 1e-4, "%d tokens of %d, kind %d: %.1e off", tokens, z.hidden, kind, worst);
+    const double most = is_whole_number(kind) ? 5e-4 : 1e-4;
+    CHECK(worst < most, "%d tokens of %d, kind %d: %.1e off", tokens, z.hidden, kind, worst);
     CHECK(same(at_once, shared, count), "threads, %d tokens of %d", tokens, z.hidden);
+    for (int wanted = 0; wanted <= 2 && wanted < tokens; wanted++) {
+        float *last = make<float>(count), *keys_before = make<float>(cached), *values_before = make<float>(cached);
+        memcpy(last, x, count * sizeof(float));
+        memcpy(keys_before, keys, cached * sizeof(float));
+        memcpy(values_before, values, cached * sizeof(float));
+        memset(keys, 0, cached * sizeof(float));
+        memset(values, 0, cached * sizeof(float));
+        stack(p.stack, pool, tokens, last, places, nullptr, scratch, wanted);
+        const int64_t from = (int64_t)(tokens - wanted) * z.hidden;
+        CHECK(same(last + from, at_once + from, (int64_t)wanted * z.hidden), "the last %d of %d", wanted, tokens);
+        CHECK(same(keys, keys_before, cached) && same(values, values_before, cached), "keys of %d tokens", tokens);
+    }
     CHECK(same(at_once, by_token, count), "token by token, %d tokens of %d", tokens, z.hidden);
     free_all();
 }
@@ -509,6 +588,7 @@ int main() {
     test_functions();
     test_draws();
     test_products(pool);
+    test_extremes();
     test_stacks(pool);
     for (Kind kind : KINDS)
         for (int projection = 0; projection < 2; projection++) test_frames(kind, projection, pool);

@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 from openai import OpenAI
 from pydantic import SecretStr
-from vivavoce_engine import ChatMessage, Sound, ThinkerFailed
+from vivavoce_engine import ChatMessage, Engine, EngineConfig, Sound, ThinkerFailed, ThinkerToken
 from vivavoce_engine.fake_runner import FAKE_CHAT_INFO, FakeRunner, tone
 from vivavoce_engine.thinker.fake import FakeThinker
 from vivavoce_server import ServerConfig
+from vivavoce_server.chat import spoken_answers
 from vivavoce_server.chat.schemas import ChatRequest
+from vivavoce_server.chat.spoken_answers import SpokenAnswers
+from vivavoce_server.errors import ApiError
 
 from tests.support.chatting import (
     ANSWER,
@@ -31,7 +34,7 @@ from tests.support.chatting import (
     png,
     streamed,
 )
-from tests.support.live_server import LiveServer, ask_and_leave
+from tests.support.live_server import LiveServer, ask_and_leave, fake_engine, live_server
 from tests.support.waiting import wait_until
 
 FRAMES = len(ANSWER)
@@ -392,12 +395,34 @@ def test_wrong_requests_name_their_field(server: LiveServer, name: str) -> None:
 
 
 def test_a_model_that_speaks_texts_does_not_chat(server: LiveServer) -> None:
-    from tests.support.live_server import live_server
-
     with live_server() as plain:
         assert error_of(ask(plain, HELLO)) == (404, "model", "model_not_found")
     speech = httpx.post(f"{server.url}/v1/audio/speech", json={"input": "Hello.", "voice": "heart"})
     assert error_of(speech) == (400, "model", "not_available")
+
+
+TEXT_ROUTES = ("/v1/audio/speech", "/dev/captioned_speech", "/v1/text-to-speech/heart")
+
+
+@pytest.mark.parametrize("path", TEXT_ROUTES)
+def test_no_route_speaks_texts_by_a_model_that_chats(server: LiveServer, path: str) -> None:
+    name = "text" if "text-to-speech" in path else "input"
+    refused = httpx.post(server.url + path, json={name: "Hello."})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "not_available")
+    listed = httpx.get(f"{server.url}/v1/models", headers={"xi-api-key": "none"})
+    assert listed.json() == []
+
+
+def test_names_of_speech_models_mean_the_first_one_that_speaks_texts() -> None:
+    chat = Engine(FakeRunner(FAKE_CHAT_INFO), EngineConfig())
+    with live_server({"talks": chat, "reads": fake_engine()}, thinkers={"talks": FakeThinker()}) as server:
+        for model in ("tts-1", None, "reads"):
+            spoken = httpx.post(
+                f"{server.url}/v1/audio/speech", json={"input": "Hi.", "voice": "heart", "model": model}
+            )
+            assert spoken.status_code == 200
+        assert ask(server, {**HELLO, "model": "gpt-audio"}).json()["model"] == "talks"
+        assert error_of(ask(server, {**HELLO, "model": "reads"})) == (400, "model", "not_available")
 
 
 # ---- faults -----------------------------------------------------------------------------------------------------
@@ -438,10 +463,25 @@ def test_a_client_that_leaves_frees_thinker_and_row(script: tuple[Any, ...], str
 def test_a_token_that_cannot_be_spoken_is_a_fault_of_the_thinker() -> None:
     class Foreign(ScriptedThinker):
         async def stream(self, messages: Any, options: Any) -> Any:
-            from vivavoce_engine import ThinkerToken
-
             yield self._prompt(messages)
             yield ThinkerToken(2**40)
 
     with chat_server(Foreign()) as server:
         assert error_of(ask(server, SPOKEN)) == (502, None, "thinker_failed")
+
+
+def test_texts_of_spoken_answers_expire_and_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [1000.0]
+    spoken = SpokenAnswers(lambda: now_s[0])
+    expires_s = spoken.expires_s()
+    spoken.add("a", "ada", "Hello.", expires_s)
+    assert spoken.text_of("a", "ada", "x") == "Hello."
+    now_s[0] = expires_s + 1
+    with pytest.raises(ApiError):
+        spoken.text_of("a", "ada", "x")
+    monkeypatch.setattr(spoken_answers, "MAX_CHARS", 10)
+    for name in "bcd":
+        spoken.add(name, "ada", "12345", now_s[0] + 1)
+    with pytest.raises(ApiError):
+        spoken.text_of("b", "ada", "x")
+    assert [spoken.text_of(name, "ada", "x") for name in "cd"] == ["12345"] * 2

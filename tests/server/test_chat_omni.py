@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import json
 import wave
 from collections.abc import Iterator
 from io import BytesIO
@@ -125,7 +124,8 @@ async def test_conversations_side_by_side_are_those_alone(server: LiveServer) ->
         async with httpx.AsyncClient(timeout=HUNG_S) as client:
 
             async def one(body: Json) -> tuple[str, str]:
-                response = await client.post(server.url + PATH, content=json.dumps(body))
+                response = await client.post(server.url + PATH, json=body)
+                assert response.status_code == 200, response.text
                 audio = response.json()["choices"][0]["message"]["audio"]
                 return audio["transcript"], audio["data"]
 

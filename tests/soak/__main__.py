@@ -1,5 +1,6 @@
 """`python -m tests.soak --minutes 3`: mixed traffic past what the machine can do, against a server process of its own.
 
+The rate of requests rises until the server refuses some, so that a fast machine is past its capacity too.
 Every request must have an honest end (endings.py). Afterwards the server must hold what it held after a warm-up:
 memory, threads, file descriptors, rows. Times are reported, and checked only if the server promises a bound. The same
 seed gives the same requests. Prints a report, and exits with 1 if anything was lost. Loopback only.
@@ -36,6 +37,10 @@ MORE_THREADS = 2 * MAX_WAITING + 4 + (os.cpu_count() or 1)
 """Of two pools of fixed size that make a thread when it is first needed: asyncio's, and the one that finds voices."""
 TTFA_SLACK_S = 10.0
 ABORTS_AT_ONCE = 10
+TRIAL_S, TRIAL_FACTOR, MOST_A_SECOND = 8.0, 1.5, 100.0
+"""A trial of a rate of requests, and by how much the next one is faster."""
+REFUSED_SHARE = 0.1
+"""What a trial past capacity is refused: one refusal alone may be a burst."""
 
 
 class Run:
@@ -81,6 +86,17 @@ class Run:
                 self.start(kind)
             await asyncio.sleep(moments.expovariate(a_second))
         await self.finish()
+
+    async def arrive_past_capacity(self, a_second: float) -> float:
+        """Raise the rate until a share of a trial's requests is refused; returns that rate, requests a second."""
+        while a_second < MOST_A_SECOND:
+            a_second = min(MOST_A_SECOND, a_second * TRIAL_FACTOR)
+            before = len(self.endings)
+            await self.arrive(TRIAL_S, a_second)
+            tried = self.endings[before:]
+            if sum(ending.outcome == "refused" for ending in tried) >= REFUSED_SHARE * len(tried):
+                break
+        return a_second
 
     async def abort(self, count: int) -> None:
         """Requests whose clients leave at random moments, until so many have."""
@@ -133,16 +149,15 @@ async def soak(options: argparse.Namespace, url: str, pid: int) -> list[str]:
     async with httpx.AsyncClient(base_url=url, timeout=GIVE_UP_S, limits=limits, trust_env=False) as http:
         warm = Run(http, options.seed + 1)
         await warm.arrive(max(5.0, min(45.0, options.minutes * 15)), options.a_second)
+        a_second = await warm.arrive_past_capacity(options.a_second)
         faults += [f"{ending.kind}: {ending.detail}" for ending in warm.endings if ending.outcome == "LOST"]
         before = await at_rest(http, pid, faults)
         print(f"after {len(warm.endings)} requests to warm up: {before}", flush=True)
 
         run = Run(http, options.seed)
-        await run.arrive(options.minutes * 60, options.a_second)
+        await run.arrive(options.minutes * 60, a_second)
         after = await at_rest(http, pid, faults)
-        report(
-            f"{options.minutes:g} minutes, {options.a_second:g} requests a second", run.endings, options.wait, faults
-        )
+        report(f"{options.minutes:g} minutes, {a_second:.1f} requests a second", run.endings, options.wait, faults)
         print(f"the server held {before}; now {after}", flush=True)
         compare("mixed traffic", before, after, faults)
         if not any(ending.outcome == "refused" for ending in run.endings):
@@ -161,7 +176,12 @@ async def soak(options: argparse.Namespace, url: str, pid: int) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0, help="of mixed traffic")
-    parser.add_argument("--a-second", type=float, default=3.0, help="requests that arrive in a second")
+    parser.add_argument(
+        "--a-second",
+        type=float,
+        default=3.0,
+        help="requests that arrive in a second while the server warms up; then the rate rises until it refuses some",
+    )
     parser.add_argument("--aborts", type=int, default=2000, help="requests whose clients leave, after that")
     parser.add_argument("--wait", type=float, default=10.0, help="the server's --max-wait-s")
     parser.add_argument("--seed", type=int, default=1)

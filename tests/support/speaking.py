@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from vivavoce_engine import AudioChunk, Engine, EngineConfig, Finished, Sampling, SamplingParams, SynthesisRequest
+from vivavoce_engine.batching.messages import WordTime
 from vivavoce_engine.load import load_engine
 
 GREEDY = Sampling(SamplingParams(temperature=0, repetition_penalty=1.05), SamplingParams(temperature=0))
@@ -16,12 +17,13 @@ GREEDY = Sampling(SamplingParams(temperature=0, repetition_penalty=1.05), Sampli
 
 @dataclass(frozen=True)
 class Speech:
-    """One utterance: codes [frames, groups], audio, the sizes of its pieces, and its end."""
+    """One utterance: codes [frames, groups], audio, the sizes of its pieces, its end, and its words."""
 
     codes: NDArray[np.int16]
     pcm: NDArray[np.float32]
     chunk_frames: tuple[int, ...]
     finished: Finished
+    words: tuple[WordTime, ...] = ()
 
 
 Samples = NDArray[np.int16] | bytes
@@ -51,6 +53,7 @@ def join(chunks: Sequence[AudioChunk], finished: Finished) -> Speech:
         np.concatenate([chunk.pcm for chunk in chunks]),
         tuple(chunk.frames for chunk in chunks),
         finished,
+        tuple(word for chunk in chunks for word in chunk.words),
     )
 
 

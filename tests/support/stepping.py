@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from vivavoce_engine import Engine, EngineConfig, ModelInfo
-from vivavoce_engine.batching.capacity import DEVICE, Capacity
+from vivavoce_engine.batching.capacity import CORES, DEVICE, Capacity
 from vivavoce_engine.batching.runner import Frontend, Outcome, Runner
 from vivavoce_engine.batching.runner import Step as BegunStep
 from vivavoce_engine.batching.scheduler import Plan
@@ -130,10 +130,51 @@ class LateRunner(WatchedRunner):
 
         def wait() -> None:
             self.moments.append((number, "ends"))
+            step.wait()
             outcome.ended.update(given.ended)
             outcome.audio.update(given.audio)
 
         return BegunStep(outcome, wait)
+
+
+class BesideRunner(WatchedRunner):
+    """Wraps a runner as a CPU with a core for Code2Wav, with the clock of the test.
+
+    A step's frames take `frame_ms` and are known at once. Its audio follows in the order of the steps, `decoding_ms` a
+    frame. The core that makes frames halves what is left while it waits.
+    """
+
+    def __init__(self, runner: Runner, frame_ms: float = 0.0, decoding_ms: float = 0.0) -> None:
+        super().__init__(runner)
+        self.now_s = 1000.0
+        self.most_underway = 0
+        self._frame_s, self._decoding_s = frame_ms / 1000, decoding_ms / 1000
+        self._free_s = self._helped_s = 0.0
+        self._underway = 0
+
+    @property
+    def capacity(self) -> Capacity:
+        return CORES
+
+    def launch(self, plan: Plan) -> BegunStep:
+        step = self._runner.launch(plan)
+        given = step.outcome
+        outcome = Outcome(plan, given.ended, {}, given.failed)
+        self.now_s += self._frame_s * bool(plan.step)
+        outcome.decoding_s = sum(frames for _, frames in plan.vocode) * self._decoding_s
+        self._free_s = max(self._free_s, self.now_s + self._helped_s) + outcome.decoding_s
+        ends_s = self._free_s
+        self._underway += 1
+        self.most_underway = max(self.most_underway, self._underway)
+
+        def wait() -> None:
+            helped_s = max(0.0, ends_s - self._helped_s - self.now_s) / 2
+            self._helped_s += helped_s
+            self.now_s += helped_s
+            self._underway -= 1
+            outcome.audio.update(given.audio)
+
+        return BegunStep(outcome, wait, lambda: self.now_s + self._helped_s >= ends_s)
 
 
 @contextmanager

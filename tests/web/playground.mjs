@@ -65,6 +65,31 @@ const STEPS = {
     for (const id of ["ttfa", "buffer", "rtf", "spoken", "gaps"]) figures[id] = await textOf(id);
     return { ...(await sound()), figures };
   },
+  /** A conversation: the page shows no text to speak, answers are heard and read, and one is interrupted. */
+  async chat() {
+    await page.goto(url);
+    await page.waitForSelector("#chat:not([hidden])");
+    const turns = () => page.locator("#chat-turns li").allTextContents();
+    const said = (text) => page.waitForFunction((wanted) => document.getElementById("chat-state").textContent === wanted, text);
+    const panels = { stage: await page.locator("#stage").isVisible(), code: await page.locator("#code").isVisible() };
+    await page.fill("#chat-text", "Hello there.");
+    await page.press("#chat-text", "Enter");
+    await said("Done");
+    await settle();
+    const first = { turns: await turns(), ...(await sound()) };
+    await page.fill("#chat-text", "word ".repeat(60));
+    await page.click("#chat-send");
+    await said("Speaking");
+    await page.keyboard.press("Escape");
+    await said("Stopped");
+    const stopped = await page.locator("#chat-stop").isDisabled();
+    await page.fill("#chat-text", "Again?");
+    await page.click("#chat-send");
+    await said("Done");
+    const last = await turns();
+    await page.click("#chat-clear");
+    return { panels, first, stopped, last: last.slice(-2), cleared: await turns() };
+  },
   async again() {
     await page.fill("#text", "Once more!");
     await page.press("#text", "Control+Enter");

@@ -17,12 +17,14 @@ import pytest
 import soundfile
 import vivavoce_web
 from pydantic import SecretStr
-from vivavoce_engine.fake_runner import FakeRunner
+from vivavoce_engine.fake_runner import FAKE_CHAT_INFO, FakeRunner
 from vivavoce_server import ServerConfig
 
+from tests.support.chatting import chat_server
 from tests.support.live_server import LiveServer, live_server
 from tests.support.live_socket import pcm_of
 from tests.support.programs import needs, path_of
+from tests.support.waiting import wait_until
 
 FOLDER = Path(__file__).parent
 LOUDNESS = 0.3 / math.sqrt(2)
@@ -66,6 +68,20 @@ def drive(url: str, folder: Path, *steps: str, driver: str = "playground.mjs") -
 def assert_speech(heard: dict[str, float], text: str) -> None:
     assert heard["seconds"] == pytest.approx(len(text) * FRAME_S, abs=EAR_S)
     assert heard["rms"] == pytest.approx(LOUDNESS, rel=LOUDNESS_OFF)
+
+
+@needs_browser
+def test_a_conversation_is_heard_read_and_interrupted(tmp_path: Path) -> None:
+    with chat_server(runner=FakeRunner(FAKE_CHAT_INFO, step_s=0.02)) as server:
+        seen = drive(server.url, tmp_path, "chat")["chat"]
+        wait_until(lambda: server.engine.stats().running == 0)
+    assert seen["panels"] == {"stage": False, "code": False}
+    answer = "You said: Hello there."
+    assert seen["first"]["turns"] == ["Hello there.", answer]
+    assert_speech(seen["first"], answer)
+    assert seen["stopped"]
+    assert seen["last"] == ["Again?", "You said: Again?"]
+    assert seen["cleared"] == []
 
 
 @needs_browser

@@ -9,6 +9,7 @@ independence of a row's result from its batch, the equality of a graph and singl
 import argparse
 import json
 import multiprocessing
+import statistics
 import time
 import traceback
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.networks import TalkerConfig
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.frame import FrameModel
@@ -33,6 +35,9 @@ from vivavoce_bench.cards.timing import median_ms
 DEVICE = torch.device("cuda")
 PROMPT = 40
 RING = 16
+HEAD = Alignment(layer=3, head=0, offset_ms=0.0)
+"""Any head: each costs the same."""
+TURNS = 9
 
 
 def launcher(dependent: bool) -> Launcher:
@@ -50,12 +55,14 @@ def build(
     *,
     layers: int | None = None,
     deterministic: bool = False,
+    alignment: Alignment | None = None,
 ) -> FrameModel:
     config = talker_config(size, layers)
     talker, predictor = random_models(config, DEVICE, dtype)
     model = FrameModel(
         talker, predictor, config, rows=rows, batch=rows, prompt_tokens=max(256, 4 * PROMPT), positions=positions,
-        ring=RING, pad_id=5, deterministic=deterministic, opening_id=config.codec_bos_id if size == OMNI else None,
+        ring=RING, pad_id=5, deterministic=deterministic, alignment=alignment,
+        opening_id=config.codec_bos_id if size == OMNI else None,
         launch=launcher(dependent),
     )  # fmt: skip
     model.tables.params[:] = torch.tensor([0.9, 50, 1.0, 1.05], device=DEVICE)
@@ -199,6 +206,38 @@ def times(size: str, batches: list[int], contexts: list[int], dependent: bool, d
     return result
 
 
+@torch.inference_mode()
+def word_times(size: str, batches: list[int], context: int, dependent: bool) -> dict[str, Any]:
+    """Milliseconds of a frame that keeps a head's scores, over those of one that keeps none, by batch.
+
+    The two take turns, so that both see the same clock of the card. The ratio is the median of the turns' ratios.
+    """
+    rows = max(batches)
+    models = [build(size, torch.bfloat16, rows, context + 200, dependent, alignment=kept) for kept in (HEAD, None)]
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    recorded = []
+    for model in models:
+        graphs = Graphs(stream, eager=False)
+        model.rows[:] = torch.arange(rows, device=DEVICE)
+        model.tables.positions[:] = context
+        for batch in sorted(batches, reverse=True):
+            graphs.record(batch, partial(model.frame, batch))
+        recorded.append(graphs)
+    result: dict[str, Any] = {}
+    with torch.cuda.stream(stream):
+        for batch in batches:
+            turns = []
+            for _ in range(TURNS):
+                for model in models:
+                    model.tables.frames[:], model.tables.positions[:] = 0, context
+                turns.append([median_ms(partial(graphs.replay, batch)) for graphs in recorded])
+            kept_ms, plain_ms = (statistics.median(column) for column in zip(*turns, strict=True))
+            ratio = statistics.median(kept / plain for kept, plain in turns)
+            result[str(batch)] = {"ms": round(kept_ms, 4), "without_ms": round(plain_ms, 4), "ratio": round(ratio, 4)}
+            print(f"{size} word times, batch {batch}: {result[str(batch)]}", flush=True)
+    return result
+
+
 def kernel_shares(
     size: str, batch: int, dependent: bool, *, deterministic: bool = False
 ) -> list[tuple[str, int, float]]:
@@ -246,6 +285,7 @@ def main() -> None:
     parser.add_argument("--deterministic", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--skip-checks", action="store_true")
     parser.add_argument("--profile", action="store_true", help="also measure the time of each kernel")
+    parser.add_argument("--word-times", action="store_true", help="also measure what they cost a frame")
     parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--checks-only", action="store_true")
     args = parser.parse_args()
@@ -276,6 +316,9 @@ def main() -> None:
             for fixed in args.deterministic:
                 timed = partial(times, size, args.batches, args.contexts, bool(dependent), bool(fixed))
                 sections.append((f"times {size} dependent launch {dependent} deterministic {fixed}", timed))
+        for dependent in args.dependent_launch if args.word_times else ():
+            kept = partial(word_times, size, args.batches, args.contexts[0], bool(dependent))
+            sections.append((f"word times {size} dependent launch {dependent}", kept))
         if not args.skip_checks:
             sections.append((f"check {size}", partial(check, size)))
     for name, section in sections:

@@ -44,15 +44,15 @@ def foretold_ms(size: str, kind: str, threads: str) -> dict[int, float]:
     """Streams → milliseconds that the trial of `vivavoce doctor` foretells. Empty for PyTorch."""
     from vivavoce_engine.cpu.forecast import forecast
     from vivavoce_engine.cpu.library import BFLOAT16, INT8, load_library
-    from vivavoce_engine.cpu.threads import threads_for
+    from vivavoce_engine.cpu.threads import share_out
     from vivavoce_engine.cpu.work import RELEASED, RELEASED_HIDDEN_SIZE
 
     runner, dtype = kind.split(":")
     if runner != "native":
         return {}
-    number = threads_for("auto" if threads == "auto" else int(threads), RELEASED_HIDDEN_SIZE)
+    shared = share_out("auto" if threads == "auto" else int(threads), RELEASED_HIDDEN_SIZE)
     weights = INT8 if dtype == "int8" else BFLOAT16
-    return dict(forecast(load_library(), RELEASED[size.upper()], weights, number).frame_ms)
+    return dict(forecast(load_library(), RELEASED[size.upper()], weights, shared).frame_ms)
 
 
 def lines_of(kind: str, document: dict[str, Any], foretold: dict[int, float]) -> list[str]:

@@ -12,11 +12,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from vivavoce_engine.batching.runner import ImmediateRunner
+from vivavoce_engine.batching.runner import ImmediateRunner, Step
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.checkpoint.files import locate_checkpoint, read_checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.front.thread import Engine
@@ -125,24 +126,39 @@ class SpeedFigures:
     ttfa_ms_max: float
     frames_per_step: float
     share: dict[str, float]
-    """Stage → share of the wall time. `host` is all the rest. Empty on a card, whose steps are graphs."""
+    """Stage → share of the wall time. `host` is all the rest; it is missing where Code2Wav has threads of its own,
+    whose share may be anything up to their number. Empty on a card, whose steps are graphs."""
 
 
-STAGES = {"prompts": "_start", "code predictor and talker": "_step", "Code2Wav": "_vocode"}
+STAGES = {"prompts": "_start", "code predictor and talker": "_step"}
 """Stage → the method of HostRunner that is it."""
+DECODING = "Code2Wav"
+"""The stage that a step's outcome tells of."""
 
 
 class StageClock:
     """Counts the seconds of each stage of a runner's steps since the last reset. Without a runner it has no stages."""
 
     def __init__(self, runner: "HostRunner | None", synchronize: Callable[[], None]) -> None:
-        self.seconds = {} if runner is None else dict.fromkeys(STAGES, 0.0)
-        for name in self.seconds:
-            stage = getattr(runner, STAGES[name])
-            setattr(runner, STAGES[name], partial(self._timed, name, stage, synchronize))
+        self.seconds = {} if runner is None else dict.fromkeys((*STAGES, DECODING), 0.0)
+        self.overlap = runner is not None and runner.capacity.steps_ahead > 0
+        if runner is None:
+            return
+        for name, method in STAGES.items():
+            setattr(runner, method, partial(self._timed, name, getattr(runner, method), synchronize))
+        runner.launch = partial(self._launched, runner.launch)  # type: ignore[method-assign]
 
     def reset(self) -> None:
         self.seconds = dict.fromkeys(self.seconds, 0.0)
+
+    def _launched(self, launch: Callable[[Plan], Step], plan: Plan) -> Step:
+        step = launch(plan)
+
+        def wait() -> None:
+            step.wait()
+            self.seconds[DECODING] += step.outcome.decoding_s
+
+        return replace(step, wait=wait)
 
     def _timed(self, name: str, stage: Callable[..., None], synchronize: Callable[[], None], *args: object) -> None:
         started_s = time.perf_counter()
@@ -173,7 +189,7 @@ async def measure(engine: Engine, clock: StageClock, spoken: Spoken) -> SpeedFig
     frames = sum(frames for frames, _ in results)
     ttfa_ms = [value for _, values in results for value in values]
     share = {name: round(seconds / wall_s, 3) for name, seconds in clock.seconds.items()}
-    if share:
+    if share and not clock.overlap:
         share["host"] = round(1 - sum(share.values()), 3)
     return SpeedFigures(
         streams=streams,

@@ -53,6 +53,9 @@ def run(args: argparse.Namespace) -> int:
     config = EngineConfig(max_streams=max(args.rows), **engine_settings(args))
     path = locate_checkpoint(args.model or shipped_voice())
     runner = make_runner(args.name, read_checkpoint(path), config)
+    decoders = runner.config.threads - 1 if runner.capacity.frames_at_once and runner.config.threads != "auto" else 0
+    if decoders:  # the parts are timed one after the other
+        runner = make_runner(args.name, read_checkpoint(path), replace(config, threads=1))
     recorder = Recorder(runner, args.rounds)
     recorder.frames(1)  # warm-up
     recorded = {rows: recorder.frames(rows) for rows in args.rows}
@@ -71,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         "start_host_ms": {args.name: {count: times.host_ms for count, times in starts.items()}},
         "steps_ahead": runner.capacity.steps_ahead,
         "decoding_slows": decoding_slows(recorded.values()) if runner.capacity.steps_ahead else 0.0,
+        "decoders": decoders,
     }
     text = json.dumps(document, ensure_ascii=False)
     args.output.write_text(text + "\n", encoding="utf-8")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 from vivavoce_engine.batching.admission import Admission
-from vivavoce_engine.batching.capacity import DEVICE, HOST, Capacity
+from vivavoce_engine.batching.capacity import CORES, DEVICE, HOST, Capacity
 from vivavoce_engine.batching.line import Accepted, Line, Waiting
 from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.loop import EngineLoop
@@ -144,7 +144,8 @@ class _Front:
 class SimulatedRunner:
     """Runner that takes the recorded time of each step and ends each utterance after its number of frames.
 
-    A device that is a step ahead of the host decodes beside the next frame, as in gpu/runner.py.
+    A device that is a step ahead of the host decodes beside the next frame, as in gpu/runner.py. So do the decoders of
+    a CPU, where the thread that makes frames helps while it waits, as in cpu/native_runner.py.
     """
 
     times: StepTimes
@@ -154,13 +155,19 @@ class SimulatedRunner:
     lengths: dict[int, int] = field(default_factory=dict)
     _talker_free_s: float = 0.0
     _decoder_free_s: float = 0.0
+    _helped_s: float = 0.0
+    """Time by which the thread that makes frames has shortened the decoders' work."""
 
     @property
     def capacity(self) -> Capacity:
+        if self.times.decoders:
+            return CORES
         return replace(DEVICE, steps_ahead=self.times.steps_ahead) if self.times.steps_ahead else HOST
 
     def launch(self, plan: Plan) -> Step:
         self.clock.wait_until(self.clock.now_s + self.times.host_ms_of(plan) / 1000)
+        if self.times.decoders:
+            return self._launch_on_cores(plan)
         made_s = max(self.clock.now_s, self._talker_free_s) + self.times.talking_ms_of(plan) / 1000
         decoding_s = self.times.decoding_ms_of(plan) / 1000
         done_s = max(made_s, self._decoder_free_s) + decoding_s
@@ -169,6 +176,24 @@ class SimulatedRunner:
         if not self.times.steps_ahead:
             outcome.decoding_s = decoding_s
         return Step(outcome, lambda: self.clock.wait_until(done_s))
+
+    def _launch_on_cores(self, plan: Plan) -> Step:
+        """The frames are made when this returns. The audio follows, in the order of the steps."""
+        self.clock.wait_until(self.clock.now_s + self.times.talking_ms_of(plan) / 1000)
+        outcome = self._outcome(plan)
+        outcome.decoding_s = self.times.decoding_ms_of(plan) / 1000
+        begins_s = max(self.clock.now_s + self._helped_s, self._decoder_free_s)
+        done_s = self._decoder_free_s = begins_s + outcome.decoding_s / self.times.decoders
+
+        def left_s() -> float:
+            return max(0.0, done_s - self._helped_s - self.clock.now_s)
+
+        def wait() -> None:
+            left = left_s() * self.times.decoders / (1 + self.times.decoders)
+            self._helped_s += left_s() - left
+            self.clock.wait_until(self.clock.now_s + left)
+
+        return Step(outcome, wait, lambda: left_s() <= ON_TIME_S)
 
     def _outcome(self, plan: Plan) -> Outcome:
         ended = {

@@ -12,6 +12,8 @@ an entry for each model:
                                                            begin them; hidden while the device is busy
      "steps_ahead": 1,                                     0 if the host waits for each step, 1 if it works beside it
      "decoding_slows": 0.5,                                delay of the next frame, as a share of Code2Wav's time
+     "decoders": 1,                                        threads of a CPU that decode beside the frames; times are
+                                                           those of one thread
      "front_ms": {"request": 2.3, "report": 0.5, "piece": 0.3}}    of the HTTP process: to pass a request on, for the
                                                            report of a step, for each piece of audio in a report
 
@@ -85,6 +87,7 @@ class StepTimes:
     start_host_ms: Curve = ZERO
     steps_ahead: int = 0
     decoding_slows: float = 0.0
+    decoders: int = 0
     front_ms: FrontTimes = FrontTimes()
     assumed: tuple[str, ...] = ()
     """Names of times that were not recorded and are assumed as the module's docstring says."""
@@ -134,6 +137,7 @@ def read_step_times(path: Path, model: str | None) -> StepTimes:
             start_host_ms=ZERO if start_host is None else _curve(start_host),
             steps_ahead=int(document.get("steps_ahead", 0)),
             decoding_slows=float(document.get("decoding_slows", 0.0)),
+            decoders=int(document.get("decoders", 0)),
             front_ms=FrontTimes(**{name: float(ms) for name, ms in document.get("front_ms", {}).items()}),
             assumed=tuple(assumed),
         )

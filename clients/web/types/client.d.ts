@@ -95,6 +95,25 @@ export function textSaid(end: UtteranceEnd, playedMs?: number): string;
  * @typedef {{ kind: "words", words: SpokenWord[] }} WordsEvent
  * @typedef {{ kind: "done", words: SpokenWord[], turns: SpokenTurn[] }} DoneEvent
  * @typedef {AudioEvent | WordsEvent | DoneEvent} SpeechEvent
+ *
+ * @typedef {{ type: "text", text: string }} TextPart
+ * @typedef {{ type: "input_audio", input_audio: { data: string, format?: string } }} SoundPart a file in base64
+ * @typedef {{ type: "image_url", image_url: { url: string } }} PicturePart
+ * @typedef {{ role: "system" | "user" | "assistant", content: string | (TextPart | SoundPart | PicturePart)[] }} ChatMessage
+ *
+ * @typedef {object} ChatOptions
+ * @property {string} [model]
+ * @property {("text" | "audio")[]} [modalities]
+ * @property {{ voice: string, format: string, speed?: number, sample_rate?: number }} [audio]
+ * @property {number} [max_completion_tokens]
+ * @property {number} [temperature]
+ * @property {number} [top_p]
+ * @property {number} [seed]
+ *
+ * @typedef {{ kind: "text", text: string }} AnswerText what the audio says, or the answer where nothing is spoken
+ * @typedef {{ kind: "unspoken", text: string }} UnspokenText the rest of an answer, which its voice left out
+ * @typedef {{ kind: "end", reason: "stop" | "length" }} AnswerEnd
+ * @typedef {AnswerText | AudioEvent | UnspokenText | AnswerEnd} AnswerEvent
  */
 export class VivavoceClient {
     /**
@@ -140,6 +159,14 @@ export class VivavoceClient {
      * @returns {AsyncGenerator<SpeechEvent, void, undefined>} ends with `done`; throws a VivavoceError otherwise
      */
     events(text: string | Segment[], options: SpeechOptions, signal?: AbortSignal): AsyncGenerator<SpeechEvent, void, undefined>;
+    /**
+     * Answers a conversation, in text or in speech while it is thought.
+     * @param {ChatMessage[]} messages the last is the user's
+     * @param {ChatOptions} options
+     * @param {AbortSignal} [signal] interrupts the answer
+     * @returns {AsyncGenerator<AnswerEvent, void, undefined>} ends with `end`; throws a VivavoceError otherwise
+     */
+    chat(messages: ChatMessage[], options: ChatOptions, signal?: AbortSignal): AsyncGenerator<AnswerEvent, void, undefined>;
     /**
      * The text that would be said: numbers, links and signs as words. Nothing is spoken.
      * @param {string} text
@@ -380,6 +407,63 @@ export type DoneEvent = {
     turns: SpokenTurn[];
 };
 export type SpeechEvent = AudioEvent | WordsEvent | DoneEvent;
+export type TextPart = {
+    type: "text";
+    text: string;
+};
+/**
+ * a file in base64
+ */
+export type SoundPart = {
+    type: "input_audio";
+    input_audio: {
+        data: string;
+        format?: string;
+    };
+};
+export type PicturePart = {
+    type: "image_url";
+    image_url: {
+        url: string;
+    };
+};
+export type ChatMessage = {
+    role: "system" | "user" | "assistant";
+    content: string | (TextPart | SoundPart | PicturePart)[];
+};
+export type ChatOptions = {
+    model?: string | undefined;
+    modalities?: ("audio" | "text")[] | undefined;
+    audio?: {
+        voice: string;
+        format: string;
+        speed?: number;
+        sample_rate?: number;
+    } | undefined;
+    max_completion_tokens?: number | undefined;
+    temperature?: number | undefined;
+    top_p?: number | undefined;
+    seed?: number | undefined;
+};
+/**
+ * what the audio says, or the answer where nothing is spoken
+ */
+export type AnswerText = {
+    kind: "text";
+    text: string;
+};
+/**
+ * the rest of an answer, which its voice left out
+ */
+export type UnspokenText = {
+    kind: "unspoken";
+    text: string;
+};
+export type AnswerEnd = {
+    kind: "end";
+    reason: "stop" | "length";
+};
+export type AnswerEvent = AnswerText | AudioEvent | UnspokenText | AnswerEnd;
 import { LiveSession } from "./session.js";
 import { VivavoceError } from "./session.js";
 export { LiveSession, VivavoceError };

@@ -9,7 +9,7 @@
  *     session.say("Hello "); session.say("there."); session.end();
  */
 
-import { eventsOf } from "./events.js";
+import { answerOf, eventsOf } from "./events.js";
 import { LiveSession, VivavoceError } from "./session.js";
 
 export { LiveSession, VivavoceError };
@@ -107,6 +107,25 @@ const STREAM_PATH = "v1/audio/speech/stream";
  * @typedef {{ kind: "words", words: SpokenWord[] }} WordsEvent
  * @typedef {{ kind: "done", words: SpokenWord[], turns: SpokenTurn[] }} DoneEvent
  * @typedef {AudioEvent | WordsEvent | DoneEvent} SpeechEvent
+ *
+ * @typedef {{ type: "text", text: string }} TextPart
+ * @typedef {{ type: "input_audio", input_audio: { data: string, format?: string } }} SoundPart a file in base64
+ * @typedef {{ type: "image_url", image_url: { url: string } }} PicturePart
+ * @typedef {{ role: "system" | "user" | "assistant", content: string | (TextPart | SoundPart | PicturePart)[] }} ChatMessage
+ *
+ * @typedef {object} ChatOptions
+ * @property {string} [model]
+ * @property {("text" | "audio")[]} [modalities]
+ * @property {{ voice: string, format: string, speed?: number, sample_rate?: number }} [audio]
+ * @property {number} [max_completion_tokens]
+ * @property {number} [temperature]
+ * @property {number} [top_p]
+ * @property {number} [seed]
+ *
+ * @typedef {{ kind: "text", text: string }} AnswerText what the audio says, or the answer where nothing is spoken
+ * @typedef {{ kind: "unspoken", text: string }} UnspokenText the rest of an answer, which its voice left out
+ * @typedef {{ kind: "end", reason: "stop" | "length" }} AnswerEnd
+ * @typedef {AnswerText | AudioEvent | UnspokenText | AnswerEnd} AnswerEvent
  */
 
 export class VivavoceClient {
@@ -168,6 +187,17 @@ export class VivavoceClient {
   async *events(text, options, signal) {
     const asked = { ...options, ...said(text), word_timestamps: true, stream_format: "sse" };
     yield* eventsOf(await this.#post("v1/audio/speech", asked, signal));
+  }
+
+  /**
+   * Answers a conversation, in text or in speech while it is thought.
+   * @param {ChatMessage[]} messages the last is the user's
+   * @param {ChatOptions} options
+   * @param {AbortSignal} [signal] interrupts the answer
+   * @returns {AsyncGenerator<AnswerEvent, void, undefined>} ends with `end`; throws a VivavoceError otherwise
+   */
+  async *chat(messages, options, signal) {
+    yield* answerOf(await this.#post("v1/chat/completions", { ...options, messages, stream: true }, signal));
   }
 
   /**

@@ -1,26 +1,54 @@
 // @ts-check
-/** Speech as server-sent events, which carry the times of words between the pieces of audio. */
+/** Speech and answers as server-sent events: audio, and beside it the times of words, or the text that it says. */
 
 import { VivavoceError } from "./session.js";
 
 const MEDIA_TYPE = "text/event-stream";
+/** The last event of an answer. It is no JSON. */
+const END = "[DONE]";
 
 /** @typedef {import("./client.js").SpeechEvent} SpeechEvent */
+/** @typedef {import("./client.js").AnswerEvent} AnswerEvent */
 
 /** @param {Response} response @returns {AsyncGenerator<SpeechEvent, void, undefined>} */
 export async function* eventsOf(response) {
-  const kind = response.headers.get("content-type") ?? "";
-  if (!kind.startsWith(MEDIA_TYPE) || !response.body) {
-    await response.body?.cancel();
-    const message = `The server sends ${kind} instead of events, so it tells no times of words`;
-    throw new VivavoceError({ message, code: "no_events" });
-  }
-  for await (const message of messagesOf(response.body)) {
+  for await (const message of messagesOf(await bodyOf(response))) {
     const event = eventOf(message);
     if (event) yield event;
     if (event?.kind === "done") return;
   }
   throw new VivavoceError({ message: "The connection ended before the speech did", code: "stream_broken" });
+}
+
+/** @param {Response} response of a chat @returns {AsyncGenerator<AnswerEvent, void, undefined>} */
+export async function* answerOf(response) {
+  for await (const message of messagesOf(await bodyOf(response))) {
+    if (message.error) throw new VivavoceError(message.error);
+    const { delta = {}, finish_reason: reason } = message.choices[0] ?? {};
+    const text = delta.content || delta.audio?.transcript;
+    if (text) yield { kind: "text", text };
+    if (delta.audio?.data) yield { kind: "audio", bytes: bytesOf(delta.audio.data) };
+    if (delta.audio?.unspoken) yield { kind: "unspoken", text: delta.audio.unspoken };
+    if (reason) {
+      yield { kind: "end", reason };
+      return;
+    }
+  }
+  throw new VivavoceError({ message: "The connection ended before the answer did", code: "stream_broken" });
+}
+
+/** @param {Response} response @returns {Promise<ReadableStream<Uint8Array>>} its body, which is events */
+async function bodyOf(response) {
+  const kind = response.headers.get("content-type") ?? "";
+  if (kind.startsWith(MEDIA_TYPE) && response.body) return response.body;
+  await response.body?.cancel();
+  const message = `The server sends ${kind} instead of events, so it tells no times of words`;
+  throw new VivavoceError({ message, code: "no_events" });
+}
+
+/** @param {string} text base64 */
+function bytesOf(text) {
+  return Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
 }
 
 /** @param {ReadableStream<Uint8Array>} body @returns {AsyncGenerator<any>} the JSON of each event */
@@ -44,6 +72,7 @@ async function* messagesOf(body) {
         else if (!line && data.length) {
           const text = data.join("\n");
           data = [];
+          if (text.trim() === END) return;
           yield JSON.parse(text);
         }
       }
@@ -57,7 +86,7 @@ async function* messagesOf(body) {
 function eventOf(message) {
   switch (message.type) {
     case "speech.audio.delta":
-      return { kind: "audio", bytes: Uint8Array.from(atob(message.audio), (char) => char.charCodeAt(0)) };
+      return { kind: "audio", bytes: bytesOf(message.audio) };
     case "speech.audio.words":
       return { kind: "words", words: message.words };
     case "speech.audio.done":

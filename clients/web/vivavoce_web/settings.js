@@ -1,6 +1,7 @@
 // @ts-check
 /** The settings: models, voices and the other options of a request. */
 
+import { chat, showChat } from "./chat.js";
 import { clone, controls as cloning } from "./clone.js";
 import { mix } from "./mix.js";
 import { normalizeOf, normalizing, showStages } from "./normalize.js";
@@ -31,6 +32,11 @@ let voices = [];
 /** @returns {import("./client.js").Model | undefined} */
 function model() {
   return models.find(({ id }) => id === controls.model.value);
+}
+
+/** True if the model answers conversations, and speaks no other text. */
+function isChat() {
+  return model()?.task === "Chat";
 }
 
 /** The model's name for the server, which needs none if it has one model. @returns {{ model?: string }} */
@@ -79,14 +85,18 @@ function optionsSoFar() {
 
 /** Shows the request as code, and the text that will be said. */
 export function showRequest() {
+  controls.speedValue.textContent = `${controls.speed.valueAsNumber.toFixed(2)}×`;
+  if (isChat()) return;
   const shown = { model: controls.model.value, ...optionsSoFar(), response_format: controls.format.value };
   showCode(baseUrl.href, page.text.value, shown, page.key.value !== "");
-  controls.speedValue.textContent = `${controls.speed.valueAsNumber.toFixed(2)}×`;
   preview.update(page.text.value, readingOptions());
 }
 
 function showModel() {
   const current = model();
+  const chats = isChat();
+  showChat(chats);
+  element("stage").hidden = element("code").hidden = chats; // a model that chats speaks no other text
   const offered = voices.filter((voice) => voice.model === controls.model.value);
   mix.show(offered);
   showVoices(offered, { mixes: mix.isPossible(), clones: current?.clones ?? false, severalLanguages: (current?.languages.length ?? 0) > 2 });
@@ -127,6 +137,10 @@ for (const control of [controls.language, controls.speed, controls.seed, control
 choosing.model = modelOption;
 choosing.language = () => controls.language.value;
 choosing.ondelete = load;
-mix.model = clone.model = modelOption;
+mix.model = clone.model = chat.model = modelOption;
+chat.options = () => {
+  const { voice, speed, seed } = optionsSoFar();
+  return { voice, speed, seed };
+};
 mix.onstore = clone.onstore = stored;
 choosing.onchange = mix.onchange = clone.onchange = normalizing.onchange = showRequest;

@@ -1,6 +1,6 @@
 """A runner's statement of how much it can take at once, and how far it works ahead of the loop."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,8 @@ class Capacity:
     """Largest piece of audio of each row, in frames; None leaves the limit to the configuration."""
     few_rows: int = 0
     """Most rows with pieces of `piece_frames`; with more rows, a piece has one frame."""
+    frames_at_once: bool = False
+    """True if `launch` returns when the frames are made, so that audio alone is waited for. No frame is void then."""
 
     def __post_init__(self) -> None:
         assert self.steps_ahead >= 0
@@ -34,8 +36,12 @@ class Capacity:
 
 
 HOST = Capacity(steps_ahead=0, shares_pages=False, prefill_tokens=512, piece_frames=4, few_rows=2)
-"""A CPU. The next frame of every row waits for Code2Wav, so it decodes little at a time. A call of four frames, or of
-one frame each of three rows, keeps a CPU busy; longer calls cost as much a frame (measured in LOG.md). Memory is taken
-when it is first written, so a whole context for each row costs nothing before it is used."""
+"""A CPU that does one thing at a time. The next frame of every row waits for Code2Wav, so it decodes little at once. A
+call of four frames, or of one frame each of three rows, keeps a CPU busy; longer calls cost as much a frame (measured
+in LOG.md). Memory is taken when it is first written, so a whole context for each row costs nothing before it is
+used."""
+CORES = replace(HOST, steps_ahead=1, frames_at_once=True)
+"""A CPU with a core for Code2Wav, which decodes one step while the next makes its frames. The core that makes frames
+helps where decoding takes longer."""
 DEVICE = Capacity(steps_ahead=1, shares_pages=True, prefill_tokens=1024)
 """A GPU. Code2Wav runs beside the next frame, so the length of a piece delays nobody else."""

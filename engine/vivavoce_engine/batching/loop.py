@@ -52,10 +52,11 @@ class Inbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """A step that has begun, and the time at which it did."""
+    """A step that has begun, the time at which it did, and the seconds until `launch` returned."""
 
     step: Step
     started_s: float
+    launch_s: float
 
 
 class EngineLoop:
@@ -143,15 +144,29 @@ class EngineLoop:
         late = self._scheduler.expire(now_s)
         if late:
             self._deliver([(pending.stream, Failed(self._too_late(pending))) for pending in late])
-        running, steps_ahead = self._scheduler.running, self._capacity.steps_ahead
-        plan = self._scheduler.plan(self._durations.moment(now_s, self._frame_s, running, steps_ahead))
+        running, capacity = self._scheduler.running, self._capacity
+        plan = self._scheduler.plan(self._durations.moment(now_s, self._frame_s, running, capacity))
         if plan:
             self._begin(plan, now_s)
         elif not self._underway:
             return self._make_room()
-        if len(self._underway) > (steps_ahead if plan else 0):
+        if not plan:
             self._end(self._underway[0])
+        while self._underway and (self._is_full() or self._underway[0].step.is_done()):
+            self._end(self._underway[0])
+        if capacity.frames_at_once and plan.step:
+            self._count_rate(len(plan.step), self._now() - now_s)
         return True
+
+    def _is_full(self) -> bool:
+        """True if the oldest step must end before another begins.
+
+        Where frames are known at once, those of a whole piece may be made while one as long is decoded.
+        """
+        most = self._capacity.steps_ahead
+        if self._capacity.frames_at_once:
+            most = max(most, *(frames for _, frames in self._underway[0].step.outcome.plan.vocode), 0)
+        return len(self._underway) > most
 
     def _busy(self) -> Iterator[tuple[str, float]]:
         """Client of each row in use, and the estimated seconds until the row is free.
@@ -194,14 +209,24 @@ class EngineLoop:
             sequence.queue_wait_s = max(0.0, now_s - sequence.pending.queued_s)
         self._oldest_started_s = min(self._oldest_started_s, now_s)
         step = self._runner.launch(plan)
-        self._underway.append(Underway(step, now_s))
-        failed = step.outcome.failed
-        plan.count_begun(failed)
-        if failed:
-            broken = [sequence for sequence in self._scheduler.running_sequences() if sequence.utterance_id in failed]
-            for sequence in broken:
-                self._scheduler.release(sequence)
-            self._deliver([(sequence.stream, Failed(failed[sequence.utterance_id])) for sequence in broken])
+        self._underway.append(Underway(step, now_s, self._now() - now_s))
+        plan.count_begun(step.outcome.failed)
+        broken = self._release_failed(step.outcome)
+        if broken:
+            self._deliver(broken)
+        if self._capacity.frames_at_once:
+            self._commit_frames(step.outcome)
+
+    def _release_failed(self, outcome: Outcome) -> list[Delivery]:
+        """Frees the rows of utterances that a step could not go on with. Returns the events for their listeners."""
+        failed = outcome.failed
+        broken = [sequence for sequence in self._scheduler.running_sequences() if sequence.utterance_id in failed]
+        for sequence in broken:
+            self._scheduler.release(sequence)
+        return [(sequence.stream, Failed(failed[sequence.utterance_id])) for sequence in broken]
+
+    def _count_rate(self, frames: int, took_s: float) -> None:
+        self._admission.rates = self._admission.rates.after_step(frames, took_s)
 
     def _end(self, oldest: Underway) -> None:
         oldest.step.wait()
@@ -209,23 +234,32 @@ class EngineLoop:
         self._oldest_started_s = self._underway[0].started_s if self._underway else math.inf
         outcome = oldest.step.outcome
         end_s, rows = self._now(), len(outcome.plan.step)
-        deliveries = self._commit(outcome, end_s)
+        deliveries = self._release_failed(outcome)
+        if not self._capacity.frames_at_once:
+            self._commit_frames(outcome)
+        deliveries += self._commit_audio(outcome, end_s)
         if rows:
             took_s = end_s - max(oldest.started_s, self._last_end_s)
-            self._admission.rates = self._admission.rates.after_step(rows, took_s)
+            if self._capacity.frames_at_once:  # the steps overlap
+                took_s = oldest.launch_s + outcome.decoding_s
+            else:
+                self._count_rate(rows, took_s)
             self._durations.add(took_s, outcome.decoding_s, sum(frames for _, frames in outcome.plan.vocode))
         self._last_end_s = end_s
         self._steps += 1
         self._frames += rows
         self._deliver(deliveries)
 
-    def _commit(self, outcome: Outcome, now_s: float) -> list[Delivery]:
-        """Updates the host state with a step's outcome. Returns the events for listeners."""
-        deliveries: list[Delivery] = []
+    def _commit_frames(self, outcome: Outcome) -> None:
+        """Updates the host state with the frames that a step has made."""
         self._follow(outcome)
         for sequence in outcome.plan.step:
             if self._scheduler.is_running(sequence):
                 sequence.confirm_frame(outcome.ended[sequence.utterance_id])
+
+    def _commit_audio(self, outcome: Outcome, now_s: float) -> list[Delivery]:
+        """Updates the host state with the audio of a step. Returns the events for listeners."""
+        deliveries: list[Delivery] = []
         for sequence, _ in outcome.plan.vocode:
             if not self._scheduler.is_running(sequence):
                 continue

@@ -9,6 +9,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass
 
+from vivavoce_engine.batching.capacity import Capacity
 from vivavoce_engine.batching.sequence import Sequence
 
 FIRST_STEP_S = 0.04
@@ -28,7 +29,7 @@ class Moment:
     next_piece_s: float
     """Time at which a piece of one frame would be heard if the *next* step decoded it."""
     decoding_s: float
-    """Time by which each decoded frame delays that piece; 0 where Code2Wav runs beside the frames."""
+    """Time by which each decoded frame delays that piece; 0 where a device decodes."""
 
     def runs_dry(self, sequence: Sequence) -> bool:
         """True if the listener would have nothing left to play before a piece of the next step can be heard.
@@ -84,16 +85,19 @@ class StepDurations:
         """Time that a step takes longer for each frame that it decodes."""
         return statistics.median(self._decoding_s) if self._decoding_s else 0.0
 
-    def step_s(self, rows: int) -> float:
-        """Usual duration of a step that makes one frame of each row and decodes as many."""
-        return statistics.median(self._frames_s) + rows * self.decoding_s
+    def step_s(self, rows: int, beside: bool = False) -> float:
+        """Usual duration of a step that makes one frame of each row and decodes as many, one after the other or
+        `beside` each other."""
+        frames_s, decoding_s = statistics.median(self._frames_s), rows * self.decoding_s
+        return max(frames_s, decoding_s) if beside else frames_s + decoding_s
 
-    def moment(self, now_s: float, frame_s: float, rows: int, steps_ahead: int) -> Moment:
+    def moment(self, now_s: float, frame_s: float, rows: int, capacity: Capacity) -> Moment:
         """The moment at which `rows` run and a step is planned.
 
         Where a step takes longer than the frame that it makes lasts, no piece is short enough to keep up, and short
         ones would make it worse. Nobody counts as running dry then.
         """
-        step_s = self.step_s(rows)
-        next_piece_s = -math.inf if step_s >= frame_s else now_s + (steps_ahead + 2 + SPARE_STEPS) * step_s
+        step_s = self.step_s(rows, capacity.frames_at_once)
+        steps = capacity.steps_ahead + 2 + SPARE_STEPS
+        next_piece_s = -math.inf if step_s >= frame_s else now_s + steps * step_s
         return Moment(now_s, frame_s, next_piece_s, self.decoding_s)

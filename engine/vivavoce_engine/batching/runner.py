@@ -26,7 +26,7 @@ class Outcome:
     the talker reads first (Prompt).
     `audio`: for each of `plan.vocode`, the piece of speech.
     `failed`: the error of an utterance that cannot go on; the other two may lack it.
-    `decoding_s`: time that the next frame of every row waited for `audio`; 0 where a device decodes beside the frames.
+    `decoding_s`: time that a CPU took for `audio`; 0 where a device decodes beside the frames.
     `scores`: for each of `plan.step` that asked for the times of words, [32] float32: the raw attention scores
     (q.k / sqrt(head_dim), before the softmax) of the alignment's head for the text tokens at the talker's positions
     from `sequence.window_at` on, as it was when the plan began. The query is that of the step, from which code 0 of
@@ -43,10 +43,15 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A plan that runs. `outcome.failed` is known at once; the rest of the outcome when `wait` has returned."""
+    """A plan that runs. `outcome.failed` is known at once, and grows at most until `wait` has returned.
+
+    The rest of the outcome is known then. Where `Capacity.frames_at_once`, all but the audio is known at once too.
+    """
 
     outcome: Outcome
     wait: Callable[[], None]
+    is_done: Callable[[], bool] = lambda: False
+    """True if `wait` will return at once. A step that cannot tell is waited for when its turn has come."""
 
 
 class TextCommitter(Protocol):

@@ -15,7 +15,8 @@ from typing import Self
 
 import numpy as np
 
-from vivavoce_engine.cpu.library import BFLOAT16, INT8, Library, Matrix
+from vivavoce_engine.cpu.library import BFLOAT16, INT8, INT11, Library, Matrix
+from vivavoce_engine.cpu.threads import Threads
 from vivavoce_engine.cpu.work import Work
 
 STREAMS = (1, 2, 4, 8, 16, 32, 64)
@@ -36,8 +37,8 @@ MOST_BYTES = 512_000_000
 """Most memory of the weights of a trial. The rest of a larger model is read as fast."""
 ROUNDS, LEAST_S = 3, 0.05
 """Least number of a trial's rounds, and the seconds that they take at least."""
-ORDINARY = 0x3C
-"""A byte that makes ordinary weights: 60 as int8, 0.011 as bfloat16."""
+ORDINARY = 0x03
+"""A byte that makes ordinary weights: 3 as INT8, 771 of 1023 as INT11, 4e-37 as bfloat16, no denormal."""
 BYTES_OF = {BFLOAT16: 2.0, INT8: 1 + 4 / INT8_INPUTS}
 """Kind of weights → bytes of a weight, its share of a scale included."""
 
@@ -72,20 +73,28 @@ class Forecast:
         return f"{speed}, " + ("without the reserve of real time" if took_ms < FRAME_MS else "too slow for real time")
 
 
-def forecast(library: Library, work: Work, kind: int, threads: int) -> Forecast:
-    """Tries products of this kind, and adds up what a frame of this work would take."""
-    with Trial(library, kind, threads, min(MOST_BYTES, int(work.talker_weights * BYTES_OF[kind]))) as trial:
+def forecast(library: Library, work: Work, kind: int, threads: Threads) -> Forecast:
+    """Tries products of this kind, and adds up what a frame of this work would take on these threads."""
+    with Trial(library, kind, threads.together, min(MOST_BYTES, int(work.talker_weights * BYTES_OF[kind]))) as trial:
         read_s = trial.weight_s(1, work.talker_weights) / BYTES_OF[kind]
         code2wav_s = (work.code2wav_products + SINE_PRODUCTS * work.code2wav_sines) * trial.multiply_add_s()
-        own_s = code2wav_s + CONTEXT * work.position_bytes * read_s
+        context_s = CONTEXT * work.position_bytes * read_s
         frame_ms: dict[int, float] = {}
         for streams in STREAMS:
             predictor_s = work.passes * trial.weight_s(streams, work.predictor_weights) * work.predictor_weights
             talker_s = trial.weight_s(streams, work.talker_weights) * work.talker_weights
-            frame_ms[streams] = 1000 * (predictor_s + talker_s + streams * own_s)
+            made_s = predictor_s + talker_s + streams * context_s
+            frame_ms[streams] = 1000 * _together_s(made_s, streams, code2wav_s, threads.beside)
             if frame_ms[streams] > FRAME_MS:
                 break
     return Forecast(frame_ms)
+
+
+def _together_s(made_s: float, streams: int, code2wav_s: float, beside: int) -> float:
+    """Seconds of a frame of all streams, of which each is decoded in `code2wav_s`, by `beside` threads."""
+    if not beside:
+        return made_s + streams * code2wav_s
+    return max(made_s, code2wav_s, (made_s + streams * code2wav_s) / (1 + beside))
 
 
 class Trial:
@@ -123,7 +132,8 @@ class Trial:
 
     def multiply_add_s(self) -> float:
         """Seconds of a multiply-add in a product like those of Code2Wav."""
-        matrix = Matrix(self._packed.ctypes.data, None, None, WINDOW, CHANNELS, BFLOAT16, 0)
+        kind = INT11 if self._kind == INT8 else BFLOAT16  # as packing.py has it
+        matrix = Matrix(self._packed.ctypes.data, self._scales.ctypes.data, None, WINDOW, CHANNELS, kind, INT8_INPUTS)
         return self._best_s([(matrix, STEPS)]) / (WINDOW * CHANNELS * STEPS)
 
     def _best_s(self, products: list[tuple[Matrix, int]]) -> float:

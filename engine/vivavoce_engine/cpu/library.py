@@ -19,11 +19,11 @@ from vivavoce_engine.errors import EngineError
 
 log = logging.getLogger(__name__)
 
-INTERFACE = 1
+INTERFACE = 2
 """VIVAVOCE_INTERFACE of the header that the structures below are twins of."""
 BLOCK = 32
 """Outputs of a block of packed weights."""
-FLOAT32, BFLOAT16, INT8 = range(3)
+FLOAT32, BFLOAT16, INT8, INT11 = range(4)
 """Kinds of weights."""
 FOLDER = Path(__file__).parent / "native"
 BUILD = "python -m vivavoce_engine.cpu.build"

@@ -8,24 +8,29 @@ import logging
 import platform
 import weakref
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vivavoce_engine.batching.capacity import CORES, HOST
+from vivavoce_engine.batching.faults import failure_of
 from vivavoce_engine.batching.messages import AudioChunk
-from vivavoce_engine.batching.runner import Outcome
+from vivavoce_engine.batching.runner import Outcome, Step
+from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
 from vivavoce_engine.batching.text_paths import WINDOW
 from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import library as c
+from vivavoce_engine.cpu.decoders import Decoders, Job
+from vivavoce_engine.cpu.decoding import Decoding, Scratch
 from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
-from vivavoce_engine.cpu.packing import Embeddings, Networks, WeightsDtype, address, aligned, pack, sparse
+from vivavoce_engine.cpu.packing import Embeddings, Networks, Packer, WeightsDtype, address, aligned, pack, sparse
 from vivavoce_engine.cpu.runner import use_cpu_threads
-from vivavoce_engine.cpu.threads import threads_for
+from vivavoce_engine.cpu.threads import on_threads, share_out
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.request import SamplingParams
@@ -51,25 +56,28 @@ class NativeRunner(HostRunner):
         self._library = c.load_library()
         self._c = self._library.functions
         hidden_size = checkpoint.talker.transformer.hidden_size
-        threads = threads_for(config.threads, hidden_size)
-        self._checkpoint, self.config = checkpoint, replace(config, threads=threads)
+        use_cpu_threads(config.threads, hidden_size)
+        threads = share_out(config.threads, hidden_size)
+        self.config = config = on_threads(config, threads)
+        self._checkpoint = checkpoint
+        self.capacity = CORES if threads.beside else HOST
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))
         self.info = model_info(name, checkpoint, self.text)
         self.dtype = weights_dtype(config.dtype)
-        use_cpu_threads(config.threads, hidden_size)
-        modules = load_models(checkpoint, self.device, torch.float32)
-        self._networks = pack(checkpoint, modules, config.max_context, self.dtype)
+        modules = load_models(checkpoint, self.device, None)
+        self._networks = pack(checkpoint, modules, config.max_context, Packer(self.dtype))
         del modules
         return_freed_memory()
         self._rows = RowArrays(checkpoint, config)
-        self._decoding = Decoding(self._library, self._networks.codec, config.rows)
+        self._decoding = Decoding(self._library, self._networks.codec, config.rows, 1 + threads.beside)
+        self._decoders, self._jobs = Decoders(threads.beside), list[Job]()
         self._scratch = Scratch(self._library)
         self._talker, self._predictor = address(self._networks.talker), address(self._networks.predictor)
         self._state = address(self._rows.structure)
         self._check_shapes()
-        self._pool = self._c.vivavoce_pool(threads)  # None for one thread
+        self._pool = self._c.vivavoce_pool(threads.together)  # None for one thread
         weakref.finalize(self, self._c.vivavoce_pool_end, self._pool).atexit = False
-        log.info("kernels of level %s, %d thread%s", self._library.level, threads, "s" * (threads > 1))
+        log.info("kernels of level %s, %s", self._library.level, threads)
 
     def _check_shapes(self) -> None:
         """Raises Refused if the kernels cannot compute the checkpoint's shapes. PyTorch's modules may."""
@@ -77,7 +85,7 @@ class NativeRunner(HostRunner):
         self._library.check(self._c.vivavoce_frame_scratch(self._talker, self._predictor, 1))
 
     def synchronize(self) -> None:
-        """Does nothing, because no work goes on behind a call."""
+        """Does nothing, because what goes on behind a call is waited for with its step."""
 
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
         """Name → embedding [hidden] float32 of the preset speakers, from which mixes are made."""
@@ -99,6 +107,36 @@ class NativeRunner(HostRunner):
 
     # ---- a step -----------------------------------------------------------------------------------------------
 
+    def run(self, plan: Plan) -> Outcome:
+        """Does prefill, one frame a row, and audio. Rows outside the plan keep their state bit for bit."""
+        step = self.launch(plan)
+        step.wait()
+        return step.outcome
+
+    def launch(self, plan: Plan) -> Step:
+        """Does prefill and one frame a row, and begins the audio. `wait` helps with it, or finds it done."""
+        outcome = super().run(plan)
+        jobs, self._jobs = self._jobs, []
+        step = Step(outcome, partial(self._finish, jobs, outcome), lambda: all(job.is_done for job in jobs))
+        if self.capacity.steps_ahead:
+            return step
+        step.wait()
+        return Step(outcome, lambda: None)
+
+    def _put(self, *jobs: Job) -> None:
+        """Adds work of the present step on Code2Wav's state of rows."""
+        self._jobs += jobs
+        self._decoders.put(jobs)
+
+    def _finish(self, jobs: SequenceOf[Job], outcome: Outcome) -> None:
+        """Waits for the work of a step, and notes its faults."""
+        self._decoders.finish(jobs)
+        outcome.decoding_s = sum(job.took_s for job in jobs)
+        for job in jobs:
+            if job.error is not None and job.utterance_id not in outcome.failed:
+                log.error("the audio of utterance %d failed", job.utterance_id, exc_info=job.error)
+                outcome.failed[job.utterance_id] = failure_of(job.error)
+
     def _start(self, sequences: SequenceOf[Sequence], _: Outcome) -> None:
         """Sets the rows up and runs their prompts, one after the other."""
         prompts = [sequence.pending.prompt for sequence in sequences]
@@ -112,7 +150,8 @@ class NativeRunner(HostRunner):
             self._library.check(
                 self._c.vivavoce_start(self._talker, self._state, self._pool, sequence.row, len(x), address(x), scratch)
             )
-            self._decoding.begin(sequence.row, codes, self._pool)
+            begin = partial(self._decoding.begin, sequence.row, codes, self._pool)
+            self._put(Job(sequence.row, sequence.utterance_id, begin))
 
     def _codes_before(self, prompt: Prompt) -> NDArray[np.int32]:
         """Codes [frames, groups] of the frames that a prompt's audio continues from."""
@@ -158,11 +197,15 @@ class NativeRunner(HostRunner):
                 outcome.scores[sequence.utterance_id] = scores[number]
 
     def _vocode(self, frames: int, sequences: SequenceOf[Sequence], outcome: Outcome) -> None:
-        """Decodes the next `frames` waiting frames of each row. All memory is taken before the first row moves on."""
+        """Begins to decode the next `frames` waiting frames of each row, whose codes are copied out of the ring.
+
+        All memory is taken before the first row moves on.
+        """
         codes = [self._rows.frames(sequence.row, sequence.frames_vocoded, frames) for sequence in sequences]
         chunks = [AudioChunk(self._decoding.room_for(each), each.astype(np.int16)) for each in codes]
         for sequence, each, chunk in zip(sequences, codes, chunks, strict=True):
-            self._decoding.decode(sequence.row, each, self._pool, chunk.pcm)
+            decode = partial(self._decoding.decode, sequence.row, each, self._pool, chunk.pcm)
+            self._put(Job(sequence.row, sequence.utterance_id, decode))
             outcome.audio[sequence.utterance_id] = chunk
 
 
@@ -198,21 +241,6 @@ def _or_zeros(table: Embeddings, ids: NDArray[np.int64]) -> NDArray[np.float32]:
     found = table.look_up(np.where(ids == NO_ID, 0, ids))
     found[ids == NO_ID] = 0
     return found
-
-
-class Scratch:
-    """Memory that a call uses and forgets. It grows to the largest that was asked for."""
-
-    def __init__(self, library: c.Library) -> None:
-        self._library = library
-        self._memory = aligned((0,))
-
-    def take(self, floats: int) -> int:
-        """The address of this many floats. Raises Refused if the number is what a kernel that refuses answers."""
-        self._library.check(floats)
-        if floats > len(self._memory):
-            self._memory = aligned((floats,))
-        return address(self._memory)
 
 
 class SamplingArray:
@@ -274,62 +302,3 @@ class RowArrays:
         wrong = (frames < self._trailing_count[rows]) & ((ids < 0) | (ids >= known))
         if wrong.any():
             raise IndexError(f"text id {ids[wrong][0]} is not in a table of {known} rows")
-
-
-class Decoding:
-    """Code2Wav, and its state by row."""
-
-    def __init__(self, library: c.Library, codec: c.Codec, rows: int) -> None:
-        self._library, self._codec = library, address(codec)
-        self._samples, self._memory_frames = codec.samples_per_frame, codec.memory_frames
-        state_floats = library.functions.vivavoce_code2wav_state(self._codec)
-        library.check(state_floats)
-        self._state = aligned((rows, state_floats))
-        self._position = [0] * rows
-        self._scratch = Scratch(self._library)
-        self._take_scratch(1)
-
-    def begin(self, row: int, codes: NDArray[np.int32], pool: int | None) -> None:
-        """Makes a row new, behind codes [frames, groups] whose audio is not needed."""
-        self._state[row] = 0
-        self._position[row] = 0
-        far, near = codes[: -self._memory_frames], codes[-self._memory_frames :]
-        if len(far):
-            self._move(row, far, None, pool)
-        if len(near):
-            self.decode(row, near, pool)
-
-    def room_for(self, codes: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Memory for the audio of codes [frames, groups], and the scratch that decoding them takes."""
-        self._take_scratch(len(codes))
-        return np.empty(len(codes) * self._samples, np.float32)
-
-    def decode(
-        self, row: int, codes: NDArray[np.int32], pool: int | None, pcm: NDArray[np.float32] | None = None
-    ) -> NDArray[np.float32]:
-        """codes [frames, groups] → audio [frames * samples_per_frame] float32 in [-1, 1], in `pcm` if that is given."""
-        if pcm is None:
-            pcm = self.room_for(codes)
-        assert pcm.shape == (len(codes) * self._samples,)
-        self._move(row, codes, pcm, pool)
-        return pcm
-
-    def _take_scratch(self, frames: int) -> int:
-        return self._scratch.take(self._library.functions.vivavoce_code2wav_scratch(self._codec, frames))
-
-    def _move(self, row: int, codes: NDArray[np.int32], pcm: NDArray[np.float32] | None, pool: int | None) -> None:
-        assert codes.ndim == 2
-        assert codes.dtype == np.int32
-        functions = self._library.functions
-        result = functions.vivavoce_code2wav(
-            self._codec,
-            pool,
-            address(self._state[row]),
-            self._position[row],
-            *codes.shape,
-            address(codes),
-            None if pcm is None else address(pcm),
-            self._take_scratch(len(codes)),
-        )
-        self._library.check(result)
-        self._position[row] += len(codes)

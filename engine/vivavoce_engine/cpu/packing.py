@@ -37,13 +37,16 @@ from vivavoce_engine.models.layers import Transformer
 from vivavoce_engine.models.talker import CONTROL_CODES, Talker
 
 WeightsDtype = Literal["float32", "bfloat16", "int8"]
-"""float32 changes no weight. bfloat16 rounds those that are not bfloat16. int8 rounds the products of talker and code
-predictor, and all else to bfloat16. Sums are float32 in all of them."""
+"""float32 changes no weight. bfloat16 rounds those that are not bfloat16. Sums are float32 in both. int8 rounds the
+products of talker and code predictor to 8 bits, those of Code2Wav to 11, their inputs to 16, and tables to bfloat16."""
 ALIGNMENT_BYTES = 64
 """Bytes of a cache line, and of the widest vector."""
-INT8_BLOCK = 64
-"""Inputs that share a scale."""
-INT8_MAX = 127
+ARENA_BYTES, ARENA_LEAST, ARENA_MOST = 32 << 20, 256 << 10, 4 << 20
+"""Memory that arrays of ARENA_LEAST bytes and more share, up to ARENA_MOST, where numpy asks for large pages itself."""
+WHOLE_BLOCK = 64
+"""Most inputs that share a scale of whole numbers. WHOLE_BLOCK of C++."""
+WHOLE_MAX = {c.INT8: 127, c.INT11: 1023}
+"""Kind → the largest of its weights."""
 Structure = TypeVar("Structure", bound=ctypes.Structure)
 
 
@@ -129,13 +132,13 @@ class Networks:
 
 
 def pack(
-    checkpoint: Checkpoint, modules: tuple[Talker, CodePredictor, Code2Wav], positions: int, dtype: WeightsDtype
+    checkpoint: Checkpoint, modules: tuple[Talker, CodePredictor, Code2Wav], positions: int, packer: "Packer"
 ) -> Networks:
-    """Packs float32 modules, and drops their weights. `positions` of the talker's cache belong to each row."""
-    packer = Packer(dtype)
+    """Packs modules of any dtype, and drops their weights. `positions` of the talker's cache belong to each row."""
     talker, predictor, decoder = modules
     assert isinstance(decoder, CodecDecoder), "the kernels know Qwen3-TTS alone"
     with torch.inference_mode():
+        codec = pack_codec(packer, checkpoint.codec, decoder)
         text = packer.embeddings(talker.text_embedding)
         codes = packer.embeddings(talker.codec_embedding)
         later = tuple(packer.embeddings(cast("nn.Embedding", table)) for table in predictor.codec_embedding)
@@ -145,7 +148,7 @@ def pack(
         return Networks(
             _talker(packer, checkpoint, talker, positions, (text, codes, later)),
             _predictor(packer, checkpoint, predictor, inputs),
-            pack_codec(packer, checkpoint.codec, decoder),
+            codec,
             text,
             codes,
             later,
@@ -160,6 +163,8 @@ class Packer:
     def __init__(self, dtype: WeightsDtype) -> None:
         self.memory: list[object] = []
         self._dtype = dtype
+        self._arena = aligned((0,), np.uint8)
+        """What is left of the last piece of shared memory."""
 
     def array(self, structure: type[Structure], items: Sequence[Structure]) -> int:
         """The address of an array of structures."""
@@ -181,36 +186,40 @@ class Packer:
 
     def table(self, weight: Tensor) -> Embeddings:
         """A table [rows, width] in plain order."""
-        values = bfloat16_bits(weight) if self._fits_bfloat16(weight) else weight.detach().numpy()
-        kept = aligned(values.shape, values.dtype.type)
+        values = bfloat16_bits(weight) if self._fits_bfloat16(weight) else weight.detach().float().numpy()
+        kept = self._room(values.shape, values.dtype.type)
         kept[:] = values
-        self.memory.append(kept)
         return Embeddings(kept)
 
     def linear(self, module: nn.Linear, rounds: bool = False) -> c.Matrix:
-        """The product of a linear layer. `rounds` says that int8 may round it."""
+        """The product of a linear layer. `rounds` says that it may be int8, which is coarse."""
         made = self.matrix(module.weight.detach().t(), module.bias, rounds)
         drop(module)
         return made
 
-    def matrix(self, weight: Tensor, bias: Tensor | None, rounds: bool = False) -> c.Matrix:
-        """A product with weight [inputs, outputs]. `rounds` says that int8 may round it."""
+    def matrix(self, weight: Tensor, bias: Tensor | None, rounds: bool = False, taps: int = 1) -> c.Matrix:
+        """A product of `taps` taps, weight [inputs, outputs]. `rounds` says that it may be int8, which is coarse."""
         inputs, outputs = weight.shape
-        blocks = -(-outputs // c.BLOCK)
-        padded = torch.zeros(blocks, inputs, c.BLOCK)
-        for block in range(blocks):
-            part = weight[:, block * c.BLOCK : (block + 1) * c.BLOCK]
-            padded[block, :, : part.shape[1]] = part
-        scales, kind, length = None, c.FLOAT32, blocks * c.BLOCK
-        block = int(np.gcd(inputs, INT8_BLOCK))
-        packed: NDArray[Any] = padded.numpy()
-        if rounds and self._dtype == "int8":
-            packed, scale = int8(padded, block)
-            scales, kind = address(self._keep(scale.reshape(-1))), c.INT8
-        elif self._fits_bfloat16(weight):
-            packed, kind = paired(bfloat16_bits(padded)), c.BFLOAT16
+        length = -(-outputs // c.BLOCK) * c.BLOCK
+        kind, block = self._kind_of(weight, rounds, inputs // taps)
+        scales: int | None = None
+        packed: NDArray[Any]
+        if kind in WHOLE_MAX:
+            packed, scale = whole(blocks_of(weight), block, kind)
+            scales = address(self._keep(scale.reshape(-1)))
+        elif kind == c.BFLOAT16:
+            packed = paired(bfloat16_bits(blocks_of(weight)))
+        else:
+            packed = blocks_of(weight).numpy()
         kept = self._keep(packed.reshape(-1))
         return c.Matrix(address(kept), scales, self.floats(bias, length), inputs, outputs, kind, block)
+
+    def _kind_of(self, weight: Tensor, rounds: bool, per_tap: int) -> tuple[int, int]:
+        """The kind of a product's weights, and the inputs that share a scale."""
+        block = math.gcd(per_tap, WHOLE_BLOCK)
+        if self._dtype == "int8" and block > 1:
+            return (c.INT8 if rounds else c.INT11), block
+        return (c.BFLOAT16 if self._fits_bfloat16(weight) else c.FLOAT32), block
 
     def stack(
         self, module: Transformer | WindowTransformer, config: TransformerConfig, positions: int, rounds: bool
@@ -252,20 +261,38 @@ class Packer:
 
     def conv(self, module: CausalConv) -> c.Conv:
         taps, inputs, outputs = module.weight.shape
-        made = self.matrix(module.weight.detach().reshape(taps * inputs, outputs), module.bias)
+        made = self.matrix(module.weight.detach().reshape(taps * inputs, outputs), module.bias, taps=taps)
         drop(module)
         return c.Conv(made, taps, module.dilation, inputs, outputs)
 
     def _fits_bfloat16(self, weight: Tensor) -> bool:
         """True if the weights are to be bfloat16: they are, or the dtype rounds them."""
-        return self._dtype != "float32" or torch.equal(weight.to(torch.bfloat16).float(), weight)
+        if self._dtype != "float32" or weight.dtype == torch.bfloat16:
+            return True
+        return torch.equal(weight.to(torch.bfloat16).float(), weight.float())
 
     def _keep(self, values: NDArray[Any], length: int | None = None) -> NDArray[Any]:
         """A copy of values [n], aligned and filled up with zeros."""
-        kept = aligned((length or len(values),), values.dtype.type)
+        kept = self._room((length or len(values),), values.dtype.type)
         kept[: len(values)] = values
-        self.memory.append(kept)
         return kept
+
+    def _room(self, shape: Sequence[int], dtype: type[np.generic]) -> NDArray[Any]:
+        """Zeros that live as long as the structures.
+
+        Matrices of middle size lie in large pages together: in pages of 4 KB a core reads a tenth fewer bytes a second.
+        Small arrays have memory of their own, in which a sanitizer sees what reads beyond them.
+        """
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if not ARENA_LEAST <= size < ARENA_MOST:
+            self.memory.append(made := aligned(shape, dtype))
+            return made
+        taken = -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        if taken > len(self._arena):
+            self.memory.append(arena := aligned((ARENA_BYTES,), np.uint8))
+            self._arena = arena
+        part, self._arena = self._arena[:size], self._arena[taken:]
+        return part.view(dtype).reshape(shape)
 
 
 def drop(module: nn.Module) -> None:
@@ -285,13 +312,26 @@ def paired(bits: NDArray[np.uint16]) -> NDArray[np.uint16]:
     return np.ascontiguousarray(halves.swapaxes(-1, -2))
 
 
-def int8(padded: Tensor, block: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """padded [blocks, inputs, 32] → its values as int8, and the scales [inputs / block, blocks * 32]."""
-    blocks, inputs, _ = padded.shape
-    groups = padded.view(blocks, inputs // block, block, c.BLOCK)
-    scale = (groups.abs().amax(2) / INT8_MAX).clamp(min=torch.finfo(torch.float32).tiny)
-    values = (groups / scale[:, :, None]).round().clamp(-INT8_MAX, INT8_MAX).to(torch.int8)
-    return values.numpy(), np.ascontiguousarray(scale.transpose(0, 1).numpy())
+def blocks_of(weight: Tensor) -> Tensor:
+    """weight [inputs, outputs] → [blocks, inputs, 32] float32, the last block filled up with zeros."""
+    inputs, outputs = weight.shape
+    blocks = -(-outputs // c.BLOCK)
+    made = torch.zeros(blocks, inputs, c.BLOCK)
+    for block in range(blocks):
+        part = weight[:, block * c.BLOCK : (block + 1) * c.BLOCK]
+        made[block, :, : part.shape[1]] = part
+    return made
+
+
+def whole(blocks: Tensor, block: int, kind: int) -> tuple[NDArray[np.int8] | NDArray[np.int16], NDArray[np.float32]]:
+    """blocks [blocks, inputs, 32] → whole numbers [blocks, inputs / 2, 32, 2]; scales [inputs / block, blocks * 32]."""
+    count, inputs, _ = blocks.shape
+    groups = blocks.view(count, inputs // block, block, c.BLOCK)
+    scale = (groups.abs().amax(2) / WHOLE_MAX[kind]).clamp(min=torch.finfo(torch.float32).tiny)
+    values = (groups / scale[:, :, None]).round_().clamp_(-WHOLE_MAX[kind], WHOLE_MAX[kind])
+    pairs = values.view(count, inputs // 2, 2, c.BLOCK).transpose(2, 3)
+    stored = pairs.to(torch.int8 if kind == c.INT8 else torch.int16).contiguous().numpy()
+    return stored, np.ascontiguousarray(scale.transpose(0, 1).numpy())
 
 
 def _talker(

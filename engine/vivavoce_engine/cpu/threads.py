@@ -8,20 +8,61 @@ import ctypes
 import os
 import sys
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vivavoce_engine.config import NumberOrAuto
+from vivavoce_engine.config import EngineConfig, NumberOrAuto
 from vivavoce_engine.runtime import omp_threads
 
 SMALL_HIDDEN_SIZE = 1024
 """Least width of a talker whose matrices are worth sharing among threads. A second thread makes the shipped voice
-slower, and the server has use for the other core."""
+slower, but one beside it decodes while it makes the next frame."""
+SMALL_THREADS = 2
+"""Threads of a small model with `auto`. The server has use for further cores."""
+ROWS_BESIDE = 16
+"""Rows of a small model with a thread for Code2Wav. On two cores, none of 16 listeners over HTTP runs dry."""
 CPUS = Path("/sys/devices/system/cpu")
 CGROUP = Path("/sys/fs/cgroup")
 
 
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """The threads of a model: those that share each product, and those that decode beside them."""
+
+    together: int
+    beside: int
+
+    @property
+    def total(self) -> int:
+        return self.together + self.beside
+
+    def __str__(self) -> str:
+        count = f"{self.total} thread{'s' * (self.total > 1)}"
+        return f"{count}, {self.beside} of them for Code2Wav" if self.beside else count
+
+
+def share_out(threads: NumberOrAuto, hidden_size: int) -> Threads:
+    """Returns what the threads of a model do whose talker has this width.
+
+    Those of a wide model share every product. A small model's matrices are not worth sharing, so one of its threads
+    makes the frames, and the others decode them. OMP_NUM_THREADS caps `auto`.
+    """
+    if hidden_size >= SMALL_HIDDEN_SIZE:
+        return Threads(threads_for(threads, hidden_size), 0)
+    count = min(SMALL_THREADS, usable_cores(), omp_threads() or SMALL_THREADS) if threads == "auto" else threads
+    return Threads(1, count - 1)
+
+
+def on_threads(config: EngineConfig, threads: Threads) -> EngineConfig:
+    """Returns the settings of the CPU's kernels with numbers for `auto`: threads, and rows for what they can speak."""
+    rows = config.rows
+    if config.max_streams == "auto" and threads.beside:
+        rows = ROWS_BESIDE
+    return replace(config, threads=threads.total, max_streams=rows)
+
+
 def threads_for(threads: NumberOrAuto, hidden_size: int) -> int:
-    """Returns the threads that compute a model whose talker has this width, the caller's included; at least 1.
+    """Returns the threads that share a product of a model whose talker has this width, the caller's included.
 
     OMP_NUM_THREADS caps `auto`.
     """

@@ -115,7 +115,8 @@ class SpeechEngine(ABC):
     def open_answer(self, options: UtteranceOptions, prompt: ThinkerPrompt) -> SpokenAnswer:
         """Queues the answer of a thinker, whose ids arrive later, and returns at once. Call it as `submit`.
 
-        `prompt` is what the thinker has read. Its part of the speech runs before the answer's first id is there.
+        `prompt` is what the thinker has read. It runs before the answer's first id is there. The text is fed with the
+        frames, whatever `options.streaming_text` says.
 
         Raises:
             Rejected: the model cannot speak this answer (names the field: an option, `prompt`, or `model`).

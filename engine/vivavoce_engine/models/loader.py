@@ -49,9 +49,12 @@ State = dict[str, Tensor]
 
 
 def load_models(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, codec_dtype: torch.dtype | None = None
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype | None, codec_dtype: torch.dtype | None = None
 ) -> tuple[Talker, CodePredictor, Code2Wav]:
     """Loads all networks for inference, the codec's decoder in `codec_dtype` if that is given.
+
+    With dtype None weights stay as they are in the files, which map them into memory; what is computed is float32. Such
+    modules are read, and do not run.
 
     Raises:
         CheckpointError: a file is broken, or a tensor is missing, unexpected or of another shape (names it).
@@ -65,7 +68,7 @@ def load_models(
 
 
 def _load_models(
-    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, codec_dtype: torch.dtype
+    checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype | None, codec_dtype: torch.dtype | None
 ) -> tuple[Talker, CodePredictor, Code2Wav]:
     if checkpoint.chat is None:
         main = Weights(shards_of(checkpoint.path), device, dtype)
@@ -172,7 +175,7 @@ def _main_state(file: Weights, config: TalkerConfig) -> tuple[State, State, Stat
         predictor[f"lm_head.{group}.weight"] = file.take(f"{prefix}lm_head.{group}.weight")
     if config.has_projection:
         for kind in ("weight", "bias"):
-            predictor[f"projection.{kind}"] = file.take(f"{prefix}small_to_mtp_projection.{kind}")
+            predictor[f"projection.{kind}"] = file.take_to_compute(f"{prefix}small_to_mtp_projection.{kind}")
     if config.reads_hidden_states:
         projection = _projection_state(file, "talker.hidden_projection.")
         talker |= {f"hidden_projection.{name}": tensor for name, tensor in projection.items()}
@@ -181,7 +184,7 @@ def _main_state(file: Weights, config: TalkerConfig) -> tuple[State, State, Stat
 
 def _projection_state(file: Weights, source: str) -> State:
     layers, kinds = ("linear_fc1", "linear_fc2"), ("weight", "bias")
-    return {f"{layer}.{kind}": file.take(f"{source}{layer}.{kind}") for layer in layers for kind in kinds}
+    return {f"{layer}.{kind}": file.take_to_compute(f"{source}{layer}.{kind}") for layer in layers for kind in kinds}
 
 
 def _transformer_state(file: Weights, prefix: str, config: TransformerConfig) -> State:
@@ -255,7 +258,8 @@ def _project_codes(config: TalkerConfig, talker: State, predictor: State) -> Non
     tables += [predictor[f"codec_embedding.{group}.weight"] for group in range(config.num_code_groups - 2)]
     for group, table in enumerate(tables):
         if config.has_projection:
-            table = F.linear(table, predictor["projection.weight"], predictor["projection.bias"])
+            weight, bias = predictor["projection.weight"], predictor["projection.bias"]
+            table = F.linear(table.to(weight), weight, bias)
         predictor[f"input_embedding.{group}.weight"] = table
 
 
@@ -338,8 +342,8 @@ def _take_waveform_stages(file: Weights, state: State, source: str, rates: tuple
 def _take_snake(file: Weights, state: State, source: str, target: str) -> None:
     frequency = file.take_float32(f"{source}.alpha").exp()
     magnitude = 1.0 / (file.take_float32(f"{source}.beta").exp() + SNAKE_EPS)
-    state[f"{target}.frequency"] = frequency.to(file.dtype)
-    state[f"{target}.magnitude"] = magnitude.to(file.dtype)
+    state[f"{target}.frequency"] = file.in_dtype(frequency)
+    state[f"{target}.magnitude"] = file.in_dtype(magnitude)
 
 
 def _dequantizer_state(file: Weights, config: CodecDecoderConfig) -> State:
@@ -351,7 +355,7 @@ def _dequantizer_state(file: Weights, config: CodecDecoderConfig) -> State:
         usage = file.take_float32(f"{prefix}cluster_usage").clamp(min=USAGE_MIN)
         total = file.take_float32(f"{prefix}embedding_sum")
         both = total.numel() and usage.numel()  # `check` reports a missing one
-        state[f"quantizer.codebooks.{group}"] = (total / usage[:, None]).to(file.dtype) if both else total
+        state[f"quantizer.codebooks.{group}"] = file.in_dtype(total / usage[:, None]) if both else total
     for rvq, name in (("rvq_first", "semantic_proj"), ("rvq_rest", "acoustic_proj")):
         weight = file.take(f"decoder.quantizer.{rvq}.output_proj.weight")
         state[f"quantizer.{name}.weight"] = weight.flatten(1) if weight.numel() else weight  # a 1x1 convolution

@@ -171,8 +171,9 @@ class AnswerFrontend:
     def _check(self, options: UtteranceOptions) -> int:
         """The codec id of the voice. Raises Rejected for a voice or an option that this model does not have."""
         speaker = self._speakers.get(options.speaker.lower())
-        if options.reference is not None or options.context is not None:
-            raise Rejected("reference", "this model has preset voices alone")
+        for name in ("reference", "context"):
+            if getattr(options, name) is not None:
+                raise Rejected(name, "this model speaks with its preset voices alone, and goes on from no other speech")
         if speaker is None:
             raise Rejected("speaker", f"there is no speaker {options.speaker!r}; there are {', '.join(self._speakers)}")
         if options.language.lower() != AUTO_LANGUAGE:

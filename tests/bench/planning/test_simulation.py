@@ -82,6 +82,23 @@ def test_too_slow_frames_are_heard_as_underruns() -> None:
     assert slow.stalled_s == pytest.approx(0.020 + (0.2 - 0.08) + (0.4 - 0.16))
 
 
+@pytest.mark.parametrize(
+    ("rows", "frame_ms", "decoding_ms", "step_ms"),
+    [
+        (1, 30, 10, 30),  # decoding is hidden
+        (4, 40, 10, 40),  # four pieces of a frame take as long as their frames
+        (8, 20, 10, 50),  # 80 ms of pieces: the threads share the sum
+    ],
+)
+def test_a_thread_decodes_beside_the_frames(rows: int, frame_ms: float, decoding_ms: float, step_ms: float) -> None:
+    code2wav = Curve({0: 0.0, 1: decoding_ms})
+    step_times = replace(times(constant(frame_ms), code2wav=code2wav), decoders=1)
+    heard = simulate(step_times, *[Arrival(0.0, 100)] * rows, max_streams=rows, max_prefills_per_step=rows)
+    ends_s = [each.ended_s or 0.0 for each in heard]
+    assert max(ends_s) == pytest.approx(0.100 * step_ms, rel=0.05)
+    assert [each.underruns for each in heard] == [0] * rows
+
+
 @pytest.mark.parametrize("steps_ahead", [0, 1])
 @pytest.mark.parametrize("frame_ms", [20, 40, 50, 60, 70, 79])
 def test_nobody_runs_dry_while_frames_are_made_faster_than_they_are_played(frame_ms: float, steps_ahead: int) -> None:

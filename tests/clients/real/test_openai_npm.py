@@ -13,14 +13,17 @@ from openai.types.audio.speech_create_params import SpeechCreateParams
 from openai.types.audio.voice_consent_create_params import VoiceConsentCreateParams
 from openai.types.audio.voice_consent_update_params import VoiceConsentUpdateParams
 from openai.types.audio.voice_create_params import CreateVoiceRequestAudioSample, CreateVoiceRequestPrompt
+from vivavoce_engine.fake_runner import FAKE_CHAT_INFO, FakeRunner
 from vivavoce_server import ServerConfig
 
 from tests.clients.real.harness import HERE, Session
+from tests.support.chatting import ANSWER, chat_server
 from tests.support.live_server import live_server
 from tests.support.openai_table import PCM_BYTES, TEXT, TOLD, openai_server
 from tests.support.programs import needs
 from tests.support.recordings import voice_like, wav
 from tests.support.server_process import serving
+from tests.support.waiting import wait_until
 
 TYPES = HERE / "openai_npm/node_modules/openai/resources/audio"
 FIELDS: dict[tuple[str, str], type] = {
@@ -83,6 +86,22 @@ def test_every_call(tmp_path: Path) -> None:
     assert told.pop("deletedModel")["status"] == 405
     assert told.pop("fast") == pytest.approx(PCM_BYTES / 2, abs=4800)
     assert told == TOLD
+
+
+def test_conversations(tmp_path: Path) -> None:
+    with chat_server(
+        config=ServerConfig(leading_silence="keep"), runner=FakeRunner(FAKE_CHAT_INFO, step_s=0.01)
+    ) as server:
+        told = answer(server.url, tmp_path, "chat", "Hello.")
+        wait_until(lambda: server.engine.stats().running == 0)
+    sound = len(ANSWER) * 1920 * 2
+    usage = told["whole"].pop("usage")
+    assert told["whole"] == {"transcript": ANSWER, "bytes": sound}
+    assert told["streamed"] == {"transcript": ANSWER, "bytes": sound, "finish": "stop", "usage": usage}
+    assert usage["completion_tokens_details"]["audio_tokens"] == len(ANSWER)
+    assert (told["later"], told["pieces"]) == ("You said: Really?", 2)
+    refused = {"name": "BadRequestError", "status": 400, "code": "unsupported_parameter", "param": "n"}
+    assert told["refused"] == refused
 
 
 @pytest.mark.parametrize(("file", "interface"), FIELDS)

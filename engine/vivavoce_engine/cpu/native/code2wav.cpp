@@ -19,8 +19,9 @@ struct Cursor {
     float* take(int64_t floats) { float* start = next; next += floats; return start; }
 };
 
-// joined: a layer's last inputs with the new ones behind them. spare: what lives within one layer or unit.
-struct Work { Pool* pool; float *joined, *spare; };
+// joined: a layer's last inputs with the new ones behind them. spare: what lives within one layer or unit. whole: a
+// product's inputs as whole numbers.
+struct Work { Pool* pool; float *joined, *spare, *whole; };
 
 // ---- sizes
 
@@ -38,18 +39,25 @@ inline int64_t cache_size(const Stack& stack) {
 }
 
 // Floats of each part of the scratch, for passes of as many frames.
-struct ScratchSizes { int64_t joined, spare, latents, blocks; };
+struct ScratchSizes { int64_t joined, spare, whole, latents, blocks; };
 
 ScratchSizes scratch_sizes(const Codec& codec, int frames) {
     ScratchSizes size = {};
     int64_t rows = frames;
     auto most = [](int64_t a, int64_t b) { return a > b ? a : b; };
-    auto joins = [&](int kept, int channels) { size.joined = most(size.joined, (kept + rows) * channels); };
+    auto multiplies = [&](int64_t inputs, int width) { size.whole = most(size.whole, whole_floats(inputs, width)); };
+    auto joins = [&](int kept, int channels) {
+        size.joined = most(size.joined, (kept + rows) * channels);
+        multiplies(kept + rows, channels);
+    };
     auto spares = [&](int64_t floats) { size.spare = most(size.spare, floats); };
     auto holds = [&](int channels) { size.latents = most(size.latents, rows * channels); };
     joins(history(codec.pre), codec.pre.inputs);
     spares(rows * codec.semantic.inputs);
     spares(stack_scratch(stack_of(codec), frames));
+    multiplies(rows, codec.semantic.inputs);
+    multiplies(rows, codec.input.inputs);
+    multiplies(rows, codec.output.inputs);
     holds(codec.semantic.outputs), holds(codec.pre.outputs), holds(codec.input.outputs), holds(codec.output.outputs);
     for (int i = 0; i < codec.latent_count; i++) {
         const Latent& latent = codec.latents[i];
@@ -58,6 +66,7 @@ ScratchSizes scratch_sizes(const Codec& codec, int frames) {
         joins(KERNEL - 1, latent.channels);
         holds(latent.channels);
         spares(rows * latent.wide.outputs);
+        multiplies(rows, latent.narrow.inputs);
     }
     joins(history(codec.head), codec.head.inputs);
     holds(codec.head.outputs);
@@ -111,7 +120,7 @@ const float* join(const Work& work, Cursor& state, int kept, const Snake* snake,
 }
 
 void project(const Work& work, const Matrix& matrix, const float* x, int rows, const float* onto, float* out) {
-    product(matrix, work.pool, x, matrix.inputs, rows, 1, 0, onto, out, matrix.outputs);
+    product(matrix, work.pool, x, matrix.inputs, rows, 1, 0, onto, out, matrix.outputs, work.whole);
 }
 
 // x [rows][inputs], or snake(x), → out [rows][outputs], added to `onto`, which may be null or out.
@@ -119,8 +128,8 @@ void convolve(const Work& work, Cursor& state, const Conv& conv, const Snake* sn
               const float* onto, float* out) {
     const int kept = history(conv);
     const float* joined = kept || snake ? join(work, state, kept, snake, x, rows, conv.inputs) : x;
-    product(conv.matrix, work.pool, joined, conv.inputs, rows, conv.taps, (long)conv.dilation * conv.inputs, onto, out,
-            conv.outputs);
+    product(conv.matrix, work.pool, joined, conv.inputs, rows, conv.taps, (int64_t)conv.dilation * conv.inputs, onto,
+            out, conv.outputs, work.whole);
 }
 
 // x Φ(x), the GELU, in place. erfc is the fifth polynomial of Abramowitz and Stegun, 7.1.26: off by at most 1.5e-7, and
@@ -201,7 +210,7 @@ void attend_window(const Codec& codec, const Work& work, Cursor& state, int64_t 
         const int place = kept + start + i;
         places[i] = Place{keys, values, place, frame < kept ? place - (int)frame : place - kept, (int32_t)frame};
     }
-    stack(transformer, work.pool, frames, x, places, nullptr, work.spare);
+    stack(transformer, work.pool, frames, x, places, nullptr, work.spare, frames);
 }
 
 // codes [frames][groups] → `from` [frames][latent_dim].
@@ -291,10 +300,10 @@ void upsample(const Codec& codec, const Work& work, int index, Cursor state, Cur
 
 bool fits(const Conv& conv, int inputs) {
     return conv.taps > 0 && conv.dilation > 0 && conv.inputs == inputs && conv.matrix.inputs == conv.taps * inputs &&
-           conv.outputs > 0 && conv.matrix.outputs == conv.outputs;
+           conv.outputs > 0 && conv.matrix.outputs == conv.outputs && fits_taps(conv.matrix, conv.taps);
 }
 bool fits(const Matrix& matrix, int inputs, int outputs) {
-    return inputs > 0 && outputs > 0 && matrix.inputs == inputs && matrix.outputs == outputs;
+    return inputs > 0 && outputs > 0 && matrix.inputs == inputs && matrix.outputs == outputs && fits_taps(matrix, 1);
 }
 
 bool consistent(const Stack& stack) {
@@ -367,7 +376,7 @@ int64_t vivavoce_code2wav_scratch(const Codec* codec, int32_t frames) {
     if (!consistent(*codec)) return REFUSED_SHAPE;
     if (frames < 1) return REFUSED_COUNT;
     const ScratchSizes size = scratch_sizes(*codec, smaller(frames, FRAMES_AT_ONCE));
-    return size.joined + size.spare + 2 * size.latents + size.blocks;
+    return size.joined + size.spare + size.whole + 2 * size.latents + size.blocks;
 }
 
 int32_t vivavoce_code2wav(const Codec* codec, Pool* pool, float* state, int64_t position, int32_t frames,
@@ -377,7 +386,7 @@ int32_t vivavoce_code2wav(const Codec* codec, Pool* pool, float* state, int64_t 
     if (position < 0 || position > INT32_MAX - frames) return REFUSED_POSITION;
     const ScratchSizes size = scratch_sizes(*codec, smaller(frames, FRAMES_AT_ONCE));
     Cursor parts = {scratch}, samples = {audio};
-    const Work work = {pool, parts.take(size.joined), parts.take(size.spare)};
+    const Work work = {pool, parts.take(size.joined), parts.take(size.spare), parts.take(size.whole)};
     float *now = parts.take(size.latents), *next = parts.take(size.latents);
     for (int done = 0; done < frames;) {
         // A pass ends where the window moves, so that its frames have their places in a row.

@@ -5,14 +5,15 @@
 #pragma once
 #include <stdint.h>
 
-#define VIVAVOCE_INTERFACE 1
-enum Kind : int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2 };
+#define VIVAVOCE_INTERFACE 2
+enum Kind : int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2, INT11 = 3 };
 enum { BLOCK = 32 };  // outputs of a block of packed weights
 
 extern "C" {
 // [inputs, outputs] packed as [ceil(outputs / 32)][inputs][32], the last block filled up with zeros. FLOAT32: floats.
-// BFLOAT16: 16 words of 32 bits, whose low half is output j and whose high half is output j + 16. INT8: bytes, with
-// scales [ceil(inputs / block)][ceil(outputs / 32) * 32]. bias: [ceil(outputs / 32) * 32] or null.
+// BFLOAT16: 16 words of 32 bits, whose low half is output j and whose high half is output j + 16. INT8 and INT11:
+// [ceil(outputs / 32)][inputs / 2][32][2], bytes, or words of 16 bits from -1023 to 1023, with scales
+// [inputs / block][ceil(outputs / 32) * 32], block even and at most 64. bias: [ceil(outputs / 32) * 32] or null.
 // A convolution is a matrix of taps * channels inputs, the oldest tap first.
 struct Matrix {
     const void* weights;

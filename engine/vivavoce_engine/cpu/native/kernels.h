@@ -174,30 +174,71 @@ template <int N> INLINE void weights_at(const uint16_t* w, int part, vf* out) {
         out[v + N / 2] = (vf)(words & 0xffff0000u);
     }
 }
-template <int N> INLINE void weights_at(const int8_t* w, int part, vf* out) {
+
+// Whole numbers: INT8 and INT11. A product's inputs become whole too, of 16 bits, with a scale for each block of inputs
+// of a row. Sums within a block are then exact integers, of twice as many products a second as floats: at most 64 times
+// 1023 * 32767, below 2^31. Pairs holds the weights of VW outputs for two inputs, Twice those inputs for each output.
+enum { WHOLE_MAX = 32767, WHOLE_BLOCK = 64 };
+template <class W> constexpr bool is_whole = false;
+template <> constexpr bool is_whole<int8_t> = true;
+template <> constexpr bool is_whole<int16_t> = true;
 #if defined(__AVX512F__)
-    UNROLL for (int v = 0; v < N; v++) {
-        __m128i bytes = _mm_loadu_si128((const __m128i*)(w + vector_at<N>(part, v) * VW));
-        out[v] = (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
-    }
+typedef __m512i Pairs, Twice;
+INLINE Pairs pairs_at(const int8_t* w) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)w)); }
+INLINE Pairs pairs_at(const int16_t* w) { return _mm512_loadu_si512(w); }
+INLINE Twice twice(int32_t both) { return _mm512_set1_epi32(both); }
+INLINE vi add_pairs(vi sum, Pairs w, Twice x) { return sum + (vi)_mm512_madd_epi16(w, x); }
 #elif defined(__AVX2__)
-    UNROLL for (int v = 0; v < N; v++) {
-        __m128i bytes = _mm_loadl_epi64((const __m128i*)(w + vector_at<N>(part, v) * VW));
-        out[v] = (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-    }
-#elif defined(__aarch64__)
-    UNROLL for (int v = 0; v < N; v += 2) {  // vectors v and v + 1 are neighbours
-        int16x8_t wide = vmovl_s8(vld1_s8(w + vector_at<N>(part, v) * VW));
-        out[v] = (vf)vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
-        out[v + 1] = (vf)vcvtq_f32_s32(vmovl_s16(vget_high_s16(wide)));
-    }
+typedef __m256i Pairs, Twice;
+INLINE Pairs pairs_at(const int8_t* w) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)w)); }
+INLINE Pairs pairs_at(const int16_t* w) { return _mm256_loadu_si256((const __m256i*)w); }
+INLINE Twice twice(int32_t both) { return _mm256_set1_epi32(both); }
+INLINE vi add_pairs(vi sum, Pairs w, Twice x) { return sum + (vi)_mm256_madd_epi16(w, x); }
+#elif defined(__x86_64__)
+typedef __m128i Pairs, Twice;
+INLINE Pairs pairs_at(const int8_t* w) {
+    __m128i bytes = _mm_loadl_epi64((const __m128i*)w);
+    return _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
+}
+INLINE Pairs pairs_at(const int16_t* w) { return _mm_loadu_si128((const __m128i*)w); }
+INLINE Twice twice(int32_t both) { return _mm_set1_epi32(both); }
+INLINE vi add_pairs(vi sum, Pairs w, Twice x) { return sum + (vi)_mm_madd_epi16(w, x); }
 #else
-    typedef int8_t bytes __attribute__((vector_size(VW), aligned(1), may_alias));
-    UNROLL for (int v = 0; v < N; v++) {
-        vi whole = __builtin_convertvector(*(const bytes*)(w + vector_at<N>(part, v) * VW), vi);
-        out[v] = __builtin_convertvector(whole, vf);
-    }
+struct Pairs { int16x4_t first, second; };
+struct Twice { int16_t first, second; };
+INLINE Pairs pairs_of(int16x8_t w) { return {vget_low_s16(vuzp1q_s16(w, w)), vget_low_s16(vuzp2q_s16(w, w))}; }
+INLINE Pairs pairs_at(const int8_t* w) { return pairs_of(vmovl_s8(vld1_s8(w))); }
+INLINE Pairs pairs_at(const int16_t* w) { return pairs_of(vld1q_s16(w)); }
+INLINE Twice twice(int32_t both) { return {(int16_t)(both & 0xffff), (int16_t)(both >> 16)}; }
+INLINE vi add_pairs(vi sum, Pairs w, Twice x) {
+    return (vi)vmlal_n_s16(vmlal_n_s16((int32x4_t)sum, w.first, x.first), w.second, x.second);
+}
 #endif
+// x [n] → values [n] from -32767 to 32767, and a scale for each `block` of them. A scale is not finite if one of its
+// inputs is not.
+INLINE void to_whole(const float* x, int n, int block, int16_t* values, float* scales) {
+    const vf magic = all(12582912.f), most = all((float)WHOLE_MAX);  // 1.5 * 2^23: a float this large has no fraction
+    for (int start = 0; start < n; start += block, scales++) {
+        vf top = {}, nothing = {};
+        by_vector(block, [&](int i, int count) {
+            vf v = ld(x + start + i, count), size = v < all(0.f) ? -v : v;
+            top = size > top ? size : top;
+            nothing += v * all(0.f);  // NaN of what is not finite
+        });
+        float highest = top[0];
+        for (int i = 1; i < VW; i++) highest = top[i] > highest ? top[i] : highest;
+        const vf inverse = all(highest > 1e-30f ? WHOLE_MAX / highest : 0.f);
+        *scales = highest / WHOLE_MAX + hsum(nothing);
+        by_vector(block, [&](int i, int count) {
+            vf v = ld(x + start + i, count) * inverse;
+            v = v < most ? v : most;  // most for NaN
+            v = v > -most ? v : -most;
+            vi whole = __builtin_convertvector(v + magic - magic, vi);
+            typedef int16_t vs __attribute__((vector_size(VW * 2), aligned(2), may_alias));
+            if (count == VW) *(vs*)(values + start + i) = __builtin_convertvector(whole, vs);
+            else for (int j = 0; j < count; j++) values[start + i + j] = (int16_t)whole[j];
+        });
+    }
 }
 
 struct Product {
@@ -206,6 +247,8 @@ struct Product {
     int64_t x_stride;
     int taps;
     int64_t tap_step;
+    const int16_t* whole;  // x as whole numbers, row after row of an input's width, and its scales
+    const float* whole_scales;
     const float* onto;
     float* out;
     int64_t out_stride;
@@ -223,49 +266,61 @@ INLINE void multiply(const float* x, int64_t x_stride, const W* w, int64_t w_blo
         }
     }
 }
+// sums += the product of whole numbers, block of inputs by block.
+template <class W, int ROWS, int BLOCKS, int N>
+INLINE void multiply_whole(const Product& p, int row, int block, int part, vf (&sums)[ROWS][BLOCKS][N]) {
+    const Matrix& m = *p.matrix;
+    const int per_tap = m.inputs / p.taps, groups = per_tap / m.block;
+    const int64_t w_block = (int64_t)m.inputs * BLOCK, padded = (int64_t)(m.outputs + BLOCK - 1) / BLOCK * BLOCK;
+    const W* w = (const W*)m.weights + block * w_block + part * N * VW * 2;
+    const float* scales = m.scales + block * BLOCK + part * N * VW;
+    for (int t = 0; t < p.taps; t++) {
+        const int64_t first = row + t * (p.tap_step / per_tap);
+        const int16_t* x = p.whole + first * per_tap;
+        const float* x_scales = p.whole_scales + first * groups;
+        for (int g = 0; g < groups; g++, x += m.block, scales += padded) {
+            vi exact[ROWS][BLOCKS][N] = {};
+            for (int i = 0; i < m.block; i += 2, w += 2 * BLOCK)
+                UNROLL for (int b = 0; b < BLOCKS; b++) {
+                    Pairs weights[N];
+                    UNROLL for (int v = 0; v < N; v++) weights[v] = pairs_at(w + b * w_block + v * VW * 2);
+                    UNROLL for (int r = 0; r < ROWS; r++) {
+                        int32_t both;
+                        memcpy(&both, x + (int64_t)r * per_tap + i, sizeof both);
+                        const Twice inputs = twice(both);
+                        UNROLL for (int v = 0; v < N; v++)
+                            exact[r][b][v] = add_pairs(exact[r][b][v], weights[v], inputs);
+                    }
+                }
+            UNROLL for (int b = 0; b < BLOCKS; b++) UNROLL for (int v = 0; v < N; v++) {
+                const vf scale = ld(scales + b * BLOCK + v * VW);
+                UNROLL for (int r = 0; r < ROWS; r++) {
+                    const vf both = scale * all(x_scales[r * groups + g]);
+                    sums[r][b][v] += __builtin_convertvector(exact[r][b][v], vf) * both;
+                }
+            }
+        }
+    }
+}
 // Rows row to row + ROWS - 1 of blocks block to block + BLOCKS - 1, of which N vectors.
 template <class W, int ROWS, int BLOCKS, int N>
 static void tile(const Product& p, int row, int block, int part) {
     const Matrix& m = *p.matrix;
-    const int per_tap = m.inputs / p.taps;
-    const int64_t x_stride = p.x_stride, w_block = (int64_t)m.inputs * BLOCK;
-    const W* w = (const W*)m.weights + block * w_block;
-    const float* x = p.x + row * x_stride;
     vf sums[ROWS][BLOCKS][N] = {};
-    if constexpr (sizeof(W) == 1) {  // each block of inputs has its scale
-        vf part_sums[ROWS][BLOCKS][N] = {};
-        const float* scales = m.scales + block * BLOCK;
-        const int64_t padded = (int64_t)(m.outputs + BLOCK - 1) / BLOCK * BLOCK;
-        int left = m.block;
-        auto scale = [&]() __attribute__((always_inline)) {
-            UNROLL for (int b = 0; b < BLOCKS; b++) UNROLL for (int v = 0; v < N; v++) {
-                vf s = ld(scales + b * BLOCK + vector_at<N>(part, v) * VW);
-                UNROLL for (int r = 0; r < ROWS; r++) {
-                    sums[r][b][v] += part_sums[r][b][v] * s;
-                    part_sums[r][b][v] = (vf){};
-                }
-            }
-            scales += padded;
-            left = m.block;
-        };
-        for (int t = 0; t < p.taps; t++) {
-            const float* xt = x + t * p.tap_step;
-            for (int i = 0; i < per_tap;) {
-                int stop = per_tap - i < left ? per_tap : i + left;
-                left -= stop - i;
-                for (; i < stop; i++, w += BLOCK) multiply(xt + i, x_stride, w, w_block, part, part_sums);
-                if (left == 0) scale();
-            }
-        }
-        if (left != m.block) scale();
+    if constexpr (is_whole<W>) {
+        multiply_whole<W>(p, row, block, part, sums);
     } else {
+        const int per_tap = m.inputs / p.taps;
+        const int64_t x_stride = p.x_stride, w_block = (int64_t)m.inputs * BLOCK;
+        const W* w = (const W*)m.weights + block * w_block;
         for (int t = 0; t < p.taps; t++) {
-            const float* xt = x + t * p.tap_step;
-            for (int i = 0; i < per_tap; i++, w += BLOCK) multiply(xt + i, x_stride, w, w_block, part, sums);
+            const float* x = p.x + row * x_stride + t * p.tap_step;
+            for (int i = 0; i < per_tap; i++, w += BLOCK) multiply(x + i, x_stride, w, w_block, part, sums);
         }
     }
     UNROLL for (int r = 0; r < ROWS; r++) UNROLL for (int b = 0; b < BLOCKS; b++) UNROLL for (int v = 0; v < N; v++) {
-        int j = (block + b) * BLOCK + vector_at<N>(part, v) * VW, count = m.outputs - j;
+        int at_block = is_whole<W> ? part * N + v : vector_at<N>(part, v);
+        int j = (block + b) * BLOCK + at_block * VW, count = m.outputs - j;
         if (count <= 0) continue;
         int64_t at = (row + r) * p.out_stride + j;
         vf sum = sums[r][b][v];
@@ -324,17 +379,45 @@ template <class W> static void product_of(const Product& p, Pool* pool, int rows
         for (int item = number * group; item < items && item < (number + 1) * group; item++) some(item);
     });
 }
+enum { ROW_WORK = 1 << 15 };  // floats worth waking others for
+// Calls each(row) on the pool if rows of so much work pay for it.
+template <class Each> INLINE void by_row(Pool* pool, int rows, int64_t work, const Each& each) {
+    parallel(rows * work >= ROW_WORK ? pool : nullptr, rows, each);
+}
+INLINE bool is_whole_kind(const Matrix& matrix) { return matrix.kind == INT8 || matrix.kind == INT11; }
+// Whether a product of as many taps can have such a matrix.
+INLINE bool fits_taps(const Matrix& m, int taps) {
+    if (m.inputs < 1 || m.outputs < 1 || m.kind < FLOAT32 || m.kind > INT11) return false;
+    if (taps < 1 || m.inputs % taps) return false;
+    if (!is_whole_kind(m)) return true;
+    return m.scales && m.block >= 2 && m.block % 2 == 0 && m.block <= WHOLE_BLOCK && m.inputs / taps % m.block == 0;
+}
+// Floats of spare memory for a product's inputs of as many rows, the rows that taps reach included.
+INLINE int64_t whole_floats(int64_t rows, int per_tap) { return rows * per_tap; }
 // out [rows][outputs] (row stride out_stride) = x of `taps` taps (rows of stride x_stride, taps tap_step floats apart)
-// * matrix + bias + onto, which may be null or out. x must not overlap out. Nothing beyond `outputs` is written.
+// * matrix + bias + onto, which may be null or out. x must not overlap out. Nothing beyond `outputs` is written. A matrix
+// of whole numbers needs `spare` of whole_floats, and an x_stride of a tap's width if there are several taps.
 static inline void product(const Matrix& matrix, Pool* pool, const float* x, int64_t x_stride, int rows, int taps,
-                           int64_t tap_step, const float* onto, float* out, int64_t out_stride) {
-    VIVAVOCE_ASSERT(matrix.weights && rows >= 1 && taps >= 1 && matrix.inputs % taps == 0 && matrix.outputs >= 1);
-    VIVAVOCE_ASSERT(matrix.kind != INT8 || (matrix.scales && matrix.block >= 1));
+                           int64_t tap_step, const float* onto, float* out, int64_t out_stride, float* spare) {
+    VIVAVOCE_ASSERT(matrix.weights && rows >= 1 && fits_taps(matrix, taps));
     VIVAVOCE_ASSERT(rows == 1 || out_stride >= matrix.outputs);
-    Product p = {&matrix, x, x_stride, taps, tap_step, onto, out, out_stride};
+    Product p = {&matrix, x, x_stride, taps, tap_step, nullptr, nullptr, onto, out, out_stride};
+    if (is_whole_kind(matrix)) {
+        const int per_tap = matrix.inputs / taps, groups = per_tap / matrix.block;
+        VIVAVOCE_ASSERT(spare && (taps == 1 || (x_stride == per_tap && tap_step % per_tap == 0)));
+        const int inputs = rows + (int)((taps - 1) * (tap_step / per_tap));
+        float* scales = spare;
+        int16_t* values = (int16_t*)(spare + (int64_t)inputs * groups);
+        by_row(pool, inputs, per_tap, [&](int64_t r) {
+            to_whole(x + r * x_stride, per_tap, matrix.block, values + r * per_tap, scales + r * groups);
+        });
+        p.whole = values;
+        p.whole_scales = scales;
+    }
     if (matrix.kind == FLOAT32) product_of<float>(p, pool, rows);
     else if (matrix.kind == BFLOAT16) product_of<uint16_t>(p, pool, rows);
-    else product_of<int8_t>(p, pool, rows);
+    else if (matrix.kind == INT8) product_of<int8_t>(p, pool, rows);
+    else product_of<int16_t>(p, pool, rows);
 }
 
 // ---- transformer
@@ -347,25 +430,22 @@ struct Place { float *keys, *values; int32_t position, first, angle; };
 struct Scores { int32_t layer, head; const int32_t* windows; float* out; };
 
 enum { ATTENTION_ROWS = 64 };  // rows whose scores the scratch holds
-enum { ROW_WORK = 1 << 15 };   // floats worth waking others for
-// Calls each(row) on the pool if rows of so much work pay for it.
-template <class Each> INLINE void by_row(Pool* pool, int rows, int64_t work, const Each& each) {
-    parallel(rows * work >= ROW_WORK ? pool : nullptr, rows, each);
-}
 INLINE int larger(int a, int b) { return a > b ? a : b; }
 INLINE int smaller(int a, int b) { return a < b ? a : b; }
 
 enum { HEADS_AT_ONCE = 3 };  // heads that share keys and values, and attend together, so that these are read once
-struct StackSizes { int qkv, attended, wide, scores; };
+struct StackSizes { int qkv, attended, wide, scores, inputs; };
 INLINE StackSizes sizes_of(const Stack& s) {
     int qkv = (s.heads + 2 * s.kv_heads) * s.head_dim;
-    return {qkv, s.heads * s.head_dim, larger(qkv, 2 * s.inner), HEADS_AT_ONCE * s.positions};
+    const int attended = s.heads * s.head_dim;
+    return {qkv, attended, larger(qkv, 2 * s.inner), HEADS_AT_ONCE * s.positions,
+            larger(larger(s.hidden, attended), s.inner)};
 }
 // Floats of scratch of a call of `rows` rows.
 static inline int64_t stack_scratch(const Stack& s, int rows) {
     StackSizes n = sizes_of(s);
     int64_t of_row = s.hidden + n.wide + n.attended + s.head_dim;
-    return rows * of_row + (int64_t)smaller(rows, ATTENTION_ROWS) * n.scores;
+    return whole_floats(rows, n.inputs) + rows * of_row + (int64_t)smaller(rows, ATTENTION_ROWS) * n.scores;
 }
 struct Attention {
     int dim, count, stride;  // count: positions that are seen; stride: floats from one to the next
@@ -457,10 +537,10 @@ static inline void tell_scores(const Stack& s, const Scores& scores, int row, co
 }
 // x [rows][hidden] += scale * (y * matrix), or without scale. `spare` [rows][hidden] may be y if there is no scale.
 static inline void residual(const Matrix& matrix, Pool* pool, const float* y, int64_t y_stride, int rows,
-                            const float* scale, float* x, float* spare) {
+                            const float* scale, float* x, float* spare, float* whole) {
     const int hidden = matrix.outputs;
-    if (!scale) return product(matrix, pool, y, y_stride, rows, 1, 0, x, x, hidden);
-    product(matrix, pool, y, y_stride, rows, 1, 0, nullptr, spare, hidden);
+    if (!scale) return product(matrix, pool, y, y_stride, rows, 1, 0, x, x, hidden, whole);
+    product(matrix, pool, y, y_stride, rows, 1, 0, nullptr, spare, hidden, whole);
     for (int r = 0; r < rows; r++)
         by_vector(hidden, [&](int i, int n) {
             float* at = x + (int64_t)r * hidden + i;
@@ -474,12 +554,15 @@ INLINE void swiglu(float* gate_up, int inner) {  // [gate | up] -> silu(gate) * 
     });
 }
 // Runs x [rows][hidden] through the layers and the final norm, in place. All keys and values of a layer are stored
-// before a row attends, so rows of one call may follow each other in one cache. Rows share nothing else.
+// before a row attends, so rows of one call may follow each other in one cache. Rows share nothing else. In the last
+// layer only the last `wanted` rows go on behind their keys and values; the others' x has no meaning then.
 static inline void stack(const Stack& s, Pool* pool, int rows, float* x, const Place* places, const Scores* scores,
-                         float* scratch) {
+                         float* scratch, int wanted) {
+    VIVAVOCE_ASSERT(0 <= wanted && wanted <= rows && (wanted == rows || !scores));
     const StackSizes n = sizes_of(s);
     const int hidden = s.hidden, half = s.head_dim / 2;
-    float *y = scratch, *t = y + (int64_t)rows * hidden, *attended = t + (int64_t)rows * n.wide;
+    float *whole = scratch, *y = whole + whole_floats(rows, n.inputs), *t = y + (int64_t)rows * hidden;
+    float* attended = t + (int64_t)rows * n.wide;
     float *cosines = attended + (int64_t)rows * n.attended, *weights = cosines + (int64_t)rows * s.head_dim;
     auto normalise = [&](const float* weight, float* out) {
         by_row(pool, rows, hidden, [&](int64_t r) {
@@ -498,10 +581,16 @@ static inline void stack(const Stack& s, Pool* pool, int rows, float* x, const P
     for (int layer = 0; layer < s.count; layer++) {
         const Layer& l = s.layers[layer];
         normalise(l.norm_1, y);
-        product(l.qkv, pool, y, hidden, rows, 1, 0, nullptr, t, n.qkv);
+        product(l.qkv, pool, y, hidden, rows, 1, 0, nullptr, t, n.qkv, whole);
         by_row(pool, rows, n.qkv, [&](int r) {
             place_token(s, layer, places[r], cosines + (int64_t)r * s.head_dim, t + (int64_t)r * n.qkv);
         });
+        if (layer == s.count - 1 && wanted < rows) {
+            if (wanted == 0) return;
+            const int64_t skipped = rows - wanted;
+            x += skipped * hidden, t += skipped * n.qkv, places += skipped;
+            rows = wanted;
+        }
         for (int from = 0; from < rows; from += ATTENTION_ROWS) {
             int some = smaller(ATTENTION_ROWS, rows - from), seen = places[from].position + 1 - places[from].first;
             by_row(pool, some, (int64_t)seen * n.attended, [&](int i) {
@@ -510,11 +599,11 @@ static inline void stack(const Stack& s, Pool* pool, int rows, float* x, const P
                 if (scores && scores->layer == layer) tell_scores(s, *scores, (int)r, places[r], t + r * n.qkv);
             });
         }
-        residual(l.out, pool, attended, n.attended, rows, l.scale_1, x, y);
+        residual(l.out, pool, attended, n.attended, rows, l.scale_1, x, y, whole);
         normalise(l.norm_2, y);
-        product(l.gate_up, pool, y, hidden, rows, 1, 0, nullptr, t, 2 * s.inner);
+        product(l.gate_up, pool, y, hidden, rows, 1, 0, nullptr, t, 2 * s.inner, whole);
         by_row(pool, rows, s.inner, [&](int r) { swiglu(t + (int64_t)r * 2 * s.inner, s.inner); });
-        residual(l.down, pool, t, 2 * s.inner, rows, l.scale_2, x, y);
+        residual(l.down, pool, t, 2 * s.inner, rows, l.scale_2, x, y, whole);
     }
     normalise(s.norm, x);
 }

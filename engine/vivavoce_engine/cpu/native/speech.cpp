@@ -219,13 +219,13 @@ static void predict(const Predictor& predictor, const Rows& state, Pool* pool, c
         for (int j = 0; j < 2; j++) s.places[2 * i + j] = place(i, j);
     }
     if (predictor.has_projection)
-        product(predictor.projection, pool, s.hidden, talker_hidden, count, 1, 0, nullptr, s.x, 2 * hidden);
-    stack(stack_of, pool, 2 * count, s.x, s.places, nullptr, s.rest);
+        product(predictor.projection, pool, s.hidden, talker_hidden, count, 1, 0, nullptr, s.x, 2 * hidden, s.rest);
+    stack(stack_of, pool, 2 * count, s.x, s.places, nullptr, s.rest, 2 * count);
     for (int i = 0; i < count; i++)
         memmove(s.x + (int64_t)i * hidden, s.x + (int64_t)(2 * i + 1) * hidden, hidden * sizeof(float));
     for (int group = 1;; group++) {
         const Matrix& head = predictor.heads[group - 1];
-        product(head, pool, s.x, hidden, count, 1, 0, nullptr, s.draws.logits, s.draws.vocabulary);
+        product(head, pool, s.x, hidden, count, 1, 0, nullptr, s.draws.logits, s.draws.vocabulary, s.rest);
         by_row(pool, count, head.outputs, [&](int i) {
             int64_t at = (int64_t)i * s.draws.vocabulary;
             int row = batch.rows[i];
@@ -239,7 +239,7 @@ static void predict(const Predictor& predictor, const Rows& state, Pool* pool, c
             look_up(predictor.inputs[group], s.codes[(int64_t)i * groups + group], s.x + (int64_t)i * hidden);
             s.places[i] = place(i, group + 1);
         }
-        stack(stack_of, pool, count, s.x, s.places, nullptr, s.rest);
+        stack(stack_of, pool, count, s.x, s.places, nullptr, s.rest, count);
     }
 }
 // The talker's input of a row's frame: the sum of its codes' embeddings, and the next text id's.
@@ -252,8 +252,7 @@ static void embed_frame(const Talker& talker, const Rows& state, int row, int fr
 
 // ---- what is refused
 static bool fits(const Matrix& m, int inputs, int outputs) {
-    return m.weights && m.inputs == inputs && m.outputs == outputs && m.kind >= FLOAT32 && m.kind <= INT8 &&
-           (m.kind != INT8 || (m.scales && m.block >= 1));
+    return m.weights && m.inputs == inputs && m.outputs == outputs && fits_taps(m, 1);
 }
 static bool fits(const Table& t, int width) {
     return t.weights && t.rows >= 1 && t.width == width && (t.kind == FLOAT32 || t.kind == BFLOAT16);
@@ -336,10 +335,11 @@ int32_t vivavoce_start(const Talker* talker, const Rows* state, Pool* pool, int3
         int some = smaller(PROMPT_ROWS, tokens - first);
         for (int i = 0; i < some; i++)
             s.places[i] = place_in(talker->stack, state->talker_keys, state->talker_values, row, first + i);
-        stack(talker->stack, pool, some, x + first * hidden, s.places, nullptr, s.rest);
+        const int wanted = first + some == tokens;  // the last token's hidden state alone
+        stack(talker->stack, pool, some, x + first * hidden, s.places, nullptr, s.rest, wanted);
     }
     const float* last = x + (tokens - 1) * hidden;
-    product(talker->head, pool, last, hidden, 1, 1, 0, nullptr, s.draws.logits, talker->head.outputs);
+    product(talker->head, pool, last, hidden, 1, 1, 0, nullptr, s.draws.logits, talker->head.outputs, s.rest);
     draw_code_0(*talker, *state, row, 0, last, s.draws.logits, s.draws.candidates);
     return 0;
 }
@@ -368,8 +368,8 @@ int32_t vivavoce_frame(const Talker* talker, const Predictor* predictor, const R
     }
     const Scores told = {talker->alignment_layer, talker->alignment_head, windows, scores};
     const bool tells = windows && scores && talker->alignment_layer >= 0;
-    stack(talker->stack, pool, count, s.hidden, s.places, tells ? &told : nullptr, s.rest);
-    product(talker->head, pool, s.hidden, hidden, count, 1, 0, nullptr, s.draws.logits, s.draws.vocabulary);
+    stack(talker->stack, pool, count, s.hidden, s.places, tells ? &told : nullptr, s.rest, count);
+    product(talker->head, pool, s.hidden, hidden, count, 1, 0, nullptr, s.draws.logits, s.draws.vocabulary, s.rest);
     by_row(pool, count, talker->head.outputs, [&](int i) {
         int64_t at = (int64_t)i * s.draws.vocabulary;
         int code = draw_code_0(*talker, *state, rows[i], frames[i] + 1, s.hidden + (int64_t)i * hidden,
@@ -381,10 +381,17 @@ int32_t vivavoce_frame(const Talker* talker, const Predictor* predictor, const R
 
 int32_t vivavoce_product(const Matrix* matrix, Pool* pool, const float* x, int64_t x_stride, int32_t rows, int32_t taps,
                          int64_t tap_step, const float* onto, float* out, int64_t out_stride) {
-    if (rows < 1 || taps < 1 || matrix->inputs < 1 || matrix->outputs < 1) return REFUSED_SHAPE;
-    if (matrix->inputs % taps) return REFUSED_SHAPE;
-    if (matrix->kind == INT8 && (matrix->block < 1 || !matrix->scales)) return REFUSED_SHAPE;
-    product(*matrix, pool, x, x_stride, rows, taps, tap_step, onto, out, out_stride);
+    if (rows < 1 || !fits_taps(*matrix, taps)) return REFUSED_SHAPE;
+    const int per_tap = matrix->inputs / taps;
+    if (taps > 1 && is_whole_kind(*matrix) && (x_stride != per_tap || tap_step % per_tap)) return REFUSED_SHAPE;
+    float* spare = nullptr;
+    if (is_whole_kind(*matrix)) {
+        const int64_t inputs = rows + (taps - 1) * (tap_step / per_tap);
+        spare = (float*)malloc(whole_floats(inputs, per_tap) * sizeof(float));
+        if (!spare) return REFUSED_COUNT;
+    }
+    product(*matrix, pool, x, x_stride, rows, taps, tap_step, onto, out, out_stride, spare);
+    free(spare);
     return 0;
 }
 int32_t vivavoce_draw(float* logits, int32_t count, const Sampling* sampling, float noise) {
