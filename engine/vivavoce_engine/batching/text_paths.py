@@ -84,18 +84,25 @@ class TextPath:
         on every device when this one begins."""
         return self._first if self.frames < step else self.next_first
 
-    def feed(self, masses: Masses, best: Floats, before: Floats, top: int, origin: int, earlier: int) -> None:
-        """Takes a frame: weights, log weights, and the columns of the best path in this frame, in the one before it,
-        both of this window, and in the one before that, of the last window."""
-        first, token = self.next_first, self.fed_first + earlier
+    def feed(self, masses: Masses, best: Floats, before: Floats, top: int, origin: int) -> None:
+        """Takes a frame: weights, log weights, and the columns of the best path in this frame and in the one before it,
+        both of this window."""
+        first = self.next_first
         self.frames += 1
         self._kept.append((first, masses))
+        origin += first
+        token = self.origin if origin == self.top else self._origin_of(origin)
         self.best, self.before = best, before
-        self.top, self.origin = first + top, first + origin
+        self.top, self.origin = first + top, origin
         if self.frames >= LAG:
             self._settle(self.frames - LAG, token)
         self.fed_first, self.next_first = first, self._first
         self._first = max(0, self.token - BEHIND)
+
+    def _origin_of(self, token: int) -> int:
+        """The token from which a path came to this one in the last frame that is in `before`."""
+        column = np.array([token - self.fed_first])
+        return token - came_by(self.before[None], column).item()
 
     def finish(self, text_tokens: int) -> None:
         """Settles the last frames, at the end of a text of `text_tokens`. Tokens that were not reached begin there."""
@@ -150,13 +157,9 @@ def feed(paths: SequenceOf[TextPath], scores: Floats, tokens: SequenceOf[int]) -
     ends += np.log(weights + LEAST)
     tops = ends.argmax(1)
     ends -= np.maximum.reduce(ends, 1, None, None, True)
-    sources = sources_of(count)
-    origins = tops - came_by(before, tops, sources)
-    columns = origins + shifts
-    columns -= came_by(np.array([path.before for path in paths]), columns, sources)
-    came = zip(tops.tolist(), origins.tolist(), columns.tolist(), strict=True)
-    for path, mass, log_weights, earlier, places in zip(paths, masses, best, before, came, strict=True):
-        path.feed(mass, log_weights, earlier, *places)
+    origins = tops - came_by(before, tops)
+    for path, *frame in zip(paths, masses, best, before, tops.tolist(), origins.tolist(), strict=True):
+        path.feed(*frame)
 
 
 def softmax(scores: Floats, counts: SequenceOf[int]) -> Floats:
@@ -175,8 +178,8 @@ def sources_of(count: int) -> NDArray[np.intp]:
     return np.arange(count)[:, None] * WIDTH + FRONT - np.arange(len(JUMPS))
 
 
-def came_by(before: Floats, columns: NDArray[np.intp], sources: NDArray[np.intp]) -> NDArray[np.intp]:
+def came_by(before: Floats, columns: NDArray[np.intp]) -> NDArray[np.intp]:
     """The jumps [paths] by which the best paths came to these `columns`, from log weights `before` [paths, WIDTH]."""
-    come = before.take(sources + columns[:, None])
+    come = before.take(sources_of(len(before)) + columns[:, None])
     come += JUMPS
     return come.argmax(1)
