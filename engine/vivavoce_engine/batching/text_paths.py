@@ -136,8 +136,8 @@ class TextPath:
 def feed(paths: SequenceOf[TextPath], scores: Floats, tokens: SequenceOf[int]) -> None:
     """Takes a further frame of each path.
 
-    `scores` [paths, WINDOW] are those of each path's tokens from `next_first` on. `tokens` is the number of text tokens,
-    with tts_eos, that have a position; the others count for nothing.
+    `scores` [paths, WINDOW] are those of each path's tokens from `next_first` on. `tokens` is the number of text
+    tokens, with tts_eos, that have a position; the others count for nothing.
     """
     count = len(paths)
     firsts = [path.next_first for path in paths]
