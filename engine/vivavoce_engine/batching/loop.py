@@ -275,7 +275,9 @@ class EngineLoop:
     def _follow(self, outcome: Outcome) -> None:
         """Takes the attention of a step, before its frames count as known."""
         for attention in outcome.attention:
-            lines, paths, tokens = list[int](), list[TextPath](), list[int]()
+            lines: list[int] = []
+            paths: list[TextPath] = []
+            tokens: list[int] = []
             for line, sequence in enumerate(attention.sequences):
                 if not sequence.tells_words or sequence.is_void or not self._scheduler.is_running(sequence):
                     continue

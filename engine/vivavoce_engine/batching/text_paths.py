@@ -23,13 +23,12 @@ WINDOW = 32
 BEHIND = 6
 """Tokens of the window that are settled already: the attention that is left on them is not yet that of the next."""
 LAG = 2
+"""Frames behind a frame when it is settled. A path keeps its tokens in as many frames before its end."""
 EPS = 1e-4
 """Weight below which a token's attention makes no difference."""
 LEAST = np.full(1, EPS, np.float32)
-JUMPS = np.log(np.array([1.0, 1.0, 0.3, 0.1], np.float32))
-"""Log weight of going on by 0 to 3 tokens."""
-LONG_JUMPS = [(jump, JUMPS[jump : jump + 1]) for jump in (2, 3)]
-"""Those with a weight, float32 [1]."""
+JUMPS = np.log(np.array([[1.0], [1.0], [0.3], [0.1]], np.float32))
+"""Log weight of going on by 0 to 3 tokens, float32 [4, 1]."""
 FRONT = len(JUMPS) - 1
 """Columns for none before those of the window, from which the longest step comes."""
 WIDTH = FRONT + WINDOW
@@ -47,6 +46,7 @@ def _first_state() -> Floats:
 
 
 FIRST_STATE = _first_state()
+FIRST_WAYS = np.zeros((len(JUMPS), WINDOW), np.float32)
 FIRST_MASSES = np.array([0.0] + [1.0] * WINDOW)
 
 
@@ -71,8 +71,8 @@ class TextPath:
         self.best = FIRST_STATE
         """Log weight of the best path that ends at each token of the last window, behind columns for none, and at as
         many tokens behind the window."""
-        self.before = FIRST_STATE[:WIDTH]
-        """Log weights before the last frame, by the column of its window, behind columns for none."""
+        self._ways: Floats = FIRST_WAYS
+        """Log weights of the ways to each column of the last window by each jump, float32 [JUMPS, WINDOW]."""
         self.fed_first = self.next_first = self._first = 0
         """The first tokens of the windows of the last frame, of the next one, and of the one behind it."""
         self._kept = deque([(0, FIRST_MASSES)], KEPT)
@@ -84,18 +84,24 @@ class TextPath:
         on every device when this one begins."""
         return self._first if self.frames < step else self.next_first
 
-    def feed(self, masses: Masses, best: Floats, before: Floats, top: int, origin: int, earlier: int) -> None:
-        """Takes a frame: weights, log weights, and the columns of the best path in this frame, in the one before it,
-        both of this window, and in the one before that, of the last window."""
-        first, token = self.next_first, self.fed_first + earlier
+    def feed(self, masses: Masses, best: Floats, ways: Floats, top: int, jump: int) -> None:
+        """Takes a frame: weights, log weights, the ways that led there, and the column of this window at which the best
+        path ends, with its last jump."""
+        first = self.next_first
         self.frames += 1
         self._kept.append((first, masses))
-        self.best, self.before = best, before
-        self.top, self.origin = first + top, first + origin
+        origin = first + top - jump
+        token = self.origin if origin == self.top else self._origin_of(origin)
+        self.best, self._ways = best, ways
+        self.top, self.origin = first + top, origin
         if self.frames >= LAG:
             self._settle(self.frames - LAG, token)
         self.fed_first, self.next_first = first, self._first
         self._first = max(0, self.token - BEHIND)
+
+    def _origin_of(self, token: int) -> int:
+        """The token from which the best path came to this one in the last fed frame."""
+        return token - int(self._ways[:, token - self.fed_first].argmax())
 
     def finish(self, text_tokens: int) -> None:
         """Settles the last frames, at the end of a text of `text_tokens`. Tokens that were not reached begin there."""
@@ -130,8 +136,8 @@ class TextPath:
 def feed(paths: SequenceOf[TextPath], scores: Floats, tokens: SequenceOf[int]) -> None:
     """Takes a further frame of each path.
 
-    `scores` [paths, WINDOW] are those of the tokens from `next_first` on of each. `tokens` is the number of text tokens,
-    with tts_eos, that have a position; the others count for nothing.
+    `scores` [paths, WINDOW] are those of each path's tokens from `next_first` on. `tokens` is the number of text
+    tokens, with tts_eos, that have a position; the others count for nothing.
     """
     count = len(paths)
     firsts = [path.next_first for path in paths]
@@ -141,42 +147,40 @@ def feed(paths: SequenceOf[TextPath], scores: Floats, tokens: SequenceOf[int]) -
     np.add.accumulate(weights, 1, None, masses[:, 1:])
     before = np.array([path.best[shift : shift + WIDTH] for shift, path in zip(shifts, paths, strict=True)])
     before[:, :FRONT] = NEVER
+    come = ways_from(before)
     best = np.empty((count, WIDTH + WINDOW), np.float32)
     best.fill(NEVER)
     ends = best[:, FRONT:WIDTH]
-    np.maximum(before[:, FRONT:], before[:, FRONT - 1 : -1], ends)
-    for jump, weight in LONG_JUMPS:
-        np.maximum(ends, before[:, FRONT - jump : -jump] + weight, ends)
+    np.maximum.reduce(come, 1, None, ends)
     ends += np.log(weights + LEAST)
     tops = ends.argmax(1)
     ends -= np.maximum.reduce(ends, 1, None, None, True)
-    sources = sources_of(count)
-    origins = tops - came_by(before, tops, sources)
-    columns = origins + shifts
-    columns -= came_by(np.array([path.before for path in paths]), columns, sources)
-    came = zip(tops.tolist(), origins.tolist(), columns.tolist(), strict=True)
-    for path, mass, log_weights, earlier, places in zip(paths, masses, best, before, came, strict=True):
-        path.feed(mass, log_weights, earlier, *places)
+    jumps = come.take(sources_of(count) + tops[:, None]).argmax(1)
+    told = zip(paths, masses, best, come, tops.tolist(), jumps.tolist(), strict=True)
+    for path, mass, log_weights, ways, top, jump in told:
+        path.feed(mass, log_weights, ways, top, jump)
 
 
 def softmax(scores: Floats, counts: SequenceOf[int]) -> Floats:
     """The weights of the first `counts` scores of each row."""
     if min(counts) < WINDOW:
-        scores = np.where(COLUMNS < np.array(counts)[:, None], scores, -np.inf)
+        scores = np.where(np.array(counts)[:, None] > COLUMNS, scores, -np.inf)
     weights: Floats = scores - np.maximum.reduce(scores, 1, None, None, True)
     np.exp(weights, weights)
     weights /= np.add.reduce(weights, 1, None, None, True)
     return weights
 
 
+def ways_from(before: Floats) -> Floats:
+    """Log weights of the ways to each column by each jump [paths, JUMPS, WINDOW], from `before` [paths, WIDTH]."""
+    row, item = before.strides
+    # Column c of jump j is column FRONT + c - j of `before`.
+    shape, strides = (len(before), len(JUMPS), WINDOW), (row, -item, item)
+    ways: Floats = np.ndarray(shape, np.float32, before, FRONT * item, strides) + JUMPS
+    return ways
+
+
 @cache
 def sources_of(count: int) -> NDArray[np.intp]:
-    """The places from which paths come to column 0, in arrays [count, WIDTH] of log weights, in the order of JUMPS."""
-    return np.arange(count)[:, None] * WIDTH + FRONT - np.arange(len(JUMPS))
-
-
-def came_by(before: Floats, columns: NDArray[np.intp], sources: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The jumps [paths] by which the best paths came to these `columns`, from log weights `before` [paths, WIDTH]."""
-    come = before.take(sources + columns[:, None])
-    come += JUMPS
-    return come.argmax(1)
+    """The places of the ways to column 0 in `count` rows of `ways_from`, [count, JUMPS]."""
+    return np.arange(count * len(JUMPS)).reshape(count, len(JUMPS)) * WINDOW

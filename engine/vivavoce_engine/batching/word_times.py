@@ -75,7 +75,7 @@ class Sound:
 
     def silences(self, start: int, end: int) -> list[tuple[int, int]]:
         """The silent stretches between two parts."""
-        on, found = self.on, []
+        on, found = self.on, list[tuple[int, int]]()
         end = min(end, len(on))
         since = on.find(0, max(0, start), end)
         while since >= 0:
