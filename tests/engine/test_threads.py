@@ -66,6 +66,9 @@ def test_a_second_thread_of_a_small_model_decodes_and_those_of_a_wide_one_share(
 def test_a_thread_that_decodes_doubles_the_rows_that_auto_gives() -> None:
     alone, beside = Threads(1, 0), Threads(1, 1)
     assert [on_threads(EngineConfig(), each).max_streams for each in (alone, Threads(12, 0), beside)] == [8, 8, 16]
+    many, wide = Threads(1, 63), Threads(64, 0)
+    assert [on_threads(EngineConfig(), each).threads for each in (alone, beside, many, wide)] == [1, 2, 17, 64]
+    assert on_threads(EngineConfig(max_streams=4), many).threads == 5, "a row is decoded by one thread at a time"
     assert on_threads(EngineConfig(max_streams=5), beside).max_streams == 5
     assert on_threads(EngineConfig(), beside).threads == 2
     assert (str(alone), str(beside)) == ("1 thread", "2 threads, 1 of them for Code2Wav")

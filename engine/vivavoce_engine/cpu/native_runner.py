@@ -57,8 +57,8 @@ class NativeRunner(HostRunner):
         self._c = self._library.functions
         hidden_size = checkpoint.talker.transformer.hidden_size
         use_cpu_threads(config.threads, hidden_size)
+        self.config = config = on_threads(config, share_out(config.threads, hidden_size))
         threads = share_out(config.threads, hidden_size)
-        self.config = config = on_threads(config, threads)
         self._checkpoint = checkpoint
         self.capacity = CORES if threads.beside else HOST
         self.text = TextFrontend(checkpoint, Tokenizer(checkpoint.path))

@@ -54,11 +54,14 @@ def share_out(threads: NumberOrAuto, hidden_size: int) -> Threads:
 
 
 def on_threads(config: EngineConfig, threads: Threads) -> EngineConfig:
-    """Returns the settings of the CPU's kernels with numbers for `auto`: threads, and rows for what they can speak."""
+    """Returns the settings of the CPU's kernels with numbers for `auto`: threads, and rows for what they can speak.
+
+    A row is decoded by one thread at a time, so no more of them than rows are beside the frames. Each has 9 MB.
+    """
     rows = config.rows
     if config.max_streams == "auto" and threads.beside:
         rows = ROWS_BESIDE
-    return replace(config, threads=threads.total, max_streams=rows)
+    return replace(config, threads=threads.together + min(threads.beside, rows), max_streams=rows)
 
 
 def threads_for(threads: NumberOrAuto, hidden_size: int) -> int:
