@@ -118,6 +118,20 @@ def test_lines_are_said_one_by_one(
     assert said.err.count(b"real-time factor") == 2
 
 
+def test_a_line_that_cannot_be_spoken_is_passed_over(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("One\n---\n[voice:heart] ...\nThree\n"))
+    assert main(["say", "-", "--lines", "--seed", "5", "-o", "-", "--format", "pcm"]) == 0
+    said = capsysbinary.readouterr()
+    assert said.out == pcm_of(5, 3) + pcm_of(5, 5)
+    assert said.err.count(b"the line is passed over") == 2
+    monkeypatch.setattr(sys, "stdin", io.StringIO("---\n"))
+    assert main(["say", "-", "-o", "-", "--format", "pcm"]) == 1
+    monkeypatch.setattr(sys, "stdin", io.StringIO("One\nTwo\n"))
+    assert main(["say", "-", "--lines", "--voice", "nobody", "-o", "-", "--format", "pcm"]) == 1
+
+
 @pytest.mark.parametrize(
     ("given", "sent"),
     [

@@ -14,13 +14,15 @@ from vivavoce_client.client import Client
 from vivavoce_client.input_files import BadFile, read_json
 from vivavoce_client.local_server import local_server
 from vivavoce_client.outputs import STANDARD, NoLoudspeaker, Output, open_device, open_output
-from vivavoce_client.protocol import PCM, SAMPLE_BYTES, SAMPLE_RATE, Segment, SpeechOptions
+from vivavoce_client.protocol import PCM, SAMPLE_BYTES, SAMPLE_RATE, ApiError, Segment, SpeechOptions
 from vivavoce_client.word_files import KINDS, WordFiles
 
 URL_VARIABLE = "VIVAVOCE_URL"
 KEY_VARIABLE = "VIVAVOCE_API_KEY"
 DEFAULT_FILE = "speech.wav"
 READ_BYTES = 4096
+TEXT_FIELDS = ("input", "text")
+"""Fields that an error names if the text cannot be spoken."""
 FORMAT_OF_SUFFIX = {
     ".wav": "wav",
     ".pcm": "pcm",
@@ -203,7 +205,8 @@ def say_standard_input(
     """Speaks standard input while it arrives, as one utterance or line by line."""
     is_pcm = options["response_format"] == PCM
     texts: Iterable[Iterable[str]] = [fragments()]
-    if lines or sys.stdin.isatty():
+    lines = lines or sys.stdin.isatty()
+    if lines:
         texts = ([line] for line in sys.stdin if line.strip())
     with client.live(voice, **options) as live:
         for text in texts:
@@ -211,8 +214,15 @@ def say_standard_input(
             with live.say(text) as speech:
                 try:
                     pass_on(speech, output, timer)
+                except ApiError as error:
+                    # A line that cannot be spoken, such as "---", does not end the ones behind it.
+                    if not lines or error.param not in TEXT_FIELDS or timer.received_bytes:
+                        raise
+                    print(f"vivavoce: {error}; the line is passed over", file=sys.stderr)
+                    continue
                 finally:
-                    word_files.add(speech.text, speech.words, speech.turns, speech.duration_s)
+                    if timer.received_bytes:
+                        word_files.add(speech.text, speech.words, speech.turns, speech.duration_s)
             print(timer.line(output.name, speech.first_audio_s, is_pcm), file=sys.stderr)
 
 
