@@ -15,9 +15,9 @@ from vivavoce_server.logs import for_log, printable
 ENV_PREFIX = "VIVAVOCE_"
 CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
 """Variables that the client reads. Client and server may share an environment."""
-BUILD_VARIABLES = frozenset({"VIVAVOCE_COMMIT"})
-"""Variables that a container's build sets."""
-ENGINE_VARIABLES = frozenset({CARD_VARIABLE})
+BUILD_VARIABLES = frozenset({"VIVAVOCE_COMMIT", "VIVAVOCE_KERNELS"})
+"""Variables that a container's build and an installation are told by."""
+ENGINE_VARIABLES = frozenset({CARD_VARIABLE, "VIVAVOCE_CPU_LEVEL"})
 """Variables that the engine reads itself: no settings of a server, but means of proof."""
 OTHER_VARIABLES = CLIENT_VARIABLES | BUILD_VARIABLES | ENGINE_VARIABLES
 FILE_SETTING = "config"
