@@ -16,7 +16,7 @@ ENV_PREFIX = "VIVAVOCE_"
 CLIENT_VARIABLES = frozenset({"VIVAVOCE_URL", "VIVAVOCE_API_KEY"})
 """Variables that the client reads. Client and server may share an environment."""
 BUILD_VARIABLES = frozenset({"VIVAVOCE_COMMIT", "VIVAVOCE_KERNELS"})
-"""Variables that a build reads or sets."""
+"""Variables that a container's build and an installation are told by."""
 ENGINE_VARIABLES = frozenset({CARD_VARIABLE, LEVEL_VARIABLE})
 """Variables that the engine reads itself: no settings of a server, but means of proof."""
 OTHER_VARIABLES = CLIENT_VARIABLES | BUILD_VARIABLES | ENGINE_VARIABLES

@@ -70,16 +70,24 @@ def test_a_compiler_that_is_too_old_for_the_best_level_is_passed_over(stand_in: 
     assert build.compiles(stand_in_without(AVX512, tmp_path)) == (f"-march={AVX512}" not in here.levels[0].flags)
 
 
-def test_libraries_are_current_until_a_source_is_newer(
+def test_libraries_are_current_until_a_source_is_another(
     stand_in: build.Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "NATIVE", tmp_path)
+    source, header = tmp_path / "speech.cpp", tmp_path / "kernels.h"
+    source.write_text("first")
+    header.write_text("first")
     assert not build.is_current(LINUX, tmp_path)
-    (tmp_path / "speech.cpp").touch()
     made = build.build(LINUX, stand_in, tmp_path)
     assert build.is_current(LINUX, tmp_path)
-    later = made[0].stat().st_mtime + 60
-    os.utime(tmp_path / "speech.cpp", (later, later))
+    os.utime(source, (made[0].stat().st_mtime + 60,) * 2)
+    assert build.is_current(LINUX, tmp_path)
+    for changed in (source, header):
+        changed.write_text("second")
+        assert not build.is_current(LINUX, tmp_path)
+        changed.write_text("first")
+        assert build.is_current(LINUX, tmp_path)
+    (tmp_path / "another.h").touch()
     assert not build.is_current(LINUX, tmp_path)
 
 

@@ -35,7 +35,7 @@ from vivavoce_engine.batching.sequence import Sequence as Running
 from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.files import Checkpoint, read_checkpoint
 from vivavoce_engine.config import LEVEL_VARIABLE
-from vivavoce_engine.cpu import library
+from vivavoce_engine.cpu import build, library
 from vivavoce_engine.cpu.build import digest_of, digest_path
 from vivavoce_engine.cpu.native_runner import NativeRunner
 from vivavoce_engine.cpu.packing import address, sparse
@@ -526,6 +526,23 @@ def test_a_damaged_library_is_refused_before_it_is_loaded(
     monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail(f"{name} was loaded"))
     told = library.why_no_library()
     assert told.count(sentence) == told.count(f"`{library.BUILD}`") == len(copied)
+
+
+def test_a_library_of_other_sources_is_refused_in_a_clone_and_loaded_from_a_wheel(
+    copied: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(build.NATIVE, clone, ignore=shutil.ignore_patterns("libvivavoce*"))
+    monkeypatch.setattr(build, "NATIVE", clone)
+    assert library.why_no_library() == ""
+    library._load.cache_clear()
+    with (clone / "kernels.h").open("a") as header:
+        header.write("// newer\n")
+    sentence = "it was built from other sources than those of this clone. Build it again with: "
+    assert library.why_no_library().count(sentence) == len(copied)
+    for path in clone.glob("*.cpp"):
+        path.unlink()
+    assert library.load_library().path == copied[0]
 
 
 def test_the_next_level_speaks_for_a_damaged_one_and_the_log_says_why(

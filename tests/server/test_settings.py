@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from vivavoce_engine import EngineConfig
+from vivavoce_engine.cpu.library import LEVEL_VARIABLE
 from vivavoce_server import ServerConfig
 from vivavoce_server.config import Settings, load_settings, setting_help
 from vivavoce_server.engines import open_engines
@@ -208,6 +209,12 @@ def test_an_unknown_variable_is_refused_by_name(variable: str, monkeypatch: pyte
     assert str(refused.value) == (
         f"the environment variable {variable} is not a setting of Vivavoce; did you mean VIVAVOCE_MAX_STREAMS?"
     )
+
+
+@pytest.mark.parametrize(("variable", "value"), [(LEVEL_VARIABLE, "avx2"), ("VIVAVOCE_KERNELS", "none")])
+def test_variables_of_the_kernels_are_no_settings(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+    load_settings({})
 
 
 def test_every_setting_explains_itself() -> None:

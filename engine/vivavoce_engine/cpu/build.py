@@ -111,7 +111,7 @@ def library_name(level: str, platform: Platform) -> str:
 
 
 def digest_path(library: Path) -> Path:
-    """The file beside a library that holds its digest."""
+    """The file beside a library that holds its digest, and in a second line that of its sources."""
     return library.with_name(f"{library.name}.sha256")
 
 
@@ -120,11 +120,31 @@ def digest_of(library: Path) -> str:
     return hashlib.sha256(library.read_bytes()).hexdigest()
 
 
+def sources_digest() -> str:
+    """SHA-256 of the sources and of this file, of which libraries are made, in hexadecimal.
+
+    Empty if there are no sources here, as in an installed wheel.
+    """
+    if not (NATIVE / UNITS[0]).exists():
+        return ""
+    parts = (*sorted((*NATIVE.glob("*.cpp"), *NATIVE.glob("*.h"))), Path(__file__))
+    return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in parts)).hexdigest()
+
+
+def stored_digests(library: Path) -> tuple[str, str]:
+    """The digests of a library and of its sources that were stored when it was built, each empty if it is missing.
+
+    Raises FileNotFoundError if there is no file of them.
+    """
+    own, sources, *_ = [*digest_path(library).read_text(encoding="ascii", errors="replace").split(), "", ""]
+    return own, sources
+
+
 def is_whole(library: Path) -> bool:
     """True if a library has the digest that was stored when it was built: it is neither cut off nor overwritten."""
     try:
-        return digest_path(library).read_text(encoding="ascii").strip() == digest_of(library)
-    except (OSError, ValueError):
+        return stored_digests(library)[0] == digest_of(library)
+    except OSError:
         return False
 
 
@@ -191,15 +211,11 @@ def _makes_a_library(compiler: Compiler) -> bool:
 
 
 def is_current(platform: Platform, folder: Path = NATIVE) -> bool:
-    """True if `folder` has a library of a level of the platform, and each is whole and no older than the sources and
-    this file."""
+    """True if `folder` has a library of a level of the platform, and each is whole and made of the present sources."""
     paths = [folder / library_name(level.name, platform) for level in platform.levels]
     libraries = [path for path in paths if path.exists()]
-    if not all(is_whole(path) for path in libraries):
-        return False
-    built = [path.stat().st_mtime for path in libraries]
-    sources = (Path(__file__), *NATIVE.glob("*.cpp"), *NATIVE.glob("*.h"))
-    return bool(built) and min(built) >= max(path.stat().st_mtime for path in sources)
+    sources = sources_digest()
+    return bool(libraries) and all(is_whole(path) and stored_digests(path)[1] == sources for path in libraries)
 
 
 def build(platform: Platform, compiler: Compiler, folder: Path, checked: bool = False) -> list[Path]:
@@ -240,7 +256,7 @@ def _compiled(
     platform: Platform, compiler: Compiler, level: Level, folder: Path, checked: bool
 ) -> tuple[Path | None, str]:
     """The library of one level; or None and what the compiler says."""
-    library = folder / library_name(level.name, platform)
+    library, sources = folder / library_name(level.name, platform), sources_digest()
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
         made = Path(scratch) / library.name
         objects = {unit: f"{scratch}/{unit}.o" for unit in UNITS}
@@ -253,7 +269,7 @@ def _compiled(
             if done.returncode:
                 said = [text for text in done.stderr.splitlines() if "error" in text] or done.stderr.splitlines()[-1:]
                 return None, f"{library.name}: {said[0].strip() if said else 'no reason given'}"
-        digest_path(made).write_text(digest_of(made) + "\n", encoding="ascii")
+        digest_path(made).write_text(f"{digest_of(made)}\n{sources}\n", encoding="ascii")
         os.replace(made, library)
         os.replace(digest_path(made), digest_path(library))
     return library, ""

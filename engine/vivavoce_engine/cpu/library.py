@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from vivavoce_engine.config import LEVEL_VARIABLE
-from vivavoce_engine.cpu.build import digest_of, digest_path
+from vivavoce_engine.cpu.build import digest_of, digest_path, sources_digest, stored_digests
 from vivavoce_engine.errors import EngineError
 
 log = logging.getLogger(__name__)
@@ -342,11 +342,13 @@ def _load(named: str) -> Library:
 def _open(level: str, path: Path) -> Library:
     sha256 = digest_of(path)
     try:
-        built = digest_path(path).read_text(encoding="ascii", errors="replace").strip()
+        built, sources = stored_digests(path)
     except FileNotFoundError:
         raise NoLibrary(f"{digest_path(path).name} is missing. Build both again with: `{BUILD}`.") from None
     if sha256 != built:  # a file that is cut off would end the process as it is loaded
         raise NoLibrary(f"the file is not as it was built. Build it again with: `{BUILD}`.")
+    if sources_digest() not in ("", sources):  # in a clone, whose Python may speak to another C++
+        raise NoLibrary(f"it was built from other sources than those of this clone. Build it again with: `{BUILD}`.")
     functions = ctypes.CDLL(str(path))
     for name, (result, arguments) in SIGNATURES.items():
         function = getattr(functions, name)
