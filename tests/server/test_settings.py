@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from vivavoce_engine import EngineConfig
-from vivavoce_engine.cpu.library import LEVEL_VARIABLE
+from vivavoce_engine.config import LEVEL_VARIABLE
 from vivavoce_server import ServerConfig
 from vivavoce_server.config import Settings, load_settings, setting_help
 from vivavoce_server.engines import open_engines
