@@ -24,8 +24,8 @@ SIGNS_OF_WORDS = "%\u2030\u00b0+"
 """Signs at a word's end that belong to it, besides letters, digits, their accents, and currencies."""
 BREAK_IN_RUN = re.compile(rf"{WORD_BREAK.pattern}|\[(?:pause|voice):|<[^<>\s][^<>]*>|&#?\w+;", re.IGNORECASE)
 """Signs that part two words without a blank, tags, and a blank that HTML names."""
-MARKUP = re.compile(r"<[^<>\s][^<>]*>\s*")
-MARKUP_BEHIND = re.compile(r"\s*<[^<>\s][^<>]*>\Z")
+MARKUP = re.compile(r"[\s.,;:!?*_~|()\[\]{}-]*<[^<>\s][^<>]*>\s*")
+MARKUP_BEHIND = re.compile(r"<[^<>\s][^<>]*>\Z")
 LOOK_AHEAD_CHARS = 64
 """Characters behind a word of live text in which a blank or a letter is looked for."""
 DECIMALS = 3
@@ -190,7 +190,7 @@ class WordMap:
         while (tag := MARKUP.match(self.written, start, end)) and tag.end() < end:
             start = tag.end()
         while (tag := MARKUP_BEHIND.search(self.written[start:end])) and tag.start():
-            end = start + tag.start()
+            end = start + len(self.written[start : start + tag.start()].rstrip())
         return start, end
 
     def is_one_word(self, end: int, start: int) -> bool:
