@@ -24,6 +24,8 @@ TURN_PAUSE_S = 0.2
 """Silence between the turns of two voices. Speakers of ten languages answer after 0.2 s on average (Stivers et al.,
 Universals and cultural variation in turn-taking in conversation, PNAS 2009)."""
 LONGEST_TURN_PAUSE_S = 10.0
+CLOSING_SIGNS = ".,;:!?)]}\u2026\u3002\uff0c\uff1b\uff1a\u3001\uff01\uff1f"
+"""Signs that belong to the word in front of them."""
 MAX_STRETCH_CHARS = 4096
 """Most characters that are split into sentences at once."""
 LANGUAGE_CODES = {
@@ -140,11 +142,13 @@ def checked_pause_s(tag: str) -> float:
 def without_tag(before: str, behind: str) -> str:
     """The text behind a tag that is left out, so that it follows the text before. Blanks behind other blanks go.
 
-    A word behind it that only the tag parts from the text before gets a blank.
+    What only the tag parts from the text before gets a blank, except signs that belong to that text.
     """
     if before[-1:].isspace():
         return behind.lstrip()
-    return f" {behind}" if before and behind[:1].isalnum() else behind
+    if before and behind and not behind[0].isspace() and behind[0] not in CLOSING_SIGNS:
+        return f" {behind}"
+    return behind
 
 
 def split_long(text: str, language: str, max_chars: int) -> list[str]:

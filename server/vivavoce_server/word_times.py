@@ -24,8 +24,8 @@ SIGNS_OF_WORDS = "%\u2030\u00b0+"
 """Signs at a word's end that belong to it, besides letters, digits, their accents, and currencies."""
 BREAK_IN_RUN = re.compile(rf"{WORD_BREAK.pattern}|\[(?:pause|voice):|<[^<>\s][^<>]*>|&#?\w+;", re.IGNORECASE)
 """Signs that part two words without a blank, tags, and a blank that HTML names."""
-MARKUP = re.compile(r"<[^<>\s][^<>]*>\s*")
-MARKUP_BEHIND = re.compile(r"\s*<[^<>\s][^<>]*>\Z")
+MARKUP = re.compile(r"[\s.,;:!?*_~|()\[\]{}-]*<[^<>\s][^<>]*>\s*")
+"""A tag of HTML, with the signs and blanks that go with it."""
 LOOK_AHEAD_CHARS = 64
 """Characters behind a word of live text in which a blank or a letter is looked for."""
 DECIMALS = 3
@@ -189,8 +189,10 @@ class WordMap:
         """A stretch of the written text, without tags of HTML at its ends: blanks that are said may come from them."""
         while (tag := MARKUP.match(self.written, start, end)) and tag.end() < end:
             start = tag.end()
-        while (tag := MARKUP_BEHIND.search(self.written[start:end])) and tag.start():
-            end = start + tag.start()
+        while (at := self.written.rfind("<", start + 1, end)) > 0 and MARKUP.fullmatch(self.written, at, end):
+            end = at
+        while end > start + 1 and self.written[end - 1].isspace():
+            end -= 1
         return start, end
 
     def is_one_word(self, end: int, start: int) -> bool:

@@ -137,6 +137,7 @@ def test_the_same_voice_again_is_no_turn(talk: LiveServer, heard: Heard) -> None
     ("text", "parts"),
     [
         ("One[voice:heart]two.", ["One two."]),
+        ("One[voice:heart](two)[voice:alloy], three.", ["One (two) three."]),
         ("One [voice:heart] [voice:alloy]two, [voice:heart]three.", ["One two, three."]),
         ("[voice:heart] One. [pause:0s] [voice:heart] Two.", ["One.", "Two."]),
         ("One. [voice:michael] Two.[voice:michael]Three. [voice:heart]Four.", ["One.", "Two. Three.", "Four."]),

@@ -56,7 +56,7 @@ def joined(written: str, profile: Profile = WORDS_PROFILE, most_chars: int = 100
         ("One[pause:1s]two<break/>three", ["One", "two", "three"]),
         ("  At 6:40 on May 5, 2026 the FBI came. ", ["At", "6:40", "on", "May 5, 2026", "the", "FBI", "came"]),
         ("<p>One.</p><p>Two.</p>three<br>four", ["One", "Two", "three", "four"]),
-        ("<p>One.</p>&amp; two <b>&amp;</b> three</p>", ["One", "&amp;", "two", "&amp;", "three"]),
+        ("<p>One.</p>&amp; two <b>&amp;</b> a ] </p> &amp; <p>b", ["One", "&amp;", "two", "&amp;", "a", "&amp;", "b"]),
         ("one|two&nbsp;three", ["one", "two", "three"]),
         ("\u2022 one\u2022two", ["one", "two"]),
         ("hi!there?yes,so;be it", ["hi", "there", "yes", "so", "be", "it"]),
