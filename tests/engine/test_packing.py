@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from vivavoce_engine.cpu import library as c
-from vivavoce_engine.cpu.packing import WHOLE_MAX, Packer, address
+from vivavoce_engine.cpu.packing import WHOLE_MAX, Packer, WeightsDtype, address
 
 from tests.support.cpu_runners import skip_without_kernels
 
@@ -51,6 +51,36 @@ def test_whole_numbers_are_off_by_half_a_step(rounds: bool, kind: int, inputs: i
     off = np.abs(multiplied(matrix, x, taps) - (windows @ weight.double().numpy() + bias.numpy()))
     assert (off <= largest).all()
     assert off.max() > largest.max() / 1000, "they are rounded"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rounds", "bits", "kind"),
+    [
+        ("float32", False, 24, c.FLOAT32),
+        ("float32", False, 8, c.BFLOAT16),
+        ("bfloat16", False, 24, c.INT11),
+        ("bfloat16", False, 8, c.BFLOAT16),
+        ("bfloat16", True, 24, c.BFLOAT16),
+        ("int8", False, 8, c.INT11),
+    ],
+)
+def test_a_dtype_changes_no_more_weights_than_it_has_to(
+    dtype: WeightsDtype, rounds: bool, bits: int, kind: int
+) -> None:
+    weight = torch.randn(64, 32, generator=torch.Generator().manual_seed(3))
+    weight = weight.bfloat16().float() if bits == 8 else weight
+    assert Packer(dtype).matrix(weight, None, rounds).kind == kind
+
+
+def test_11_bits_are_nearer_to_a_weight_than_bfloat16() -> None:
+    skip_without_kernels()
+    weight = torch.randn(512, 64, generator=torch.Generator().manual_seed(3))
+    x = np.random.default_rng(2).standard_normal((16, 512), np.float32)
+    exact = x.astype(np.float64) @ weight.double().numpy()
+    packer = Packer("bfloat16")
+    off = np.square(multiplied(packer.matrix(weight, None), x) - exact).sum()
+    rounded = np.square(x.astype(np.float64) @ weight.bfloat16().double().numpy() - exact).sum()
+    assert 0 < off < rounded / 2
 
 
 def test_an_odd_number_of_inputs_cannot_be_whole() -> None:

@@ -9,6 +9,8 @@ from tests.support.server_process import SERVE, START_DEADLINE_S
 from tests.support.waiting import wait_until
 
 SETTINGS = ("--max-streams", "4", "--max-queue", "8", "--stall-s", "5", "--live-stall-s", "5")
+SLOW_START_S = 600.0
+"""Most seconds until a server under sanitizers is ready."""
 
 
 @contextmanager
@@ -29,7 +31,8 @@ def soaked_server(
         subprocess.Popen(command, stdout=output, stderr=output, env=environment) as process,
     ):
         try:
-            wait_until(lambda: address.exists() or process.poll() is not None, START_DEADLINE_S)
+            deadline_s = START_DEADLINE_S if environment is None else SLOW_START_S
+            wait_until(lambda: address.exists() or process.poll() is not None, deadline_s)
             assert process.poll() is None, log.read_text(encoding="utf-8")
             yield process, address.read_text(encoding="utf-8")
         finally:

@@ -38,8 +38,10 @@ from vivavoce_engine.models.layers import Transformer
 from vivavoce_engine.models.talker import CONTROL_CODES, Talker
 
 WeightsDtype = Literal["float32", "bfloat16", "int8"]
-"""float32 changes no weight. bfloat16 rounds those that are not bfloat16. Sums are float32 in both. int8 rounds the
-products of talker and code predictor to 8 bits, those of Code2Wav to 11, their inputs to 16, and tables to bfloat16."""
+"""float32 changes no weight, and sums are float32. bfloat16 rounds weights that are not bfloat16: those of Code2Wav's
+products to 11 bits with a scale for 64 of them, which is nearer to them, and the inputs to 16; others to bfloat16. int8
+rounds the products of talker and code predictor to 8 bits, all of Code2Wav's to 11, the inputs of both to 16, and
+tables to bfloat16."""
 ALIGNMENT_BYTES = 64
 """Bytes of a cache line, and of the widest vector."""
 ARENA_BYTES, ARENA_LEAST, ARENA_MOST = 32 << 20, 256 << 10, 4 << 20
@@ -219,7 +221,10 @@ class Packer:
         return made
 
     def matrix(self, weight: Tensor, bias: Tensor | None, rounds: bool = False, taps: int = 1) -> c.Matrix:
-        """A product of `taps` taps, weight [inputs, outputs]. `rounds` says that it may be int8, which is coarse."""
+        """A product of `taps` taps, weight [inputs, outputs].
+
+        `rounds` says that it is of talker or code predictor, and may be int8, which is coarse.
+        """
         inputs, outputs = weight.shape
         length = -(-outputs // c.BLOCK) * c.BLOCK
         kind, block = self._kind_of(weight, rounds, inputs // taps)
@@ -240,6 +245,8 @@ class Packer:
         block = math.gcd(per_tap, WHOLE_BLOCK)
         if self._dtype == "int8" and block > 1:
             return (c.INT8 if rounds else c.INT11), block
+        if self._dtype == "bfloat16" and not rounds and block > 1 and not is_bfloat16(weight):
+            return c.INT11, block
         return (c.BFLOAT16 if self._fits_bfloat16(weight) else c.FLOAT32), block
 
     def stack(
@@ -288,9 +295,7 @@ class Packer:
 
     def _fits_bfloat16(self, weight: Tensor) -> bool:
         """True if the weights are to be bfloat16: they are, or the dtype rounds them."""
-        if self._dtype != "float32" or weight.dtype == torch.bfloat16:
-            return True
-        return torch.equal(weight.to(torch.bfloat16).float(), weight.float())
+        return self._dtype != "float32" or is_bfloat16(weight)
 
     def _keep(self, values: NDArray[Any], length: int | None = None) -> NDArray[Any]:
         """A copy of values [n], aligned and filled up with zeros."""
@@ -314,6 +319,11 @@ class Packer:
             self._arena = arena
         part, self._arena = self._arena[:size], self._arena[taken:]
         return part.view(dtype).reshape(shape)
+
+
+def is_bfloat16(weight: Tensor) -> bool:
+    """True if each weight is a bfloat16, whatever the dtype that it lies in."""
+    return weight.dtype == torch.bfloat16 or torch.equal(weight.to(torch.bfloat16).float(), weight.float())
 
 
 def drop(module: nn.Module) -> None:
