@@ -21,7 +21,7 @@ from vivavoce_engine.text.words import TextWord
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """What the alignment's head has seen of the text in a step of some `sequences`.
+    """Attention of the alignment's head to the text, in a step of some `sequences`.
 
     `scores` [sequences, 32] float32 are raw attention scores (q.k / sqrt(head_dim), before the softmax) for the text
     tokens at the talker's positions from `sequence.window_at` on, as it was when the plan began. The query is that of
