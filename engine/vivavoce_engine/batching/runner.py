@@ -21,7 +21,7 @@ from vivavoce_engine.text.words import TextWord
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Attention of the alignment's head to the text in a step of some `sequences`.
+    """Attention of the alignment's head to the text, in a step of some `sequences`.
 
     `scores` [sequences, 32] float32 are raw attention scores (q.k / sqrt(head_dim), before the softmax) for the text
     tokens at the talker's positions from `sequence.window_at` on, as it was when the plan began. The query is that of
@@ -106,7 +106,7 @@ class PromptBuilder(Protocol):
 
 
 Frontend = PromptBuilder | AnswerFrontend
-"""The maker of a model's prompts: from texts, or from the answers of its thinker."""
+"""How a model's requests become token ids: from texts, or from the answers of its thinker."""
 
 
 def builder_of(text: Frontend) -> PromptBuilder:
