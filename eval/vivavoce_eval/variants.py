@@ -83,7 +83,7 @@ def patch_matmuls(activations: bool, network: nn.Module) -> None:
 
 def to_whole(values: Tensor, most: int) -> Tensor:
     """Rounds values [..., inputs] to -most to most times a scale, one for each 64 inputs."""
-    blocks = values.unflatten(-1, (-1, math.gcd(values.shape[-1], WHOLE_BLOCK)))
+    blocks = values.view(*values.shape[:-1], -1, math.gcd(values.shape[-1], WHOLE_BLOCK))
     scale = blocks.abs().amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / most
     return ((blocks / scale).round() * scale).flatten(-2)
 

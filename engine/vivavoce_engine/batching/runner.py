@@ -106,7 +106,7 @@ class PromptBuilder(Protocol):
 
 
 Frontend = PromptBuilder | AnswerFrontend
-"""How a model's requests become token ids: from texts, or from the answers of its thinker."""
+"""The way from a model's requests to token ids: from texts, or from the answers of its thinker."""
 
 
 def builder_of(text: Frontend) -> PromptBuilder:
