@@ -198,6 +198,7 @@ const STEPS = {
   async clone() {
     await page.check("#voice-recording");
     await page.click("#record");
+    await page.locator("#record.recording").waitFor();
     await page.waitForTimeout(700);
     await page.click("#record");
     await page.locator("#clone-clear").waitFor();

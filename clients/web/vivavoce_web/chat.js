@@ -204,6 +204,7 @@ controls.send.onclick = () => attempt(sendText);
 controls.record.onclick = () => attempt(record);
 controls.stop.onclick = interrupt;
 controls.clear.onclick = clear;
+/** @param {KeyboardEvent} event */
 controls.text.onkeydown = (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
