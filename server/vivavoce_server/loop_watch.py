@@ -44,8 +44,8 @@ def find_culprit(frame: FrameType) -> Culprit:
     outer: FrameType | None = frame
     while outer is not None:
         if outer.f_code is asyncio.Handle._run.__code__:
-            handle = outer.f_locals["self"]
-            return Culprit(handle._context, place)
+            handle = outer.f_locals["self"]  # None once the callback has ended
+            return Culprit(handle and handle._context, place)
         outer = outer.f_back
     return Culprit(None, place)
 

@@ -5,6 +5,8 @@ import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator
+from types import FrameType, SimpleNamespace
+from typing import cast
 
 import httpx
 import pytest
@@ -14,7 +16,7 @@ from vivavoce_server.live.closing import Closing
 from vivavoce_server.live.messages import EMPTY_PER_S, MAX_EMPTY, MAX_SIGNS, EmptyMessages, check_structure
 from vivavoce_server.live.realtime_events import MAX_INPUT, MAX_INSTRUCTIONS_CHARS, MAX_PARTS, parse
 from vivavoce_server.logs import RequestIdFilter, for_log, request_id
-from vivavoce_server.loop_watch import BEAT_S, LATE_S, LOG_EVERY_S, LoopWatch, activity
+from vivavoce_server.loop_watch import BEAT_S, LATE_S, LOG_EVERY_S, LoopWatch, activity, find_culprit
 from vivavoce_server.uvicorn_sockets import BODY_READ_BYTES, READ_BYTES, TimedHttp, TimedWebSocket
 from websockets.exceptions import ConnectionClosed
 
@@ -105,6 +107,12 @@ def test_the_request_that_keeps_the_loop_is_logged_once_a_second(caplog: pytest.
     first = caplog.messages[0]
     assert first.startswith("the event loop is late by 0.075 s; POST /v1/x\\ny is at ")
     assert "wait" in first
+
+
+def test_a_callback_that_has_just_ended_is_nobody_s() -> None:
+    """asyncio drops a callback's handle before its frame ends."""
+    frame = SimpleNamespace(f_code=asyncio.Handle._run.__code__, f_locals={"self": None}, f_lineno=1, f_back=None)
+    assert find_culprit(cast("FrameType", frame)).context is None
 
 
 def test_a_server_measures_its_loop_from_its_start_to_its_end() -> None:

@@ -43,7 +43,7 @@ def test_the_path_that_was_meant_is_named(server: LiveServer, method: str, path:
     assert answer.json()["error"]["message"] == f"There is nothing at {method} {path}; {meant}"
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/favicon.ico", "/v1/audio/transcriptions", "/" + "a/" * 9000])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/favicon.ico", "/v1/audio/transcriptions", "/" + "a/" * 9000])
 def test_a_path_like_no_other_gets_no_hint(server: LiveServer, path: str) -> None:
     answer = httpx.get(server.url + path)
     assert answer.status_code == 404

@@ -44,6 +44,7 @@ BODIES: dict[str, dict[str, Any]] = {
     f"/v1/audio/voice_consents/{IDS['consent_id']}": {"name": "edge"},
     "/v1/audio/speech": OWN_BODY,
     "/dev/captioned_speech": OWN_BODY,
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": TEXT}]},
     "/v1/audio/speech/batch": {"items": [{"input": TEXT}], "voice": "heart", "response_format": "pcm"},
 }
 PLAIN_PATH = "/v1/audio/speech"

@@ -245,9 +245,12 @@ class Packer:
         block = math.gcd(per_tap, WHOLE_BLOCK)
         if self._dtype == "int8" and block > 1:
             return (c.INT8 if rounds else c.INT11), block
-        if self._dtype == "bfloat16" and not rounds and block > 1 and not is_bfloat16(weight):
+        if self._dtype == "bfloat16" and not rounds and block > 1 and not self._is_bfloat16(weight):
             return c.INT11, block
         return (c.BFLOAT16 if self._fits_bfloat16(weight) else c.FLOAT32), block
+
+    def _is_bfloat16(self, weight: Tensor) -> bool:
+        return is_bfloat16(weight)
 
     def stack(
         self, module: Transformer | WindowTransformer, config: TransformerConfig, positions: int, rounds: bool
