@@ -180,8 +180,8 @@ template <int N> INLINE void weights_at(const uint16_t* w, int part, vf* out) {
 // 1023 * 32767, below 2^31. Pairs holds the weights of VW outputs for two inputs, Twice those inputs for each output.
 enum { WHOLE_MAX = 32767, WHOLE_BLOCK = 64 };
 template <class W> constexpr bool is_whole = false;
-template <> constexpr bool is_whole<int8_t> = true;
-template <> constexpr bool is_whole<int16_t> = true;
+template <> inline constexpr bool is_whole<int8_t> = true;
+template <> inline constexpr bool is_whole<int16_t> = true;
 #if defined(__AVX512F__)
 typedef __m512i Pairs, Twice;
 INLINE Pairs pairs_at(const int8_t* w) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)w)); }
