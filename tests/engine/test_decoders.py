@@ -12,7 +12,7 @@ from tests.support.waiting import HUNG_S
 
 
 class Record:
-    """What was done, by row, and how many jobs of a row ran at once."""
+    """Jobs that were done, by row, and how many of a row ran at once."""
 
     def __init__(self) -> None:
         self.done: defaultdict[int, list[int]] = defaultdict(list)

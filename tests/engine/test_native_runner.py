@@ -323,7 +323,7 @@ class Interfered:
 
 
 async def heard(engine: Engine, request: SynthesisRequest, leaves_after: int | None = None) -> Speech | Exception:
-    """What a listener hears, who leaves after a number of pieces, or the error."""
+    """Pieces that a listener hears, who leaves after a number of them, or the error."""
     stream, chunks = engine.submit(request), []
     try:
         async for chunk in stream:

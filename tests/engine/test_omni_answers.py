@@ -73,7 +73,7 @@ def engine(runner: TorchRunner) -> Iterator[Engine]:
 
 
 class Read:
-    """What a runner's talker reads and gives back: inputs [positions, hidden] and hidden states, as they come."""
+    """Values that a talker reads and gives back: inputs [positions, hidden] and hidden states, as they come."""
 
     def __init__(self, runner: TorchRunner, patch: pytest.MonkeyPatch) -> None:
         self.inputs: list[Tensor] = []
@@ -215,7 +215,7 @@ def test_any_times_of_the_ids_give_the_same_speech(engine: Engine, sizes: list[i
 
 
 def test_a_step_that_begins_before_the_end_is_known_changes_nothing(engine: Engine, runner: TorchRunner) -> None:
-    """As on a card, where a row makes a frame more than it speaks."""
+    """A late device, as a card is: a row makes a frame more than it speaks."""
     talks = [Talk(seed, name=name) for seed, name in enumerate(("chat", "image", "image", "chat"))]
     alone = [drawn(engine, talk) for talk in talks]
     assert any(spoken.finished.reason == "stop" for spoken in alone)

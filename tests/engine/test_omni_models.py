@@ -73,7 +73,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
 
 @dataclass
 class Spoken:
-    """What a talker made of one case: codes as drawn, the end included, and how far its numbers are from the
+    """Results of a talker for one case: codes as drawn, the end included, and how far its numbers are from the
     reference's."""
 
     code_0: list[int]

@@ -22,7 +22,7 @@ OPTIONS = "log_path={path}:abort_on_error=1"
 # its use is seen: 16 MB, not the usual 256, which a soak would take for a leak.
 ADDRESS_OPTIONS = ":detect_leaks=0:quarantine_size_mb=16"
 SIGNS = ("not so: ", "Fatal Python error", "runtime error: ", "AddressSanitizer", " broke down ")
-"""What a log says where an assert, a signal or a sanitizer ended a process, and where the server lost its engine."""
+"""Words of a log where an assert, a signal or a sanitizer ended a process, and where the server lost its engine."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class TextPath:
         self.fed_first = self.next_first = self._first = 0
         """The first tokens of the windows of the last frame, of the next one, and of the one behind it."""
         self._kept = deque([(0, FIRST_MASSES)], KEPT)
-        """Of each of the last frames: the first token of its window, and the weight of all tokens before each one of
+        """The last frames, of each the first token of its window, and the weight of all tokens before each one of
         the window, and of all, float64 [WINDOW + 1]."""
 
     def window_from(self, step: int) -> int:

@@ -5,39 +5,16 @@ row waits: no frame, no random number and no counter moves. So the speech does n
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from vivavoce_engine.batching.messages import AppendText, Finished
-from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import EngineError
-from vivavoce_engine.front.stream import AudioStream
+from vivavoce_engine.front.live import LiveQueue
 from vivavoce_engine.request import UtteranceOptions
 from vivavoce_engine.text.answer import AnswerFrontend
 from vivavoce_engine.text.prompt import Prompt
 
 EXPECTED_TOKENS = 64
 """Tokens that an answer is taken to have while nobody knows its length."""
-
-
-class AnswerQueue(Protocol):
-    """The part of an engine that an answer uses (EngineFront has it)."""
-
-    @property
-    def config(self) -> EngineConfig: ...
-
-    def new_stream(self) -> AudioStream:
-        """A stream for an utterance that is not queued yet."""
-        ...
-
-    def enqueue(
-        self, options: UtteranceOptions, prompt: Prompt, stream: AudioStream, complete: bool = True
-    ) -> AudioStream:
-        """Queues an utterance; more text may follow by `append_text` unless it is `complete`."""
-        ...
-
-    def append_text(self, message: AppendText) -> None:
-        """Adds text to an utterance that is queued or runs."""
-        ...
 
 
 class SpokenAnswer:
@@ -47,7 +24,7 @@ class SpokenAnswer:
     loop.
     """
 
-    def __init__(self, engine: AnswerQueue, text: AnswerFrontend, options: UtteranceOptions, prompt: Prompt) -> None:
+    def __init__(self, engine: LiveQueue, text: AnswerFrontend, options: UtteranceOptions, prompt: Prompt) -> None:
         self.stream = engine.new_stream()
         self._engine = engine
         self._text = text

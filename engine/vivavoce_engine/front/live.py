@@ -18,7 +18,7 @@ from vivavoce_engine.text.prompt import Prompt, check_characters
 
 
 class LiveQueue(Protocol):
-    """The part of an engine that an open utterance uses (EngineFront has it)."""
+    """The part of an engine that an open utterance or an answer uses (EngineFront has it)."""
 
     @property
     def config(self) -> EngineConfig: ...

@@ -49,7 +49,7 @@ class Talker(nn.Module):
         self.codec_embedding = nn.Embedding(config.vocab_size, hidden)
         self.codec_head = RowLinear(hidden, config.vocab_size, bias=False)
         self.hidden_projection = InputProjection(config) if config.reads_hidden_states else None
-        """For the thinker's hidden states at the tokens of sound and pictures."""
+        """Projection of the thinker's hidden states at the tokens of sound and pictures."""
 
     def speaker_embeddings(self, spk_id: Mapping[str, int]) -> dict[str, NDArray[np.float32]]:
         """Returns the embeddings of the preset speakers by name, each [hidden] float32. Blends of voices are made of
