@@ -460,7 +460,7 @@ def test_shapes_that_the_kernels_cannot_compute_are_refused_when_a_model_is_load
 
 def test_a_cache_that_the_system_refuses_is_a_lack_of_memory() -> None:
     for floats in (1 << 60, 1 << 80):
-        with pytest.raises(MemoryError, match="bytes of a cache"):
+        with pytest.raises(MemoryError, match="bytes of memory"):
             sparse((floats,))
 
 

@@ -2,4 +2,4 @@
 
 from vivavoce_engine.cpu import packing
 
-packing.ARENA_LEAST = packing.ARENA_MOST
+packing.ARENA_LEAST = 1 << 62

@@ -34,8 +34,8 @@ SUFFIX = {"darwin": ".dylib", "win32": ".dll"}.get(sys.platform, ".so")
 CPU_INFO = Path("/proc/cpuinfo")
 AVX2_FLAGS = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
 """Flags of /proc/cpuinfo that code for x86-64-v3 may use."""
-AVX512_FLAGS = AVX2_FLAGS | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-"""Flags that code for x86-64-v4 may use."""
+AVX512_FLAGS = AVX2_FLAGS | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"}
+"""Flags that code for x86-64-v4 with VNNI may use."""
 WINDOWS_AVX2, WINDOWS_AVX512 = 40, 41
 """Numbers of processor features that Windows tells."""
 

@@ -187,7 +187,11 @@ typedef __m512i Pairs, Twice;
 INLINE Pairs pairs_at(const int8_t* w) { return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)w)); }
 INLINE Pairs pairs_at(const int16_t* w) { return _mm512_loadu_si512(w); }
 INLINE Twice twice(int32_t both) { return _mm512_set1_epi32(both); }
+#if defined(__AVX512VNNI__)
+INLINE vi add_pairs(vi sum, Pairs w, Twice x) { return (vi)_mm512_dpwssd_epi32((__m512i)sum, w, x); }
+#else
 INLINE vi add_pairs(vi sum, Pairs w, Twice x) { return sum + (vi)_mm512_madd_epi16(w, x); }
+#endif
 #elif defined(__AVX2__)
 typedef __m256i Pairs, Twice;
 INLINE Pairs pairs_at(const int8_t* w) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)w)); }
