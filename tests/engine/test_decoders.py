@@ -108,3 +108,27 @@ def test_the_threads_end_with_the_object() -> None:
     for thread in made:
         thread.join(HUNG_S)
         assert not thread.is_alive()
+
+
+def test_shared_work_is_done_by_the_thread_that_waits_alone() -> None:
+    """A job behind it waits for it, and other rows go on meanwhile."""
+    record, decoders = Record(), Decoders(2)
+    shared = [record.job(0, 0), record.job(1, 0)]
+    for job in shared:
+        job.is_shared = True
+    free = [record.job(0, 1), record.job(2, 0), record.job(3, 0)]
+    decoders.put([*shared, *free])
+    decoders.finish(free[1:])
+    assert record.done[2] == record.done[3] == [0]
+    decoders.finish([*shared, *free])
+    assert record.done == {0: [0, 1], 1: [0], 2: [0], 3: [0]}
+
+
+@pytest.mark.parametrize("rows", range(1, 6))
+def test_shared_work_never_runs_on_a_decoders_thread(rows: int) -> None:
+    by: list[int] = []
+    decoders = Decoders(3)
+    jobs = [Job(row, row, by.append, is_shared=True) for row in range(rows)]
+    decoders.put(jobs)
+    decoders.finish(jobs)
+    assert by == [0] * rows

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -287,6 +288,24 @@ def test_threads_change_no_bit(tiny: Checkpoint, dtype: str, wide: bool, monkeyp
         said(NativeRunner("x", tiny, config_of(threads=threads, dtype=dtype)), requests) for threads in (1, 3)
     )
     assert_same_bits(one, three)
+
+
+def test_rows_of_a_wide_model_are_decoded_by_several_threads(tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vivavoce_engine.cpu.threads.SMALL_HIDDEN_SIZE", 1)
+    runner = NativeRunner("x", tiny, config_of(threads=3))
+    requests = requests_for(tiny)
+    assert len(requests) >= runner._rows_each_alone == 2
+    pools: defaultdict[int, set[bool]] = defaultdict(set)
+    inner = runner._decoding.decode
+
+    def decode(row: int, codes: NDArray[np.int32], pool: int | None, *rest: Any) -> NDArray[np.float32]:
+        pools[rest[1] if len(rest) > 1 else 0].add(pool is None)
+        return inner(row, codes, pool, *rest)
+
+    monkeypatch.setattr(runner._decoding, "decode", decode)
+    said(runner, requests)
+    assert pools[0], "the thread that waits decodes too"
+    assert all(pools[thread] == {True} for thread in pools if thread), "no other thread uses the pool"
 
 
 def assert_same_bits(one: Sequence[Speech], other: Sequence[Speech]) -> None:

@@ -63,6 +63,12 @@ def test_a_second_thread_of_a_small_model_decodes_and_those_of_a_wide_one_share(
     assert (share_out(asked, 512), share_out(asked, 1024)) == (small, wide)
 
 
+def test_many_rows_are_decoded_by_a_thread_each_and_few_by_all_threads_together() -> None:
+    each = [Threads(1, 0), Threads(1, 1), Threads(2, 0), Threads(3, 0), Threads(16, 0)]
+    assert [threads.rows_each_alone for threads in each] == [2, 1, 2, 2, 8]
+    assert [threads.decoders for threads in each] == [0, 1, 1, 2, 15]
+
+
 def test_a_thread_that_decodes_doubles_the_rows_that_auto_gives() -> None:
     alone, beside = Threads(1, 0), Threads(1, 1)
     assert [on_threads(EngineConfig(), each).max_streams for each in (alone, Threads(12, 0), beside)] == [8, 8, 16]

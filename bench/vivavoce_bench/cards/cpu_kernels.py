@@ -4,7 +4,8 @@
         --streams 1 4 16 --out kernels.json
 
 It measures what a frame costs: talker and code predictor for all streams, and Code2Wav for each. Prompts, the loop and
-the server are left out. The whole run stops after --minutes, and says so. The last line is the JSON document.
+the server are left out. The time of Code2Wav is that of all streams. The whole run stops after --minutes, and says so.
+The last line is the JSON document.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,6 +29,7 @@ from vivavoce_engine.checkpoint.files import Checkpoint
 from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, TalkerConfig
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import library as c
+from vivavoce_engine.cpu.decoders import Decoders, Job
 from vivavoce_engine.cpu.decoding import Decoding, Scratch
 from vivavoce_engine.cpu.forecast import CONTEXT, FRAME_MS, forecast
 from vivavoce_engine.cpu.native_runner import RowArrays
@@ -122,7 +125,8 @@ class Kernels:
         self.networks = pack(checkpoint, modules, POSITIONS, RandomPacker(dtype))
         config = EngineConfig(max_streams=streams, max_context=POSITIONS)
         self._rows = RowArrays(checkpoint, config)
-        self._decoding = Decoding(self.library, self.networks.codec, streams)
+        self._decoding = Decoding(self.library, self.networks.codec, streams, max(streams, 1))
+        self.decoders = Decoders(0)
         self._scratch = Scratch(self.library)
         self._groups, self._codebook, self._frame = codec.num_quantizers, codec.codebook_size, 0
         shape = (streams, talker.transformer.num_hidden_layers, config.max_context, -1)
@@ -147,10 +151,17 @@ class Kernels:
         state = address(self._rows.structure)
         self.library.check(functions.vivavoce_frame(talker, predictor, state, pool, streams, *arrays, scratch))
 
-    def decode(self, frames: int, pool: int | None) -> None:
-        """Audio of this many frames of one stream."""
+    def decode(self, streams: int, frames: int, threads: Threads, pool: int | None) -> None:
+        """Audio of this many frames of each stream: by a thread each, or with few streams by all threads in turn."""
         codes = np.random.default_rng(2).integers(0, self._codebook, (frames, self._groups), np.int32)
-        self._decoding.decode(0, codes, pool)
+        if streams < threads.rows_each_alone:
+            for row in range(streams):
+                self._decoding.decode(row, codes, pool)
+            return
+        pcm = self._decoding.room_for(codes)
+        jobs = [Job(row, row, partial(self._decoding.decode, row, codes, None, pcm.copy())) for row in range(streams)]
+        self.decoders.put(jobs)
+        self.decoders.finish(jobs)
 
 
 @contextmanager
@@ -178,15 +189,20 @@ def runs_of(kernels: Kernels, threads: Sequence[int], streams: Sequence[int]) ->
     """A figure for each number of threads and streams: milliseconds, and RTF with Code2Wav in pieces of four."""
     for number in threads:
         with pool_of(kernels.library, number) as pool:
-            code2wav = {frames: median_ms(lambda n=frames: kernels.decode(n, pool)) / frames for frames in PIECES}  # type: ignore[misc]
+            shared = Threads(number, 0)
+            kernels.decoders = Decoders(min(shared.decoders, max(streams) - 1))
             for count in streams:
-                frame_ms = median_ms(lambda n=count: kernels.speak(n, pool))  # type: ignore[misc]
+                code2wav = {
+                    frames: median_ms(partial(kernels.decode, count, frames, shared, pool)) / frames
+                    for frames in PIECES
+                }
+                frame_ms = median_ms(partial(kernels.speak, count, pool))
                 yield {
                     "threads": number,
                     "streams": count,
                     "talker_and_predictor_ms": frame_ms,
-                    **{f"code2wav_x{frames}_ms_per_frame": round(ms, 2) for frames, ms in code2wav.items()},
-                    "rtf": round((frame_ms + count * code2wav[PIECES[-1]]) / FRAME_MS, 3),
+                    **{f"code2wav_of_all_x{frames}_ms_per_frame": round(ms, 2) for frames, ms in code2wav.items()},
+                    "rtf": round((frame_ms + code2wav[PIECES[-1]]) / FRAME_MS, 3),
                 }
 
 

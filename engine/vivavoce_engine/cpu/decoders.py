@@ -18,6 +18,8 @@ class Job:
     row: int
     utterance_id: int
     work: Callable[[int], object]
+    is_shared: bool = False
+    """True for work that a pool of other threads shares: only the thread that waits begins it."""
     is_done: bool = False
     error: Exception | None = None
     """The exception that `work` has raised."""
@@ -68,7 +70,7 @@ class _Queue:
     def help_with(self, job: Job) -> None:
         """Does a job that waits, unless `job` is done; waits for a change where none can be begun."""
         with self._changed:
-            taken = None if job.is_done else self._take()
+            taken = None if job.is_done else self._take(0)
             if taken is None:
                 if not job.is_done:
                     self._changed.wait()
@@ -78,18 +80,20 @@ class _Queue:
     def next_one(self, number: int) -> bool:
         """Waits for a job, and does it as thread `number`. Returns False if the thread is to end."""
         with self._changed:
-            while (job := self._take()) is None and not self._stopped:
+            while (job := self._take(number)) is None and not self._stopped:
                 self._changed.wait()
         if job is not None:
             self._do(job, number)
         return not self._stopped
 
-    def _take(self) -> Job | None:
-        """The oldest job whose row nobody works on."""
+    def _take(self, number: int) -> Job | None:
+        """The oldest job for thread `number` whose row nobody works on, and which no older job of its row precedes."""
+        passed = set(self._busy)
         for at, job in enumerate(self._waiting):
-            if job.row not in self._busy:
+            if job.row not in passed and not (job.is_shared and number):
                 self._busy.add(job.row)
                 return self._waiting.pop(at)
+            passed.add(job.row)
         return None
 
     def _do(self, job: Job, number: int) -> None:

@@ -6,6 +6,7 @@ whatever could make them read or write outside an array is checked here, before 
 
 import logging
 import platform
+import time
 import weakref
 from collections.abc import Sequence as SequenceOf
 from functools import partial
@@ -70,8 +71,9 @@ class NativeRunner(HostRunner):
         return_freed_memory()
         self._rows = RowArrays(checkpoint, config)
         codec, memory = self._networks.codec, self._networks.memory
-        self._decoding = Decoding(self._library, codec, config.rows, 1 + threads.beside, memory)
-        self._decoders, self._jobs = Decoders(threads.beside), list[Job]()
+        self._rows_each_alone, decoders = threads.rows_each_alone, min(threads.decoders, config.rows)
+        self._decoding = Decoding(self._library, codec, config.rows, 1 + decoders, memory)
+        self._decoders, self._jobs = Decoders(decoders), list[Job]()
         self._scratch = Scratch(self._library)
         self._talker, self._predictor = address(self._networks.talker), address(self._networks.predictor)
         self._state = address(self._rows.structure)
@@ -131,8 +133,10 @@ class NativeRunner(HostRunner):
 
     def _finish(self, jobs: SequenceOf[Job], outcome: Outcome) -> None:
         """Waits for the work of a step, and notes its faults."""
+        started_s = time.monotonic()
         self._decoders.finish(jobs)
-        outcome.decoding_s = sum(job.took_s for job in jobs)
+        waited_s = time.monotonic() - started_s
+        outcome.decoding_s = sum(job.took_s for job in jobs) if self.capacity.steps_ahead else waited_s
         for job in jobs:
             if job.error is not None and job.utterance_id not in outcome.failed:
                 log.error("the audio of utterance %d failed", job.utterance_id, exc_info=job.error)
@@ -152,7 +156,7 @@ class NativeRunner(HostRunner):
                 self._c.vivavoce_start(self._talker, self._state, self._pool, sequence.row, len(x), address(x), scratch)
             )
             begin = partial(self._decoding.begin, sequence.row, codes, self._pool)
-            self._put(Job(sequence.row, sequence.utterance_id, begin))
+            self._put(Job(sequence.row, sequence.utterance_id, begin, is_shared=self._pool is not None))
 
     def _codes_before(self, prompt: Prompt) -> NDArray[np.int32]:
         """Codes [frames, groups] of the frames that a prompt's audio continues from."""
@@ -202,12 +206,15 @@ class NativeRunner(HostRunner):
 
         All memory is taken before the first row moves on.
         """
+        pool = self._pool if len(sequences) < self._rows_each_alone else None
+        jobs: list[Job] = []
         codes = [self._rows.frames(sequence.row, sequence.frames_vocoded, frames) for sequence in sequences]
         chunks = [AudioChunk(self._decoding.room_for(each), each.astype(np.int16)) for each in codes]
         for sequence, each, chunk in zip(sequences, codes, chunks, strict=True):
-            decode = partial(self._decoding.decode, sequence.row, each, self._pool, chunk.pcm)
-            self._put(Job(sequence.row, sequence.utterance_id, decode))
+            decode = partial(self._decoding.decode, sequence.row, each, pool, chunk.pcm)
+            jobs.append(Job(sequence.row, sequence.utterance_id, decode, is_shared=pool is not None))
             outcome.audio[sequence.utterance_id] = chunk
+        self._put(*jobs)
 
 
 def weights_dtype(name: str) -> WeightsDtype:
