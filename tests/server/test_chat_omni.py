@@ -117,6 +117,7 @@ def test_the_speech_is_that_of_the_engine_for_the_same_ids(server: LiveServer) -
     assert np.abs(heard - expected).max() <= 1
 
 
+@pytest.mark.long
 async def test_conversations_side_by_side_are_those_alone(server: LiveServer) -> None:
     bodies = [{**PLAIN, **AUDIO, "seed": seed, "temperature": 1.0} for seed in range(4)]
 

@@ -20,6 +20,7 @@ from tests.support.fuzzing import INPUTS
 from tests.support.live_server import LiveServer, live_server
 from tests.support.waiting import HUNG_S
 
+pytestmark = pytest.mark.long
 DOCUMENT: dict[str, Any] = create_app(Engine(FakeRunner(), EngineConfig()), ServerConfig()).openapi()
 ALIKE = frozenset(
     f"/v1/text-to-speech/{{voice_id}}{way}" for way in ("", "/with-timestamps", "/stream/with-timestamps")
