@@ -107,7 +107,7 @@ def check_needs(config: EngineConfig) -> list[Finding]:
     if config.device == "cpu":
         return [Finding("torch", "ok", version)]
     usable = torch.cuda.is_available()
-    if config.device == "auto" and config.runner != "triton" and not usable and not needs.card_present():
+    if config.device == "auto" and config.runner != "triton" and not usable and not card_present():
         return [Finding("torch", "ok", version), Finding("card", "ok", "This system shows no NVIDIA card.")]
     lack: State = "warning"
     try:

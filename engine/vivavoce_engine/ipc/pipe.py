@@ -82,6 +82,23 @@ class Pipe:
         lengths = unpack_lengths(self._read(lengths_size(self._read(COUNT.size))))
         return unpack([self._read(length) for length in lengths])
 
+    def send_descriptors(self, descriptors: Sequence[int]) -> None:
+        """Sends copies of open descriptors, at least one, to a process on the other end of a Unix socket.
+
+        Raises:
+            OSError: the other end is closed.
+        """
+        with self._sending:
+            socket.send_fds(self._socket, [b"\0"], descriptors)
+
+    def receive_descriptors(self, count: int) -> list[int]:
+        """The descriptors of `send_descriptors`, whose number both ends know. Raises EOFError as `receive` does."""
+        told, descriptors, _, _ = socket.recv_fds(self._socket, 1, count)
+        if not told:
+            raise EOFError("the other end is gone")
+        assert len(descriptors) == count, f"{len(descriptors)} descriptors came in place of {count}"
+        return descriptors
+
     def close(self) -> None:
         self._socket.close()
 
