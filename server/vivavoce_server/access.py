@@ -12,6 +12,7 @@ The file may change while the server runs. `Keyring.replace` takes the new keys 
 
 import hashlib
 import hmac
+import logging
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,8 @@ from vivavoce_server.context import client_address
 from vivavoce_server.errors import ApiError
 from vivavoce_server.ledger import MAX_KEYS, Account, Ledger, NoPlace, NoTokens
 from vivavoce_server.request_lines import note
+
+log = logging.getLogger(__name__)
 
 ELEVENLABS_HEADER = "xi-api-key"
 MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
@@ -212,6 +215,17 @@ def read_keys(config: ServerConfig) -> list[tuple[str, KeyEntry]]:
     if len(entries) > MAX_KEYS:
         raise ValueError(f"there are {len(entries)} API keys; the most is {MAX_KEYS}")
     return entries
+
+
+def read_keys_again(config: ServerConfig) -> list[tuple[str, KeyEntry]] | None:
+    """The keys as they are now, at a signal. None if they cannot be read, which the log tells."""
+    try:
+        keys = read_keys(config)
+    except ValueError as error:
+        log.error("the API keys were not reloaded, the old ones stay: %s", error)
+        return None
+    log.info("reloaded: there are %d API keys", len(keys))
+    return keys
 
 
 def _read_file(path: Path, limits: dict[str, int | None]) -> list[tuple[str, KeyEntry]]:

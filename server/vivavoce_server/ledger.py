@@ -1,9 +1,9 @@
 """Ledger: what all fronts of a server count together, in memory that they share.
 
-It holds the running requests and the requests a minute of each key, and the open live connections. Each front writes its
-places into a section of its own, which the supervisor clears when that front dies. A file lock guards the memory: the
-system frees it when a process dies. Nothing waits for another process longer than for some microseconds, so the event
-loop calls it directly. A server of one process has the same ledger in memory of its own, without a lock.
+It holds the running requests and the requests a minute of each key, and the open live connections. Each front writes
+its places into a section of its own, which the supervisor clears when that front dies. A file lock guards the memory:
+the system frees it when a process dies. Nobody holds it for longer than some microseconds, so the event loop waits for
+it. A server of one process has the same ledger in memory of its own, without a lock.
 """
 
 import fcntl
@@ -162,10 +162,11 @@ class Ledger:
             holder = int(self._keys[slot])
             if holder == key:
                 return slot
-            if free is None and (holder == 0 or self._is_idle(slot, now_s)):
-                free = slot
             if holder == 0:
+                free = slot
                 break
+            if free is None and self._is_idle(slot, now_s):
+                free = slot
         assert free is not None, "there are four times as many slots as keys"
         self._keys[free] = key
         self.per_minute[free] = 0

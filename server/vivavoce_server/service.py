@@ -66,7 +66,7 @@ class Service:
         engines = tuple(self.engines.values())
         for engine in engines:
             engine.share_queue(engines)
-        self.metrics = Metrics(self.engines)
+        self.metrics = Metrics(self.engines, self.ledger)
         self.references = References(self.config, len(self.engines))
         self.chats = Chats(self.thinkers, self.references.fetcher)
         self.phrases = PhraseCache(self.config, self.metrics.phrases)
@@ -181,7 +181,7 @@ class Service:
 
     @property
     def sessions_without_key(self) -> int:
-        """Number of this process's open live connections that have not sent a key yet. They take no place from those that have."""
+        """Number of this process's live connections that have not sent a key yet. They take no place of others."""
         return len(self._without_key)
 
 
