@@ -15,19 +15,18 @@ CORES_OF_AN_ENGINE = 2
 def count_fronts(config: ServerConfig, engine_config: EngineConfig, models: Iterable[ModelInfo]) -> int:
     """The number of processes that serve HTTP.
 
+    A model that chats has one: its thinker and its spoken answers, which later requests name, are in one process.
+
     Raises:
-        CheckpointError: several are asked for, and a model's thinker can have one alone.
+        CheckpointError: several are asked for, and a model chats.
     """
     infos = tuple(models)
-    has_thinker = config.thinker == "process" and any(
-        info.task == "chat" and info.name != "fake-chat" for info in infos
-    )
+    chats = any(info.task == "chat" for info in infos)
     if config.fronts != "auto":
-        if has_thinker and config.fronts > 1:
-            message = "a thinker that runs here serves one front: use --fronts 1, or --thinker with the URL of a server"
-            raise CheckpointError(message)
+        if chats and config.fronts > 1:
+            raise CheckpointError("a model that chats is served by one front: use --fronts 1")
         return config.fronts
-    if has_thinker or not may_use_card(engine_config):
+    if chats or not may_use_card(engine_config):
         return 1
     spare = usable_cores() - CORES_OF_AN_ENGINE * config.workers * len(infos)
     return max(1, min(MOST_FRONTS, spare))

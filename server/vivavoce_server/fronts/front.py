@@ -9,16 +9,16 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from fastapi import FastAPI
-from vivavoce_engine import EngineError, Pipe, SpeechEngine, freeze_gc, pipe_to_parent
+from vivavoce_engine import EngineError, Pipe, freeze_gc, pipe_to_parent
 
 from vivavoce_server.access import Keyring
 from vivavoce_server.app import create_app
 from vivavoce_server.certificates import Certificate
 from vivavoce_server.draining import DrainingServer
-from vivavoce_server.engines import link_engine, open_store, open_thinkers
+from vivavoce_server.engines import link_engine, open_store
 from vivavoce_server.fronts.messages import Begin, Leave, Renew, Serving, ToFront
 from vivavoce_server.ledger import Ledger
 from vivavoce_server.logs import log_to_stderr
@@ -63,30 +63,21 @@ def serve(pipe: Pipe, begin: Begin, ledger: Ledger, listeners: list[socket.socke
     """Serves until the supervisor says otherwise.
 
     Raises:
-        EngineError: an engine cannot be reached, or a thinker not be read.
+        EngineError: an engine cannot be reached, or the folder of voices not be used.
     """
     config, store = begin.config, open_store(begin.config)
     engines = {
         name: link_engine(linked.model, linked.addresses, config, begin.engine_config, store)
         for name, linked in begin.models.items()
     }
-    thinkers = open_thinkers(config, begin.engine_config, engines)
-    started: list[SpeechEngine] = []
-    try:
+    with ExitStack() as stack:
         for engine in engines.values():
             engine.start()
-            started.append(engine)
-        for thinker in thinkers.values():
-            thinker.start()
+            stack.callback(engine.stop)
         warm_up((engine.info for engine in engines.values()), config)
-        app = create_app(engines, config, Keyring(begin.keys, ledger), thinkers)
+        app = create_app(engines, config, Keyring(begin.keys, ledger))
         app.state.service.created_s = begin.created_s
         run(pipe, app, begin, listeners)
-    finally:
-        for thinker in thinkers.values():
-            thinker.stop()
-        for engine in started:
-            engine.stop()
 
 
 def run(pipe: Pipe, app: FastAPI, begin: Begin, listeners: list[socket.socket]) -> None:
