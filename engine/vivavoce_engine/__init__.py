@@ -40,9 +40,10 @@ from vivavoce_engine.front.interface import EngineStats, SpeechEngine
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream, collect
 from vivavoce_engine.front.thread import Engine
+from vivavoce_engine.ipc.unix_socket import private_folder
 from vivavoce_engine.load import load_engine, read_model
 from vivavoce_engine.model import Model
-from vivavoce_engine.process.engine_process import EngineProcess
+from vivavoce_engine.process.engine_process import EngineHost, EngineProcess, LinkedEngine
 from vivavoce_engine.process.pool import EnginePool
 from vivavoce_engine.process.wire import Reason
 from vivavoce_engine.request import (
@@ -115,11 +116,13 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "EngineError",
+    "EngineHost",
     "EnginePool",
     "EngineProcess",
     "EngineStats",
     "Finding",
     "Finished",
+    "LinkedEngine",
     "LiveUtterance",
     "Model",
     "ModelInfo",
@@ -176,6 +179,7 @@ __all__ = [
     "load_engine",
     "locate_checkpoint",
     "parse_blend",
+    "private_folder",
     "read_model",
     "why_not_writable",
 ]

@@ -60,7 +60,7 @@ def open_engine(
     on_demand_s = config.model_ttl_s if config.load == "on-demand" else None
     if config.workers == 1:
         return EngineProcess(model, engine_config, store, on_demand_s)
-    return EnginePool(model, engine_config, config.workers, store, on_demand_s)
+    return EnginePool.of_processes(model, engine_config, config.workers, store, on_demand_s)
 
 
 def open_thinkers(
