@@ -43,13 +43,11 @@ from vivavoce_engine.front.stream import AudioStream, collect
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.gpu.presence import card_present
 from vivavoce_engine.ipc.pipe import Pipe
-from vivavoce_engine.ipc.private_folder import private_folder
 from vivavoce_engine.ipc.spawn import pipe_to_parent, spawn_module
+from vivavoce_engine.ipc.unix_socket import private_folder
 from vivavoce_engine.load import load_engine, read_model
 from vivavoce_engine.model import Model
-from vivavoce_engine.process.engine_host import EngineHost
-from vivavoce_engine.process.engine_process import EngineProcess
-from vivavoce_engine.process.linked_engine import LinkedEngine
+from vivavoce_engine.process.engine_process import EngineHost, EngineProcess, LinkedEngine
 from vivavoce_engine.process.pool import EnginePool
 from vivavoce_engine.process.wire import Reason
 from vivavoce_engine.request import (

@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 from vivavoce_engine.batching.messages import AudioChunk, Failed, Finished
+from vivavoce_engine.process.fronts import RemoteListener
 from vivavoce_engine.process.wire import RemoteSubmit, ToServer, ToWorker
-from vivavoce_engine.process.worker import RemoteListener
 
 from tests.support.utterances import pending
 
