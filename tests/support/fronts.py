@@ -19,7 +19,8 @@ def children_of(pid: int, module: str = MODULE) -> list[int]:
     """Process ids of a process's children that run a module."""
     found = []
     with suppress(OSError):
-        for child in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+        told = " ".join(file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children"))
+        for child in map(int, told.split()):
             with suppress(OSError):
                 if module in Path(f"/proc/{child}/cmdline").read_text():
                     found.append(child)
