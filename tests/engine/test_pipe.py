@@ -108,11 +108,10 @@ def test_a_message_is_taken_once_all_of_it_has_arrived(ends: tuple[Pipe, Pipe]) 
     here, there = ends
     assert there.take() is None
     whole = b"".join(bytes(part) for part in pack(["hello", LARGE[:5000]]))
-    for byte in (0, 3, 4, 11, 19, 40, len(whole) - 1):
-        here._socket.sendall(whole[:byte])
+    cuts = [0, 3, 4, 11, 20, 40, 1000, len(whole) - 1, len(whole)]
+    for begin, end in zip(cuts, cuts[1:], strict=False):
         assert there.take() is None
-        whole = whole[byte:]
-    here._socket.sendall(whole)
+        here._socket.sendall(whole[begin:end])
     here.send("next")
     text, array = there.take()  # type: ignore[misc]
     assert (text, there.take(), there.take()) == ("hello", "next", None)
