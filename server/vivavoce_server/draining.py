@@ -50,6 +50,9 @@ class DrainingServer(AcceptingServer):
         wyoming: WyomingServer | None = None,
     ) -> None:
         """`sighup` None leaves SIGHUP unhandled. `wyoming` lives as long as this server."""
+        service, keyring = app.state.service, app.state.keyring
+        assert isinstance(service, Service)
+        assert isinstance(keyring, Keyring)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -59,11 +62,9 @@ class DrainingServer(AcceptingServer):
                 access_log=False,
                 timeout_graceful_shutdown=CLOSE_CONNECTIONS_S,
                 **connection_options(config),
-            )
+            ),
+            keyring.ledger,
         )
-        service, keyring = app.state.service, app.state.keyring
-        assert isinstance(service, Service)
-        assert isinstance(keyring, Keyring)
         self._service = service
         self._keyring = keyring
         self._settings = config

@@ -64,6 +64,7 @@ def _layout(fronts: int) -> np.dtype[np.void]:
         [
             ("sessions", "u4", (fronts,)),
             ("keyless", "u4", (fronts,)),
+            ("connections", "u4", (fronts,)),
             ("keys", "u8", (SLOTS,)),
             ("per_minute", "u4", (SLOTS,)),
             ("tokens", "f8", (SLOTS,)),
@@ -87,6 +88,8 @@ class Ledger:
         self._file = file
         self._sessions: NDArray[np.uint32] = table["sessions"]
         self._keyless: NDArray[np.uint32] = table["keyless"]
+        self._connections: NDArray[np.uint32] = table["connections"]
+        """Open connections of each front, and one more; 0 for a front that accepts none."""
         self._keys: NDArray[np.uint64] = table["keys"]
         """Digests of the keys; 0 where there was none yet."""
         self.per_minute: NDArray[np.uint32] = table["per_minute"]
@@ -122,7 +125,21 @@ class Ledger:
         with self.locked():
             self._sessions[front] = 0
             self._keyless[front] = 0
+            self._connections[front] = 0
             self.running[front] = 0
+
+    # ---- connections ------------------------------------------------------------------------------------------
+
+    def count_connections(self, connections: int | None) -> None:
+        """Sets the number of own connections of any kind; None while none is accepted."""
+        self._connections[self.front] = 0 if connections is None else connections + 1
+
+    @property
+    def is_ahead(self) -> bool:
+        """True if another front that accepts has fewer connections, by more than a sixteenth."""
+        counts = self._connections[self._connections > 0]
+        least = int(counts.min()) if len(counts) else 0
+        return int(self._connections[self.front]) > least + least // 16
 
     # ---- live connections -------------------------------------------------------------------------------------
 
