@@ -86,6 +86,22 @@ def test_live_connections_are_counted_over_all_fronts(memory: int) -> None:
     assert (one.sessions, two.sessions) == (3, 3)
 
 
+def test_a_front_is_ahead_of_those_that_accept_and_have_fewer_connections(memory: int) -> None:
+    ledgers = [Ledger(3, front, memory) for front in range(3)]
+    assert not ledgers[0].is_ahead, "no front accepts yet"
+    ledgers[0].count_connections(1)
+    assert not ledgers[0].is_ahead
+    ledgers[1].count_connections(0)
+    assert [ledger.is_ahead for ledger in ledgers[:2]] == [True, False]
+    ledgers[1].count_connections(None)
+    assert not ledgers[0].is_ahead
+    for ledger, connections in zip(ledgers, (100, 106, 108), strict=True):
+        ledger.count_connections(connections)
+    assert [ledger.is_ahead for ledger in ledgers] == [False, False, True]
+    ledgers[0].clear(0)
+    assert not ledgers[2].is_ahead
+
+
 def hold_the_lock(memory: int, has_it: Event) -> None:
     ledger = Ledger(3, 1, memory)
     with ledger.locked():
