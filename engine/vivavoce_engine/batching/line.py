@@ -101,7 +101,7 @@ class Accepted:
         self._queued[utterance_id] = request
 
     def waiting(self, state: LoopState) -> int:
-        """Number of requests in the queue, whoever has accepted them, and of those on their way to it."""
+        """Number of requests in the queue, those of other fronts too, and of those on their way to it from here."""
         return len(state.queued) + max(0, self._underway(state))
 
     def queued(self, state: LoopState) -> tuple[Waiting, ...]:

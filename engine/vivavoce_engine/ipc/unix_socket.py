@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vivavoce_engine.errors import EngineError
-
 PENDING_CONNECTIONS = 64
 
 
@@ -24,15 +22,15 @@ def listen(path: Path) -> socket.socket:
     """A socket that listens at a path of a private folder, which nothing has yet.
 
     Raises:
-        EngineError: the system refuses the path, for example because it is longer than about 100 bytes.
+        OSError: the system refuses the path, for example because it is longer than about 100 bytes.
     """
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(str(path))
-    except OSError as error:
+        listener.listen(PENDING_CONNECTIONS)
+    except OSError:
         listener.close()
-        raise EngineError(f"no socket can be made at {path}: {error}") from error
-    listener.listen(PENDING_CONNECTIONS)
+        raise
     return listener
 
 

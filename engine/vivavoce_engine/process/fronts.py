@@ -59,7 +59,7 @@ class Front:
         self.is_parent = is_parent
         self._hears_changes = hears_changes
         self.listeners: dict[int, FrontListener] = {}
-        """Those of its utterances that have not ended, by its own numbers."""
+        """Its utterances that have not ended, by its own numbers."""
         self.submitted = 0
         """Utterances that it has submitted so far."""
         self.report_due = False

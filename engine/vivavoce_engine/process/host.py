@@ -80,7 +80,10 @@ class Host:
 
     def begin(self) -> None:
         """Starts the process and the address, and does not wait. Raises EngineError if there can be no address."""
-        listener = listen(self.address)
+        try:
+            listener = listen(self.address)
+        except OSError as error:
+            raise EngineError(f"no socket can be made at {self.address}: {error}") from error
         self._watcher.start()
         self._watcher.call(self._open, listener)
 

@@ -25,7 +25,7 @@ from vivavoce_engine.voices.store import VoiceStore
 class EnginePool(SpeechEngine):
     """Sends each utterance to the process that can start it first. A process that breaks does not affect the others.
 
-    `config` is for each of the `engines`, which reach a process each: the pool has so many times its rows.
+    `config` is for each of the `engines`. Each of them reaches a process, and the pool has the rows of all.
     """
 
     def __init__(

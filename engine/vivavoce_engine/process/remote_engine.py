@@ -109,7 +109,7 @@ class RemoteEngine(EngineFront):
 
     @property
     def load(self) -> int:
-        """Number of utterances that wait or run, whoever has submitted them."""
+        """Number of utterances that wait or run, of all fronts."""
         state = self._state
         return state.running + self._accepted.waiting(state)
 
