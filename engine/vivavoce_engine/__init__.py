@@ -20,6 +20,7 @@ from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.batching.messages import AudioChunk, Finished, WordTime
 from vivavoce_engine.checkpoint.files import locate_checkpoint
 from vivavoce_engine.config import CARD_VARIABLE, LEVEL_VARIABLE, EngineConfig, card_fields
+from vivavoce_engine.cpu.threads import usable_cores
 from vivavoce_engine.embeddings import EMBEDDING_MAX
 from vivavoce_engine.errors import (
     CheckpointError,
@@ -40,9 +41,13 @@ from vivavoce_engine.front.interface import EngineStats, SpeechEngine
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream, collect
 from vivavoce_engine.front.thread import Engine
+from vivavoce_engine.gpu.presence import card_present
+from vivavoce_engine.ipc.pipe import Pipe
+from vivavoce_engine.ipc.spawn import pipe_to_parent, spawn_module
+from vivavoce_engine.ipc.unix_socket import private_folder
 from vivavoce_engine.load import load_engine, read_model
 from vivavoce_engine.model import Model
-from vivavoce_engine.process.engine_process import EngineProcess
+from vivavoce_engine.process.engine_process import EngineHost, EngineProcess, LinkedEngine
 from vivavoce_engine.process.pool import EnginePool
 from vivavoce_engine.process.wire import Reason
 from vivavoce_engine.request import (
@@ -115,17 +120,20 @@ __all__ = [
     "Engine",
     "EngineConfig",
     "EngineError",
+    "EngineHost",
     "EnginePool",
     "EngineProcess",
     "EngineStats",
     "Finding",
     "Finished",
+    "LinkedEngine",
     "LiveUtterance",
     "Model",
     "ModelInfo",
     "NotServing",
     "Overloaded",
     "Picture",
+    "Pipe",
     "Playback",
     "ReadPicture",
     "ReadSound",
@@ -164,6 +172,7 @@ __all__ = [
     "WordTime",
     "blend_embeddings",
     "card_fields",
+    "card_present",
     "check_characters",
     "check_voices",
     "checks",
@@ -176,6 +185,10 @@ __all__ = [
     "load_engine",
     "locate_checkpoint",
     "parse_blend",
+    "pipe_to_parent",
+    "private_folder",
     "read_model",
+    "spawn_module",
+    "usable_cores",
     "why_not_writable",
 ]

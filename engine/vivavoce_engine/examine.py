@@ -30,6 +30,7 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu.library import NO_EXPERTS, why_no_library
 from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
 from vivavoce_engine.findings import Finding, State
+from vivavoce_engine.gpu.presence import card_present
 from vivavoce_engine.model import model_info
 from vivavoce_engine.pages import PAGE_POSITIONS
 from vivavoce_engine.runtime import is_wsl
@@ -100,14 +101,13 @@ def check_needs(config: EngineConfig) -> list[Finding]:
     """
     import torch
 
-    from vivavoce_engine.gpu import needs
     from vivavoce_engine.gpu.choice import choices
 
     version = f"PyTorch is {torch.__version__}."
     if config.device == "cpu":
         return [Finding("torch", "ok", version)]
     usable = torch.cuda.is_available()
-    if config.device == "auto" and config.runner != "triton" and not usable and not needs.card_present():
+    if config.device == "auto" and config.runner != "triton" and not usable and not card_present():
         return [Finding("torch", "ok", version), Finding("card", "ok", "This system shows no NVIDIA card.")]
     lack: State = "warning"
     try:

@@ -12,10 +12,13 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import uvicorn
 
+from vivavoce_server.ledger import Ledger
 from vivavoce_server.logs import Throttle
 
 log = logging.getLogger(__name__)
@@ -33,6 +36,8 @@ HANDSHAKE_S = 10.0
 """Seconds that a client has for the handshake of TLS."""
 TLS_SHUTDOWN_S = 10.0
 """Seconds that a client has to answer the end of TLS."""
+GIVE_WAY_S, GIVE_WAY_TIMES = 0.001, 4
+"""Seconds that a process gives others to take a connection, and how often before it takes the connection itself."""
 TlsContext = Callable[[], ssl.SSLContext]
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -62,13 +67,18 @@ class Acceptor:
         count: Callable[[], int],
         most: int,
         tls: TlsContext | None = None,
+        gives_way: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`count` tells how many connections are open, `most` is their limit, and `tls` gives each a context."""
+        """`count` tells how many connections are open, `most` is their limit, and `tls` gives each a context.
+
+        `gives_way` tells whether another process that accepts from the same socket should go first.
+        """
         self._listener = listener
         self._protocol = protocol
         self._count = count
         self._most = most
         self._tls = tls
+        self._gives_way = gives_way
         self._handshakes: set[asyncio.Task[None]] = set()
         self._told = Throttle(log, logging.WARNING)
 
@@ -93,7 +103,7 @@ class Acceptor:
             await asyncio.sleep(0)
 
     async def _accept(self) -> None:
-        connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+        connection = await self._next_connection()
         if self._tls is None:
             await self._connect(connection)
             return
@@ -101,6 +111,27 @@ class Acceptor:
         handshake = asyncio.create_task(self._shake_hands(connection, self._tls()))
         self._handshakes.add(handshake)
         handshake.add_done_callback(self._handshakes.discard)
+
+    async def _next_connection(self) -> socket.socket:
+        """The next connection that no other process takes. A process that gives way leaves them some time for it."""
+        while True:
+            await self._wait_until_readable()
+            for _ in range(GIVE_WAY_TIMES):
+                if not self._gives_way():
+                    break
+                await asyncio.sleep(GIVE_WAY_S)
+            with suppress(BlockingIOError, InterruptedError):
+                connection, _ = self._listener.accept()
+                connection.setblocking(False)
+                return connection
+
+    async def _wait_until_readable(self) -> None:
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._listener, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self._listener)
 
     async def _connect(self, connection: socket.socket) -> None:
         try:
@@ -128,12 +159,34 @@ class Acceptor:
             await asyncio.sleep(FULL_POLL_S)
 
 
+class _Connections(set[Any]):
+    """The open connections of a server. `on_change` is called whenever their number has changed."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_change = on_change
+
+    def add(self, element: Any) -> None:  # noqa: ANN401  # uvicorn's protocols
+        super().add(element)
+        self._on_change()
+
+    def discard(self, element: Any) -> None:  # noqa: ANN401
+        super().discard(element)
+        self._on_change()
+
+
 class AcceptingServer(uvicorn.Server):
     """A uvicorn server that accepts by Acceptor. It serves sockets that are bound already."""
 
     tls: TlsContext | None = None
     """The context of each new connection; None without TLS."""
-    _acceptors: tuple[asyncio.Task[None], ...] = ()
+
+    def __init__(self, config: uvicorn.Config, ledger: Ledger | None = None) -> None:
+        """`ledger` counts the connections of each process that accepts from the same sockets; None: of this one."""
+        super().__init__(config)
+        self._ledger = ledger or Ledger()
+        self._acceptors: tuple[asyncio.Task[None], ...] = ()
+        self.server_state.connections = _Connections(self._tell_ledger)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         listeners = sockets or []
@@ -142,15 +195,23 @@ class AcceptingServer(uvicorn.Server):
         await super().startup(sockets=[])
         kind: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         protocol = partial(kind, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-        most = most_connections()
-        acceptors = (Acceptor(listener, protocol, self._count, most, self.tls) for listener in listeners)
+        most, ledger = most_connections(), self._ledger
+        acceptors = (
+            Acceptor(listener, protocol, self._count, most, self.tls, lambda: ledger.is_ahead) for listener in listeners
+        )
         self._acceptors = tuple(asyncio.create_task(acceptor.run()) for acceptor in acceptors)
+        self._tell_ledger()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for acceptor in self._acceptors:
             acceptor.cancel()
         await asyncio.gather(*self._acceptors, return_exceptions=True)
+        self._acceptors = ()
+        self._tell_ledger()
         await super().shutdown(sockets)
 
     def _count(self) -> int:
         return len(self.server_state.connections)
+
+    def _tell_ledger(self) -> None:
+        self._ledger.count_connections(self._count() if self._acceptors else None)

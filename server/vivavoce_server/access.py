@@ -12,6 +12,7 @@ The file may change while the server runs. `Keyring.replace` takes the new keys 
 
 import hashlib
 import hmac
+import logging
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -27,14 +28,14 @@ from starlette.requests import HTTPConnection
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.context import client_address
 from vivavoce_server.errors import ApiError
+from vivavoce_server.ledger import MAX_KEYS, Account, Ledger, NoPlace, NoTokens
 from vivavoce_server.request_lines import note
 
+log = logging.getLogger(__name__)
+
 ELEVENLABS_HEADER = "xi-api-key"
-FIRST_SPEECH_S, MIN_RETRY_S, MAX_RETRY_S = 1.0, 1.0, 60.0
-"""Assumed duration of a caller's speech before any has ended, and limits of the time to come back after."""
-SMOOTHING = 0.2
-"""Weight of the duration of the latest speech."""
-SECONDS_A_MINUTE = 60.0
+MIN_RETRY_S, MAX_RETRY_S = 1.0, 60.0
+"""Limits of the time to come back after."""
 
 
 class KeyEntry(BaseModel):
@@ -50,20 +51,22 @@ class KeyEntry(BaseModel):
 class Caller:
     """The holder of a key, and the use so far of the key's limits. Only the event loop's thread uses it.
 
-    `name` is empty if the server has no keys, because callers then cannot be told apart.
+    `name` is empty if the server has no keys, because callers then cannot be told apart, and have no limits.
     """
 
-    def __init__(self, name: str, entry: KeyEntry | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        name: str,
+        entry: KeyEntry | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        ledger: Ledger | None = None,
+    ) -> None:
+        """`ledger` None counts for this object alone."""
         self._clock = clock
-        self._speaking = 0
-        self._started_s: list[float] = []
-        """Beginnings of the requests that run, in order."""
-        self._speech_s = FIRST_SPEECH_S
-        """Mean duration of the speech that has ended lately."""
         self._revoked = False
-        self._per_minute: int | None = None
-        self._tokens = 0.0
-        self._filled_s = clock()
+        self._account: Account | None = None
+        if entry is not None:
+            self._account = (ledger or Ledger()).account(_digest(entry.key.get_secret_value()))
         self.limit(name, entry)
 
     @property
@@ -78,12 +81,7 @@ class Caller:
         """Sets the name and the limits. A limit that does not change keeps its counted use."""
         self.name = name
         self._max_concurrent = entry.max_concurrent if entry else None
-        per_minute = entry.requests_per_minute if entry else None
-        if per_minute != self._per_minute:
-            # A token bucket: it holds one minute's requests and refills at a constant rate.
-            self._per_minute = per_minute
-            self._tokens = float(per_minute or 0)
-            self._filled_s = self._clock()
+        self._per_minute = entry.requests_per_minute if entry else None
 
     def revoke(self) -> None:
         """Revokes the key. Running speech continues. New speech is refused, on open connections too."""
@@ -98,46 +96,33 @@ class Caller:
         """
         if self._revoked:
             raise _unknown_key()
-        if not self.has_place:
-            raise _too_many(f"this key may have {self._max_concurrent} running at once", self._next_end_s())
-        self._take_tokens(requests)
+        if self._account is None:
+            yield
+            return
         started_s = self._clock()
-        self._started_s.append(started_s)
-        self._speaking += 1
+        try:
+            self._account.begin(self._max_concurrent, self._per_minute, requests, started_s)
+        except NoPlace as full:
+            retry_s = min(MAX_RETRY_S, max(MIN_RETRY_S, full.next_end_s))
+            raise _too_many(f"this key may have {self._max_concurrent} running at once", retry_s) from None
+        except NoTokens as spent:
+            raise _too_many(f"this key may make {self._per_minute} requests a minute", spent.wait_s) from None
         try:
             yield
         finally:
-            self._speaking -= 1
-            self._started_s.remove(started_s)
-            self._speech_s += SMOOTHING * (self._clock() - started_s - self._speech_s)
-
-    def _next_end_s(self) -> float:
-        """Estimated seconds until the oldest speech that runs has ended."""
-        left_s = self._speech_s - (self._clock() - self._started_s[0])
-        return min(MAX_RETRY_S, max(MIN_RETRY_S, left_s))
+            self._account.end(started_s, self._clock())
 
     @property
     def has_place(self) -> bool:
         """True if one more request may run now."""
-        return self._max_concurrent is None or self._speaking < self._max_concurrent
+        if self._account is None or self._max_concurrent is None:
+            return True
+        return self._account.running(self._clock()) < self._max_concurrent
 
     def occupy(self, places: int) -> None:
         """Counts further parts of a request that `speaking` counts already; below 0, parts that have ended."""
-        self._speaking += places
-
-    def _take_tokens(self, requests: int) -> None:
-        if self._per_minute is None:
-            return
-        now_s = self._clock()
-        per_s = self._per_minute / SECONDS_A_MINUTE
-        self._tokens = min(float(self._per_minute), self._tokens + (now_s - self._filled_s) * per_s)
-        self._filled_s = now_s
-        # A full bucket lets a batch through that is larger than the bucket. The batch then owes the rest.
-        needed = min(requests, self._per_minute)
-        if self._tokens < needed:
-            message = f"this key may make {self._per_minute} requests a minute"
-            raise _too_many(message, (needed - self._tokens) / per_s)
-        self._tokens -= requests
+        if self._account is not None:
+            self._account.occupy(places, self._clock())
 
 
 def _too_many(limit: str, retry_after_s: float) -> ApiError:
@@ -148,7 +133,9 @@ def _too_many(limit: str, retry_after_s: float) -> ApiError:
 class Keyring:
     """All keys of a server. A server without keys treats everybody as one unlimited caller."""
 
-    def __init__(self, entries: Sequence[tuple[str, KeyEntry]]) -> None:
+    def __init__(self, entries: Sequence[tuple[str, KeyEntry]], ledger: Ledger | None = None) -> None:
+        """`ledger` counts the use of the keys' limits, and the live connections; None makes one for this process."""
+        self.ledger = ledger or Ledger()
         self._callers: dict[bytes, Caller] = {}
         self._anybody = Caller("")
         self.replace(entries)
@@ -159,7 +146,7 @@ class Keyring:
         self._callers = {}
         for name, entry in entries:
             digest = _digest(entry.key.get_secret_value())
-            caller = before.pop(digest, None) or Caller(name, entry)
+            caller = before.pop(digest, None) or Caller(name, entry, ledger=self.ledger)
             caller.limit(name, entry)
             self._callers[digest] = caller
         for caller in before.values():
@@ -225,7 +212,20 @@ def read_keys(config: ServerConfig) -> list[tuple[str, KeyEntry]]:
     keys = [entry.key.get_secret_value() for _, entry in entries]
     if len(set(keys)) < len(keys):
         raise ValueError("the same API key is given twice")
+    if len(entries) > MAX_KEYS:
+        raise ValueError(f"there are {len(entries)} API keys; the most is {MAX_KEYS}")
     return entries
+
+
+def read_keys_again(config: ServerConfig) -> list[tuple[str, KeyEntry]] | None:
+    """The keys as they are now, at a signal. None if they cannot be read, which the log tells."""
+    try:
+        keys = read_keys(config)
+    except ValueError as error:
+        log.error("the API keys were not reloaded, the old ones stay: %s", error)
+        return None
+    log.info("reloaded: there are %d API keys", len(keys))
+    return keys
 
 
 def _read_file(path: Path, limits: dict[str, int | None]) -> list[tuple[str, KeyEntry]]:

@@ -112,9 +112,9 @@ def create_app(
     )
     for package, lack in missing_packages().items():
         log.warning("the package %s is missing: %s", package, lack)
-    app.state.service = Service(engines, config, thinkers or {})
-    app.state.tracing = open_tracing(config)
     app.state.keyring = load_keyring(config) if keyring is None else keyring
+    app.state.service = Service(engines, config, thinkers or {}, app.state.keyring.ledger)
+    app.state.tracing = open_tracing(config)
     _include_routers(app)
     refuse_unknown_paths(app, SOCKETS)
     errors.install(app)

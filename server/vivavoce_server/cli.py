@@ -1,6 +1,7 @@
 """Serve a speech model over HTTP."""
 
 import argparse
+import asyncio
 import logging
 import os
 import shlex
@@ -9,20 +10,34 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import chain
 
 from fastapi import FastAPI
 from vivavoce_client.arguments import Switch
-from vivavoce_engine import EngineError, SpeechEngine, Thinker, freeze_gc
+from vivavoce_engine import (
+    EngineConfig,
+    EngineError,
+    EngineHost,
+    Model,
+    ModelInfo,
+    SpeechEngine,
+    Thinker,
+    freeze_gc,
+    private_folder,
+)
 
 from vivavoce_server.accepting import raise_descriptor_limit
-from vivavoce_server.access import Keyring, load_keyring
+from vivavoce_server.access import Keyring, read_keys
 from vivavoce_server.app import create_app
 from vivavoce_server.certificates import Certificate
 from vivavoce_server.config import ServerConfig, Settings, load_settings, setting_help
 from vivavoce_server.draining import DrainingServer
-from vivavoce_server.engines import open_engines, open_thinkers
+from vivavoce_server.engines import engines_of, open_hosts, open_thinkers, read_models
+from vivavoce_server.fronts.count import count_fronts
+from vivavoce_server.fronts.messages import Keys, LinkedModel
+from vivavoce_server.fronts.supervisor import Plan, Supervisor
 from vivavoce_server.interrupts import InterruptHandler
 from vivavoce_server.listeners import bind
 from vivavoce_server.logs import log_settings, log_to_stderr, printable
@@ -35,8 +50,8 @@ from vivavoce_server.setting_texts import is_switch, metavar
 from vivavoce_server.sighup import SighupHandler
 from vivavoce_server.tracing import check_tracing
 from vivavoce_server.unix_socket import UnixSocket
-from vivavoce_server.wyoming import WyomingServer
-from vivavoce_server.wyoming_announcement import Announcement, check_announcement
+from vivavoce_server.wyoming import open_wyoming
+from vivavoce_server.wyoming_announcement import check_announcement
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +90,19 @@ def given_flags(args: argparse.Namespace) -> dict[str, object]:
     return {name: value for name in Settings.model_fields if (value := getattr(args, name)) is not None}
 
 
+@dataclass(frozen=True)
+class Start:
+    """What a start has read and checked. `output` are the descriptors of the real stdout and stderr."""
+
+    config: ServerConfig
+    engine_config: EngineConfig
+    keys: Keys
+    certificate: Certificate | None
+    interrupts: InterruptHandler
+    sighup: SighupHandler
+    output: tuple[int, int] = (1, 2)
+
+
 def run(args: argparse.Namespace) -> int:
     """Loads and warms up the models, serves until SIGTERM or SIGINT, then drains. Returns the exit status."""
     interrupts = InterruptHandler()
@@ -82,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     raise_descriptor_limit()
     try:
         config, engine_config = load_settings(given_flags(args))
-        keyring = load_keyring(config)  # reports invalid keys before the model loads
+        keys = tuple(read_keys(config))  # reports invalid keys before the model loads
         certificate = Certificate.of(config)
         check_announcement(config)
         check_tracing(config)
@@ -90,38 +118,86 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"vivavoce: {printable(str(error))}", file=sys.stderr)
         return USAGE_ERROR
-    log_to_stderr(config.log_level, as_json=config.log_format == "json")
+    output = log_to_stderr(config.log_level, as_json=config.log_format == "json")
     log_settings({**config.model_dump(mode="json"), **asdict(engine_config)})
-    warn_if_open(config, keyring)
-    engines: Mapping[str, SpeechEngine] = {}
-    thinkers: Mapping[str, Thinker] = {}
+    warn_if_open(config, has_keys=bool(keys))
+    start = Start(config, engine_config, keys, certificate, interrupts, sighup, output)
     with ExitStack() as stack:
         try:
             listeners = open_listeners(config, stack)
-            engines = open_engines(config, engine_config)
-            thinkers = open_thinkers(config, engine_config, engines)
-            with progress(f"loading and warming up {', '.join(config.model) or 'the shipped voice'}"):
-                with interrupts.held():
-                    warm_up((engine.info for engine in engines.values()), config)
-                for thinker in thinkers.values():  # first: what the engines take of a card depends on what is left
-                    thinker.start()
-                for engine in engines.values():
-                    engine.start()
-            with interrupts.held():
-                app = create_app(engines, config, keyring, thinkers)
-            serve(app, config, listeners, sighup, certificate)
+            models = read_models(config, engine_config)
+            fronts = count_fronts(config, engine_config, [model.info for model in models.values()])
+            if fronts == 1:
+                serve_alone(start, models, listeners)
+            else:
+                serve_by_fronts(start, models, listeners, fronts)
         except (EngineError, NoListener) as error:
             print(f"vivavoce: {error}", file=sys.stderr)
             return FAILURE
         except KeyboardInterrupt:  # while the models load; later the signal drains
             print("vivavoce: interrupted before it served", file=sys.stderr)
             return INTERRUPTED
-        finally:
-            for thinker in thinkers.values():
-                thinker.stop()
-            for engine in engines.values():
-                engine.stop()
     return 0
+
+
+def serve_alone(start: Start, models: Mapping[str, Model], listeners: Sequence[socket.socket]) -> None:
+    """Serves from this process. Raises EngineError if a model cannot be loaded."""
+    config, interrupts = start.config, start.interrupts
+    engines: Mapping[str, SpeechEngine] = {}
+    thinkers: Mapping[str, Thinker] = {}
+    try:
+        engines = engines_of(models, config, start.engine_config)
+        thinkers = open_thinkers(config, start.engine_config, engines)
+        with loading(config):
+            with interrupts.held():
+                warm_up((engine.info for engine in engines.values()), config)
+            for thinker in thinkers.values():  # first: what the engines take of a card depends on what is left
+                thinker.start()
+            for engine in engines.values():
+                engine.start()
+        with interrupts.held():
+            app = create_app(engines, config, Keyring(start.keys), thinkers)
+        serve(app, config, listeners, start.sighup, start.certificate)
+    finally:
+        for thinker in thinkers.values():
+            thinker.stop()
+        for engine in engines.values():
+            engine.stop()
+
+
+def serve_by_fronts(start: Start, models: Mapping[str, Model], listeners: Sequence[socket.socket], fronts: int) -> None:
+    """Serves from processes of their own, which this one starts and keeps, beside the engines.
+
+    Raises:
+        EngineError: a model cannot be loaded, or a front not be started.
+    """
+    config = start.config
+    hosts: Mapping[str, Sequence[EngineHost]] = {}
+    with private_folder() as folder, start.interrupts.also_at_sigterm():
+        try:
+            hosts = open_hosts(models, config, start.engine_config, folder)
+            with loading(config):
+                for of_model in hosts.values():
+                    for host in of_model:
+                        host.begin()
+                    for host in of_model:
+                        host.wait_until_started()
+            log.info("starting %d fronts", fronts)
+            linked = {
+                name: LinkedModel(model, tuple(host.address for host in hosts[name])) for name, model in models.items()
+            }
+            plan = Plan(fronts, config, start.engine_config, linked, listeners, start.output, folder)
+            infos = [model.info for model in models.values()]
+            first = next((info for info in infos if info.task != "chat"), infos[0])
+
+            def begin() -> None:
+                announce(url_of(listeners[0], is_secure=start.certificate is not None), first, config)
+
+            freeze_gc()
+            asyncio.run(Supervisor(plan, start.keys, start.sighup, begin).run())
+        finally:
+            for host in chain.from_iterable(hosts.values()):
+                host.stop()
 
 
 class NoListener(Exception):
@@ -156,9 +232,9 @@ def open_listeners(config: ServerConfig, stack: ExitStack) -> list[socket.socket
     return listeners
 
 
-def warn_if_open(config: ServerConfig, keyring: Keyring) -> None:
+def warn_if_open(config: ServerConfig, *, has_keys: bool) -> None:
     """Logs a warning if strangers may reach the server and need no key."""
-    if not keyring.wanted and config.uds is None and not is_loopback(config.host):
+    if not has_keys and config.uds is None and not is_loopback(config.host):
         message = "open to the network without keys: all who reach %s:%d may speak, and store and delete voices; "
         log.warning(message + "set --api-keys or --api-keys-file, or --host 127.0.0.1", config.host, config.port)
     if config.wyoming_port and not is_loopback(config.wyoming_host):
@@ -179,15 +255,12 @@ def serve(
     """
     app.openapi()  # takes 0.3 s, once; the first reader of the documentation would stop the event loop for as long
     listener, *others = listeners
-    announcement = Announcement(others[0]) if config.wyoming_zeroconf else None
-    wyoming = WyomingServer(app.state.service, others[0], announcement, app.state.tracing.tracer) if others else None
+    wyoming = open_wyoming(app, config, others[0]) if others else None
     url = url_of(listener, is_secure=certificate is not None)
     _, first = app.state.service.find_model(None)
 
     def begin() -> None:
-        announce(url, first, config)
-        if wyoming is not None:
-            print(f"Wyoming clients find it at tcp://{config.wyoming_host}:{config.wyoming_port}", flush=True)
+        announce(url, first.info, config)
 
     server = DrainingServer(app, config, begin, sighup, wyoming)
     if certificate is not None:
@@ -207,18 +280,19 @@ def url_of(listener: socket.socket, *, is_secure: bool) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:
-    voice = engine.info.speakers[0] if engine.info.speakers else "alloy"
+def announce(url: str, info: ModelInfo, config: ServerConfig) -> None:
+    """Prints how to speak with the server, and writes its address into the file of the settings. `info`: first model"""
+    voice = info.speakers[0] if info.speakers else "alloy"
     where, options = url, "-s"
     has_keys = bool(config.api_keys) or config.api_keys_file is not None
     key = '-H "Authorization: Bearer $VIVAVOCE_API_KEY" ' if has_keys else ""
     if config.uds is not None:
         where, options = f"the socket {config.uds}", f"-s --unix-socket {shlex.quote(str(config.uds))}"
     print(f"Vivavoce speaks at {where} (docs: {url}{config.root_path}/docs). Try:", flush=True)
-    if engine.info.task == "base" and not engine.info.speakers:  # the model speaks only with voices that it is given
+    if info.task == "base" and not info.speakers:  # the model speaks only with voices that it is given
         voice = "me"
         print(f"vivavoce voices add me RECORDING.wav --consent 'This is my voice.' --url {url}", flush=True)
-    if engine.info.task == "chat":
+    if info.task == "chat":
         path, rest = "chat/completions", "| jq -r .choices[0].message.audio.data | base64 -d > answer.wav"
         body = (
             """{"messages": [{"role": "user", "content": "Good morning!"}], "modalities": ["text", "audio"], """
@@ -230,12 +304,19 @@ def announce(url: str, engine: SpeechEngine, config: ServerConfig) -> None:
         body += """"stream": false}"""
     command = f"curl {options} {url}/v1/{path} -H 'Content-Type: application/json' {key}-d '{body}' {rest}"
     print(command, flush=True)
+    if config.wyoming_port:
+        print(f"Wyoming clients find it at tcp://{config.wyoming_host}:{config.wyoming_port}", flush=True)
     if config.address_file is not None:
         # Renaming is atomic: a process that waits for the file never reads half a URL.
         partial = config.address_file.with_name(config.address_file.name + ".partial")
         address = url if config.uds is None else f"unix:{config.uds.absolute()}"
         partial.write_text(address, encoding="utf-8")
         os.replace(partial, config.address_file)
+
+
+def loading(config: ServerConfig) -> AbstractContextManager[None]:
+    """Says that the models are loaded, while they are."""
+    return progress(f"loading and warming up {', '.join(config.model) or 'the shipped voice'}")
 
 
 @contextmanager

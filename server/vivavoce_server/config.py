@@ -49,6 +49,8 @@ MAX_BATCH_ITEMS = 1024
 """Upper limit of `max_batch_items`."""
 MAX_WORKERS = 256
 """Upper limit of `workers`."""
+MAX_FRONTS = 64
+"""Upper limit of `fronts`."""
 MAX_TOLD_CHARS = 400
 """Most characters of what is wrong with a value."""
 ENGINE_MAXIMA = {"max_streams": 4096, "max_context": 2**20, "kv_positions": 2**30, "max_prefills_per_step": 4096}
@@ -67,6 +69,15 @@ def _checked_aliases(entries: tuple[str, ...]) -> tuple[str, ...]:
         if not name.strip() or not voice.strip():
             raise ValueError(f"must be NAME=VOICE, not {entry!r}")
     return entries
+
+
+def _number_or_auto(value: object) -> object:
+    """Reads a number or `auto`. pydantic would report an error for each member of a union."""
+    if isinstance(value, str) and value != "auto":
+        value = int(value)
+    if isinstance(value, bool) or (isinstance(value, int) and value <= 0) or not isinstance(value, int | str):
+        raise ValueError
+    return value
 
 
 CommaList = Annotated[tuple[str, ...], BeforeValidator(_split_commas)]
@@ -119,6 +130,12 @@ class ServerConfig(BaseModel):
     """Seconds without use after which a model that was loaded on demand is unloaded."""
     workers: int = Field(default=1, gt=0, le=MAX_WORKERS)
     """Processes per model. They share its requests. Useful on a CPU with more cores than one process can use."""
+    fronts: Annotated[
+        Annotated[int, Field(gt=0, le=MAX_FRONTS)] | Literal["auto"], BeforeValidator(_number_or_auto)
+    ] = "auto"
+    """Processes that serve HTTP and the sockets, each on a core of its own, where one core would be less than a card
+    can speak. They are one server to its clients: every limit holds over all of them. `auto` is 1 where a CPU speaks;
+    beside a card it leaves two cores to each engine process, and takes at most 8."""
     thinker: str = "process"
     """Thinker of a Qwen3-Omni checkpoint, whose answers its talker speaks: `process` runs it here by transformers, for
     text, sound and pictures; a URL such as http://localhost:8001/v1 uses the same model on another server, for text
@@ -229,15 +246,6 @@ class ServerConfig(BaseModel):
     otlp_endpoint: str | None = None
     """URL of an OpenTelemetry collector (OTLP over HTTP, for instance http://localhost:4318) that receives a span for
     each request. It needs the extra `otel`. The default is the variable OTEL_EXPORTER_OTLP_ENDPOINT, or none."""
-
-
-def _number_or_auto(value: object) -> object:
-    """Reads a number or `auto`. pydantic would report an error for each member of a union."""
-    if isinstance(value, str) and value != "auto":
-        value = int(value)
-    if isinstance(value, bool) or (isinstance(value, int) and value <= 0) or not isinstance(value, int | str):
-        raise ValueError
-    return value
 
 
 def _parsed(name: str, kind: object) -> object:

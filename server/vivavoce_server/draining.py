@@ -6,7 +6,7 @@ SIGHUP reloads the API keys and the certificate. Stored voices need no reload, b
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 
@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from vivavoce_server.accepting import AcceptingServer
-from vivavoce_server.access import Keyring, read_keys
+from vivavoce_server.access import KeyEntry, Keyring, read_keys_again
 from vivavoce_server.certificates import Certificate
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.listeners import make_reusable
@@ -50,6 +50,9 @@ class DrainingServer(AcceptingServer):
         wyoming: WyomingServer | None = None,
     ) -> None:
         """`sighup` None leaves SIGHUP unhandled. `wyoming` lives as long as this server."""
+        service, keyring = app.state.service, app.state.keyring
+        assert isinstance(service, Service)
+        assert isinstance(keyring, Keyring)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -59,11 +62,9 @@ class DrainingServer(AcceptingServer):
                 access_log=False,
                 timeout_graceful_shutdown=CLOSE_CONNECTIONS_S,
                 **connection_options(config),
-            )
+            ),
+            keyring.ledger,
         )
-        service, keyring = app.state.service, app.state.keyring
-        assert isinstance(service, Service)
-        assert isinstance(keyring, Keyring)
         self._service = service
         self._keyring = keyring
         self._settings = config
@@ -104,20 +105,28 @@ class DrainingServer(AcceptingServer):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # uvicorn must not record the signal: it would raise it again after a clean stop, and the exit status would be a
         # signal's.
-        if self._loop is None or self._draining is not None:
+        self.leave(now=self._draining is not None)
+
+    def leave(self, *, now: bool) -> None:
+        """Ends the server: at once, or when its speech has ended. Call it on any thread."""
+        if self._loop is None or now:
             self.should_exit = self.force_exit = True
-            return
-        self._loop.call_soon_threadsafe(self._start_draining)
+        else:
+            self._loop.call_soon_threadsafe(self._start_draining)
+
+    def renew(self, keys: Sequence[tuple[str, KeyEntry]] | None) -> None:
+        """Reads the certificate again, and takes other keys; None keeps those that there are. Call it on any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._renew, keys)
 
     def _reload(self) -> None:
+        self._renew(read_keys_again(self._settings))
+
+    def _renew(self, keys: Sequence[tuple[str, KeyEntry]] | None) -> None:
         if self._certificate is not None:
             self._certificate.reload()
-        try:
-            self._keyring.replace(read_keys(self._settings))
-        except ValueError as error:
-            log.error("the API keys were not reloaded, the old ones stay: %s", error)
-        else:
-            log.info("reloaded: there are %d API keys", len(self._keyring))
+        if keys is not None:
+            self._keyring.replace(keys)
 
     def _start_draining(self) -> None:
         if self._draining is None:

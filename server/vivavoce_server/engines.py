@@ -3,14 +3,16 @@
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vivavoce_engine import (
     CheckpointError,
     EngineConfig,
+    EngineHost,
     EnginePool,
     EngineProcess,
+    LinkedEngine,
     Model,
     SpeechEngine,
     Thinker,
@@ -34,33 +36,72 @@ NOT_INTELLIGIBLE = re.compile(r"not intelligible", re.IGNORECASE)
 
 
 def open_engines(config: ServerConfig, engine_config: EngineConfig) -> dict[str, SpeechEngine]:
-    """Engines of all checkpoints, not started, by model name.
+    """Engines of all checkpoints, not started, by model name. Raises as `read_models`."""
+    return engines_of(read_models(config, engine_config), config, engine_config)
+
+
+def engines_of(
+    models: Mapping[str, Model], config: ServerConfig, engine_config: EngineConfig
+) -> dict[str, SpeechEngine]:
+    """Engines of models, not started, which share one folder of voices. Raises CheckpointError if it cannot be used."""
+    store = open_store(config)
+    return {name: open_engine(model, config, engine_config, store) for name, model in models.items()}
+
+
+def read_models(config: ServerConfig, engine_config: EngineConfig) -> dict[str, Model]:
+    """The models of all checkpoints, without weights, by the names that clients use.
 
     Raises:
         CheckpointError: a checkpoint cannot be served, or two have the same name.
     """
     if config.model_name is not None and len(config.model) > 1:
         raise CheckpointError("--model-name names a single model; of several, write each as --model NAME=CHECKPOINT")
-    store = open_store(config)
-    engines: dict[str, SpeechEngine] = {}
+    models: dict[str, Model] = {}
     for entry in config.model or (None,):
         name, checkpoint = (None, None) if entry is None else split_entry(entry)
         model = read_named_model(checkpoint, engine_config, identify=config.cache_dir is not None)
         name = name or config.model_name or model.info.name
-        if name in engines:
+        if name in models:
             raise CheckpointError(f"two models are named {name!r}; write them as --model NAME=CHECKPOINT")
-        engines[name] = open_engine(model, config, engine_config, store)
-    return engines
+        models[name] = model
+    return models
 
 
 def open_engine(
     model: Model, config: ServerConfig, engine_config: EngineConfig, store: VoiceStore | None
 ) -> SpeechEngine:
     """An engine with one process for the model, or a pool of several."""
-    on_demand_s = config.model_ttl_s if config.load == "on-demand" else None
     if config.workers == 1:
-        return EngineProcess(model, engine_config, store, on_demand_s)
-    return EnginePool(model, engine_config, config.workers, store, on_demand_s)
+        return EngineProcess(model, engine_config, store, on_demand_s(config))
+    return EnginePool.of_processes(model, engine_config, config.workers, store, on_demand_s(config))
+
+
+def on_demand_s(config: ServerConfig) -> float | None:
+    """Seconds without use after which a model is unloaded; None if it is loaded at the start and stays."""
+    return config.model_ttl_s if config.load == "on-demand" else None
+
+
+def open_hosts(
+    models: Mapping[str, Model], config: ServerConfig, engine_config: EngineConfig, folder: Path
+) -> dict[str, list[EngineHost]]:
+    """The processes of all models, not started, for fronts that speak through them. Their sockets are in `folder`."""
+    return {
+        name: [EngineHost(model, engine_config, folder, on_demand_s(config)) for _ in range(config.workers)]
+        for name, model in models.items()
+    }
+
+
+def link_engine(
+    model: Model,
+    addresses: Sequence[Path],
+    config: ServerConfig,
+    engine_config: EngineConfig,
+    store: VoiceStore | None,
+) -> SpeechEngine:
+    """A front's engine, whose processes have these addresses."""
+    if len(addresses) == 1:
+        return LinkedEngine(model, engine_config, addresses[0], store, on_demand_s(config))
+    return EnginePool.of_links(model, engine_config, addresses, store, on_demand_s(config))
 
 
 def open_thinkers(

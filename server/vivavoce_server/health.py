@@ -1,10 +1,11 @@
 """Routes for operators. /health: keep the process alive. /ready: send it traffic. /metrics: figures for Prometheus."""
 
+import asyncio
 from typing import Literal
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
@@ -42,7 +43,7 @@ class Readiness(BaseModel):
 )
 async def metrics(service: ServiceDep) -> Response:
     """Metrics in Prometheus' text format."""
-    return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    return Response(await asyncio.to_thread(service.metrics.exposition), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get(

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+TERMINATED = 143
+"""Exit status of a shell for SIGTERM."""
+
 
 class InterruptHandler:
     """Raises KeyboardInterrupt at SIGINT, and within `held` at its end.
@@ -31,6 +34,15 @@ class InterruptHandler:
             self._is_held = False
         if self._reason is not None:
             raise self._reason
+
+    @contextmanager
+    def also_at_sigterm(self) -> Iterator[None]:
+        """Runs its body so that SIGTERM raises SystemExit in it, and what it holds is put away."""
+        before = signal.signal(signal.SIGTERM, lambda *_: self.interrupt(SystemExit(TERMINATED)))
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
     def interrupt(self, reason: BaseException) -> None:
         """Raises the reason now, or at the end of `held`. Call it on the main thread, in a handler of a signal."""

@@ -120,10 +120,11 @@ def _trace(record: logging.LogRecord) -> str:
     return record.exc_text or (format_trace(error) if error is not None else "")
 
 
-def log_to_stderr(level: str, as_json: bool) -> None:
-    """Sends the process's logs to stderr, as lines of text or of JSON.
+def log_to_stderr(level: str, as_json: bool) -> tuple[int, int]:
+    """Sends the process's logs to stderr, as lines of text or of JSON. Returns the descriptors of stdout and stderr.
 
-    In JSON, lines that this process and its children print become records of the loggers stdout and stderr.
+    In JSON, lines that this process and its children print become records of the loggers stdout and stderr. Their
+    descriptors 1 and 2 are then pipes to this process.
     """
     formatter = JsonFormatter() if as_json else TextFormatter(TEXT_FORMAT)
     printed = PrintedOutput() if as_json else None
@@ -140,9 +141,11 @@ def log_to_stderr(level: str, as_json: bool) -> None:
     uvicorn.filters.clear()
     uvicorn.addFilter(lambda record: record.msg not in TOLD_BY_US)
     _log_what_python_prints()
-    if printed is not None:
-        others = _handler(writer, formatter, printed.stdout)
-        printed.start({"stdout": others.handle, "stderr": handler.handle})
+    if printed is None:
+        return 1, 2
+    others = _handler(writer, formatter, printed.stdout)
+    printed.start({"stdout": others.handle, "stderr": handler.handle})
+    return printed.stdout.fileno(), printed.stderr.fileno()
 
 
 def _handler(writer: LogWriter, formatter: logging.Formatter, stream: TextIO | None) -> logging.Handler:

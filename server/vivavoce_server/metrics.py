@@ -1,21 +1,26 @@
 """Metrics for Prometheus: all names, help texts and buckets, and the meter of one request."""
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect
 from vivavoce_engine import Finished, NotServing, Playback, Reason, SpeechEngine
 
 from vivavoce_server.build import VERSION, build_commit
 from vivavoce_server.errors import status_of
+from vivavoce_server.ledger import Ledger
 from vivavoce_server.request_lines import current_line, note
 
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Variable of prometheus_client: the folder in which several processes count together."""
 RequestOutcome = Literal["completed", "disconnected", "cancelled", "rejected", "refused", "failed", "cut_off"]
 PhraseSource = Literal["hit", "miss", "bypass", "not_modified"]
 """Source of a request's speech while phrases are cached: the cache; the engine; the engine, because such a request is
@@ -63,7 +68,8 @@ class PhraseMetrics:
             ("kind",),
             registry=registry,
         )
-        self.size_bytes = Gauge("vivavoce_cache_bytes", "Bytes of all cached phrases", registry=registry)
+        self.size_bytes: Callable[[], int] = int
+        """Tells the bytes of all cached phrases; 0 without a cache."""
         for model in models:
             for source in get_args(PhraseSource):
                 self.requests.labels(model, source)
@@ -72,9 +78,13 @@ class PhraseMetrics:
 
 
 class Metrics:
-    """The metrics of one app, in a registry of their own, so that several apps can share a process."""
+    """The metrics of one app, in a registry of their own, so that several apps can share a process.
 
-    def __init__(self, engines: Mapping[str, SpeechEngine]) -> None:
+    Where the environment has FOLDER_VARIABLE, prometheus_client keeps counters and histograms in files of that folder,
+    of each process its own. They are then told as the sums over all processes, those that have died too.
+    """
+
+    def __init__(self, engines: Mapping[str, SpeechEngine], ledger: Ledger) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "vivavoce_requests",
@@ -108,25 +118,25 @@ class Metrics:
             ("model",),
             registry=self.registry,
         )
-        self.live_sessions = Gauge(
-            "vivavoce_live_sessions", "Live (WebSocket) connections that are open", registry=self.registry
-        )
         self.event_loop_lag_s = Histogram(
             "vivavoce_event_loop_lag_seconds",
             "Seconds by which a heartbeat of the event loop is late, measured 40 times a second",
             buckets=LAG_BUCKETS_S,
             registry=self.registry,
         )
-        build = Gauge(
-            "vivavoce_build_info",
-            "Always 1; the labels tell the version, and the git commit where it is known",
-            ("version", "commit"),
-            registry=self.registry,
-        )
-        build.labels(VERSION, build_commit()).set(1)
         self.phrases = PhraseMetrics(self.registry, engines)
-        self.registry.register(_EngineCollector(engines))
+        self._now = _Now(engines, ledger, self.phrases)
         self._begin_at_zero(engines)
+
+    def exposition(self) -> bytes:
+        """All metrics in Prometheus' text format. Reading the files of other processes takes some milliseconds."""
+        counted = self.registry
+        if os.environ.get(FOLDER_VARIABLE):
+            counted = CollectorRegistry()
+            MultiProcessCollector(counted)  # type: ignore[no-untyped-call]
+        now = CollectorRegistry()
+        now.register(self._now)
+        return generate_latest(counted) + generate_latest(now)
 
     def _begin_at_zero(self, models: Iterable[str]) -> None:
         """Creates all series at 0. A rate misses the first event of a series that begins with that event."""
@@ -153,13 +163,28 @@ class Metrics:
         return Histogram(f"vivavoce_{name}", documentation, ("model",), buckets=buckets, registry=self.registry)
 
 
-class _EngineCollector(Collector):
-    """Reads the engines' counters at each scrape."""
+class _Now(Collector):
+    """What is read at each scrape: the engines' own counters, and figures that any process of the server tells."""
 
-    def __init__(self, engines: Mapping[str, SpeechEngine]) -> None:
+    def __init__(self, engines: Mapping[str, SpeechEngine], ledger: Ledger, phrases: PhraseMetrics) -> None:
         self._engines = engines
+        self._ledger = ledger
+        self._phrases = phrases
 
     def collect(self) -> Iterable[Metric]:
+        build = GaugeMetricFamily(
+            "vivavoce_build_info",
+            "Always 1; the labels tell the version, and the git commit where it is known",
+            labels=["version", "commit"],
+        )
+        build.add_metric([VERSION, build_commit()], 1)
+        live, cached = "Live (WebSocket) connections that are open", "Bytes of all cached phrases"
+        yield build
+        yield GaugeMetricFamily("vivavoce_live_sessions", live, self._ledger.sessions)
+        yield GaugeMetricFamily("vivavoce_cache_bytes", cached, self._phrases.size_bytes())
+        yield from self._of_engines()
+
+    def _of_engines(self) -> Iterable[Metric]:
         rows = GaugeMetricFamily("vivavoce_rows", "Utterances that can run at once", labels=["model"])
         active = GaugeMetricFamily("vivavoce_active_rows", "Utterances that run", labels=["model"])
         queued = GaugeMetricFamily("vivavoce_queued", "Utterances that wait for a row", labels=["model"])

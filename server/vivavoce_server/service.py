@@ -13,6 +13,7 @@ from vivavoce_engine import NotServing, Overloaded, SpeechEngine, Thinker
 from vivavoce_server.chat.chats import Chats
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.errors import SHOWN_CHARS, ApiError
+from vivavoce_server.ledger import Ledger
 from vivavoce_server.marks import SYNTHETIC_HEADER, AudioMark, Marker, open_marker
 from vivavoce_server.metrics import Metrics
 from vivavoce_server.phrases import PhraseCache
@@ -33,6 +34,8 @@ class Service:
     config: ServerConfig
     thinkers: Mapping[str, Thinker] = field(default_factory=dict)
     """The thinkers of models that chat, by the models' names."""
+    ledger: Ledger = field(default_factory=Ledger)
+    """Counts the live connections of all fronts."""
     created_s: int = field(default_factory=lambda: int(time.time()))
     speaking: int = 0
     """Number of speech responses in progress."""
@@ -42,7 +45,7 @@ class Service:
     """Set while there is no speech in progress."""
 
     live_sessions: int = 0
-    """Number of open live connections whose key is known, if there are keys."""
+    """Number of this process's open live connections whose key is known, if there are keys."""
     no_sessions: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while there is no open live connection."""
     _without_key: dict[object, Callable[[], None]] = field(default_factory=dict)
@@ -63,7 +66,7 @@ class Service:
         engines = tuple(self.engines.values())
         for engine in engines:
             engine.share_queue(engines)
-        self.metrics = Metrics(self.engines)
+        self.metrics = Metrics(self.engines, self.ledger)
         self.references = References(self.config, len(self.engines))
         self.chats = Chats(self.thinkers, self.references.fetcher)
         self.phrases = PhraseCache(self.config, self.metrics.phrases)
@@ -141,14 +144,14 @@ class Service:
         """
         if self.draining:
             raise stopping()
-        if self.live_sessions >= self.config.live_max_sessions:
-            raise Overloaded(f"{self.live_sessions} live connections are open already", SESSION_RETRY_S)
+        if not self.ledger.take_session(self.config.live_max_sessions):
+            raise Overloaded(f"{self.ledger.sessions} live connections are open already", SESSION_RETRY_S)
         self.live_sessions += 1
         self.no_sessions.clear()
         try:
-            with self.metrics.live_sessions.track_inprogress():
-                yield
+            yield
         finally:
+            self.ledger.give_session()
             self.live_sessions -= 1
             if not self.live_sessions:
                 self.no_sessions.set()
@@ -157,25 +160,28 @@ class Service:
     def count_session_without_key(self, give_way: Callable[[], None]) -> Iterator[None]:
         """Counts a live connection until its key comes. Too many make the oldest give way, by calling its `give_way`.
 
-        A client that has a key sends it at once, so that those that wait for long are the ones that have none.
+        A client that has a key sends it at once, so that those that wait for long are the ones that have none. A front
+        makes its own connections give way, and may have one where others have them all.
 
         Raises:
             NotServing: the server is about to stop.
         """
         if self.draining:
             raise stopping()
-        if len(self._without_key) >= MAX_SESSIONS_WITHOUT_KEY:
+        if self._without_key and self.ledger.keyless >= MAX_SESSIONS_WITHOUT_KEY:
             self._without_key.pop(next(iter(self._without_key)))()
         place = object()
         self._without_key[place] = give_way
+        self.ledger.count_keyless(len(self._without_key))
         try:
             yield
         finally:
             self._without_key.pop(place, None)
+            self.ledger.count_keyless(len(self._without_key))
 
     @property
     def sessions_without_key(self) -> int:
-        """Number of open live connections that have not sent a key yet. They take no place from those that have."""
+        """Number of this process's live connections that have not sent a key yet. They take no place of others."""
         return len(self._without_key)
 
 

@@ -9,6 +9,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "load",
         "model_ttl_s",
         "workers",
+        "fronts",
         "device",
         "runner",
         "dtype",

@@ -32,6 +32,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fastapi import FastAPI
 from opentelemetry.trace import NoOpTracer, Tracer
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
@@ -40,6 +41,7 @@ from vivavoce_engine import EngineError
 from vivavoce_server.accepting import Acceptor, most_connections
 from vivavoce_server.access import Caller
 from vivavoce_server.audio import AudioOptions
+from vivavoce_server.config import ServerConfig
 from vivavoce_server.context import address_of, client_address
 from vivavoce_server.errors import ApiError, ErrorDetail, error_detail, invalid, validation_detail
 from vivavoce_server.listeners import make_reusable
@@ -65,6 +67,12 @@ MAX_EVENT_BYTES = 128 * 2**10
 MAX_PAYLOAD_BYTES = 2**20
 IDLE_S = 300.0
 """Seconds after which a connection that says and hears nothing is closed."""
+
+
+def open_wyoming(app: FastAPI, config: ServerConfig, listener: socket.socket) -> "WyomingServer":
+    """The protocol on a bound socket, for an app's service."""
+    announcement = Announcement(listener) if config.wyoming_zeroconf else None
+    return WyomingServer(app.state.service, listener, announcement, app.state.tracing.tracer)
 
 
 class VoiceChoice(BaseModel):

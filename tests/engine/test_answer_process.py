@@ -78,7 +78,7 @@ async def test_answers_cross_the_pipe_and_a_worker_that_dies_fails_those_that_wa
 
 
 async def test_answers_of_a_pool_break_and_end_without_a_row() -> None:
-    with started(EnginePool(fake_chat_model(), EngineConfig(max_streams=1), 2)) as engine:
+    with started(EnginePool.of_processes(fake_chat_model(), EngineConfig(max_streams=1), 2)) as engine:
         broken, empty = opened(engine, 1), opened(engine, 2)
         broken.append_ids([ord("a")] * 3)
         empty.append_ids([T.ends[1]])

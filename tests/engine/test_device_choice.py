@@ -12,7 +12,7 @@ from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import library
 from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom
-from vivavoce_engine.gpu import choice, needs
+from vivavoce_engine.gpu import choice, needs, presence
 from vivavoce_engine.gpu.choice import choices, first_that_works
 from vivavoce_engine.load import make_runner
 
@@ -279,10 +279,10 @@ def test_a_broken_checkpoint_is_reported_and_not_tried_elsewhere(machine: Machin
 
 @pytest.mark.parametrize("text", [DRIVER, OPEN_DRIVER])
 def test_the_drivers_version_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
-    monkeypatch.setattr(needs, "DRIVER_FILE", tmp_path / "version")
-    assert needs.driver_version() is None
+    monkeypatch.setattr(presence, "DRIVER_FILE", tmp_path / "version")
+    assert presence.driver_version() is None
     (tmp_path / "version").write_text(text.format("580.65.06"))
-    assert needs.driver_version() == "580.65.06"
+    assert presence.driver_version() == "580.65.06"
 
 
 @pytest.mark.parametrize("value", ["", "ccache gcc", "/no/such/compiler"])

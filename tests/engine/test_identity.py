@@ -169,7 +169,7 @@ def test_a_process_tells_its_identity_once_it_is_loaded() -> None:
 
 def test_a_pool_has_the_identity_that_all_its_processes_share() -> None:
     model: Model = fake_model()
-    pool = EnginePool(model, EngineConfig(), 2)
+    pool = EnginePool.of_processes(model, EngineConfig(), 2)
     assert pool.identity == ""
     first, second = pool.engines
     first._identity = "one"

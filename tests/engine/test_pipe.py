@@ -3,13 +3,17 @@
 import fcntl
 import resource
 import socket
+import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from vivavoce_engine.batching.messages import AudioChunk
-from vivavoce_engine.ipc.pipe import LARGE_BYTES, Pipe, pack
+from vivavoce_engine.ipc.pipe import LARGE_BYTES, PatientPipe, Pipe, pack
+
+from tests.support.waiting import HUNG_S
 
 CODES = np.arange(32, dtype=np.int16).reshape(2, 16)
 
@@ -83,3 +87,82 @@ def test_it_waits_at_a_high_descriptor(ends: tuple[Pipe, Pipe]) -> None:
         high.close()
         there.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# ---- a pipe that does not wait
+
+
+LARGE = np.arange(10**6, dtype=np.float32)
+"""More than a socket takes at once."""
+
+
+@pytest.fixture
+def patient() -> Iterator[tuple[PatientPipe, Pipe]]:
+    here, there = socket.socketpair()
+    pipe, other = PatientPipe(here, stall_s=0.2), Pipe(there)
+    yield pipe, other
+    pipe.close()
+    other.close()
+
+
+def test_a_message_is_taken_once_all_of_it_has_arrived(ends: tuple[Pipe, Pipe]) -> None:
+    here, there = ends
+    assert there.take() is None
+    whole = b"".join(bytes(part) for part in pack(["hello", LARGE[:5000]]))
+    cuts = [0, 3, 4, 11, 20, 40, 1000, len(whole) - 1, len(whole)]
+    for begin, end in pairwise(cuts):
+        assert there.take() is None
+        here._socket.sendall(whole[begin:end])
+    here.send("next")
+    np.testing.assert_equal(there.take(), ["hello", LARGE[:5000]])
+    assert there.take() == "next"
+    assert there.take() is None
+    here.close()
+    with pytest.raises(EOFError, match="gone"):
+        there.take()
+
+
+def test_messages_that_find_no_room_follow_in_their_order(patient: tuple[PatientPipe, Pipe]) -> None:
+    pipe, other = patient
+    messages = [1, LARGE, 2, [LARGE[:2000]] * 3, 3, LARGE[::-1].copy(), "end"]
+    for message in messages:
+        pipe.send(message)  # nobody receives meanwhile
+    for message in messages:
+        np.testing.assert_equal(other.receive(), message)
+    pipe.send("again")
+    assert other.receive() == "again"
+
+
+def test_more_arrays_than_one_call_takes(patient: tuple[PatientPipe, Pipe]) -> None:
+    pipe, other = patient
+    arrays = [np.full(LARGE_BYTES // 4, number, np.float32) for number in range(1200)]
+    pipe.send(arrays)
+    np.testing.assert_equal(other.receive(), arrays)
+
+
+def test_an_end_that_takes_nothing_is_shut_down(patient: tuple[PatientPipe, Pipe]) -> None:
+    pipe, other = patient
+    pipe.send(LARGE)
+    assert pipe.has_message(HUNG_S), "the end of all messages"
+    with pytest.raises(EOFError):
+        pipe.take()
+    with pytest.raises(OSError, match="closed"):
+        pipe.send("more")
+    with pytest.raises(EOFError):
+        other.receive()
+
+
+def test_a_patient_end_that_is_gone_is_told(patient: tuple[PatientPipe, Pipe]) -> None:
+    pipe, other = patient
+    other.close()
+    with pytest.raises(OSError, match="pipe"):
+        pipe.send("hello")
+
+
+def test_closing_does_not_wait_for_the_other_end(patient: tuple[PatientPipe, Pipe]) -> None:
+    pipe, other = patient
+    pipe._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", 3600, 0))
+    pipe.send(LARGE)
+    pipe.close()
+    with pytest.raises(EOFError):
+        other.receive()

@@ -33,7 +33,7 @@ from vivavoce_engine import (
 )
 from vivavoce_engine.fake_runner import FakeEncoder, tone
 from vivavoce_engine.process import watcher
-from vivavoce_engine.process.watcher import Phase
+from vivavoce_engine.process.carrier import Phase
 from vivavoce_engine.request import UtteranceOptions
 
 from tests.support.faulty_models import HANG, LEAVE, RAISE, SLOW, faulty_model
@@ -330,7 +330,7 @@ async def test_what_loading_settles_counts_in_both_processes(tmp_path: Path) -> 
 async def test_a_pool_has_the_rows_of_all_its_processes(tmp_path: Path) -> None:
     rows = tmp_path / "rows"
     rows.write_text("5")
-    pool = EnginePool(faulty_model(rows=rows), EngineConfig(), workers=2)
+    pool = EnginePool.of_processes(faulty_model(rows=rows), EngineConfig(), workers=2)
     assert pool.rows == 16
     pool.start()
     try:

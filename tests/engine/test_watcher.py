@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from vivavoce_engine import EngineConfig, EngineError, NotServing
 from vivavoce_engine.process import watcher as module
+from vivavoce_engine.process.carrier import Phase
 from vivavoce_engine.process.engine_process import engine_program
-from vivavoce_engine.process.watcher import Phase, Watcher, backoff_s
+from vivavoce_engine.process.watcher import Watcher, backoff_s
 from vivavoce_engine.process.wire import Answer, Ask, GetPresets, Loaded, Ready, SignOfLife
 
 from tests.support.faulty_models import faulty_model

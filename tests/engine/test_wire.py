@@ -6,12 +6,13 @@ from typing import get_args
 
 import pytest
 from vivavoce_engine.batching.messages import AudioChunk, Failed, Finished
+from vivavoce_engine.process.fronts import RemoteListener
+from vivavoce_engine.process.host_wire import Need, ProcessStatus, Unanswered
 from vivavoce_engine.process.wire import RemoteSubmit, ToServer, ToWorker
-from vivavoce_engine.process.worker import RemoteListener
 
 from tests.support.utterances import pending
 
-MESSAGES = (*get_args(ToWorker), *get_args(ToServer), AudioChunk, Finished, Failed)
+MESSAGES = (*get_args(ToWorker), *get_args(ToServer), AudioChunk, Finished, Failed, Need, ProcessStatus, Unanswered)
 
 
 @pytest.mark.parametrize("kind", MESSAGES)

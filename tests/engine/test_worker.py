@@ -11,8 +11,9 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner
 from vivavoce_engine.ipc.pipe import Pipe
 from vivavoce_engine.model import Parts
-from vivavoce_engine.process.wire import Ping, RemoteSubmit, Report
-from vivavoce_engine.process.worker import RemoteListener, Worker
+from vivavoce_engine.process.fronts import Fronts, RemoteListener
+from vivavoce_engine.process.wire import Loaded, Ping, RemoteSubmit, Report
+from vivavoce_engine.process.worker import Worker
 
 from tests.support.utterances import pending
 
@@ -25,7 +26,7 @@ def server() -> Iterator[Pipe]:
     here, there = (Pipe(end) for end in socket.socketpair())
     config = EngineConfig()
     parts = Parts(FakeRunner(frames_per_character=FRAMES / 3), {})
-    worker = Worker(there, parts, config, Admission(config, FAKE_INFO.frame_s))
+    worker = Worker(Fronts(there, None, Loaded(config, "")), parts, config, Admission(config, FAKE_INFO.frame_s))
     thread = threading.Thread(target=worker.run)
     thread.start()
     yield here

@@ -8,10 +8,12 @@ import resource
 import socket
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
+from vivavoce_server import accepting
 from vivavoce_server.accepting import Acceptor, most_connections
 from vivavoce_server.logs import Throttle
 
@@ -50,17 +52,16 @@ async def test_no_descriptor_is_a_pause_and_no_loss(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("vivavoce_server.accepting.PAUSE_S", 0.01)
-    loop = asyncio.get_running_loop()
-    accept, failures = loop.sock_accept, 0
+    failures = 0
 
-    async def failing(listener: socket.socket) -> tuple[socket.socket, object]:
-        nonlocal failures
-        failures += 1
-        if failures <= 5:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return await accept(listener)
+    class Failing(socket.socket):
+        def accept(self) -> tuple[socket.socket, object]:
+            nonlocal failures
+            failures += 1
+            if failures <= 5:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return super().accept()
 
-    monkeypatch.setattr(loop, "sock_accept", failing)
     open_protocols: list[asyncio.Protocol] = []
 
     class Greeting(asyncio.Protocol):
@@ -72,7 +73,7 @@ async def test_no_descriptor_is_a_pause_and_no_loss(
         def connection_lost(self, exc: Exception | None) -> None:
             open_protocols.remove(self)
 
-    with socket.socket() as listener:
+    with Failing() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         running = asyncio.create_task(Acceptor(listener, Greeting, lambda: len(open_protocols), 1).run())
@@ -88,6 +89,56 @@ async def test_no_descriptor_is_a_pause_and_no_loss(
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert [message for message in caplog.messages if "no connection is accepted" in message] == caplog.messages[:1]
+
+
+@pytest.mark.parametrize(("asked", "asks"), [(True, accepting.GIVE_WAY_TIMES), (False, 1)])
+async def test_a_process_that_gives_way_takes_what_nobody_else_takes(asked: bool, asks: int) -> None:
+    times: list[None] = []
+
+    def gives_way() -> bool:
+        times.append(None)
+        return asked
+
+    connected = asyncio.Event()
+
+    class Connected(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            connected.set()
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        running = asyncio.create_task(Acceptor(listener, Connected, int, 9, gives_way=gives_way).run())
+        with socket.create_connection(listener.getsockname()):
+            await asyncio.wait_for(connected.wait(), HUNG_S)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert len(times) == asks
+
+
+async def test_a_process_that_gives_way_leaves_a_connection_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "GIVE_WAY_S", HUNG_S)
+    taken: asyncio.Queue[bool] = asyncio.Queue()
+
+    def connect(gives_way: bool) -> asyncio.Protocol:
+        taken.put_nowait(gives_way)
+        return asyncio.Protocol()
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with listener.dup() as other:
+            running = [
+                asyncio.create_task(
+                    Acceptor(each, partial(connect, gives), int, 9, gives_way=partial(bool, gives)).run()
+                )
+                for each, gives in ((listener, True), (other, False))
+            ]
+            with socket.create_connection(listener.getsockname()), socket.create_connection(listener.getsockname()):
+                assert [await asyncio.wait_for(taken.get(), HUNG_S) for _ in range(2)] == [False, False]
+            for each in running:
+                each.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
 
 def test_a_throttle_tells_how_many_lines_it_left_out(caplog: pytest.LogCaptureFixture) -> None:

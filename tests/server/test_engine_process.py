@@ -334,7 +334,7 @@ def test_workers_share_the_requests_of_a_model(tmp_path: Path) -> None:
 
 
 async def test_what_one_process_leaves_another_takes() -> None:
-    pool = EnginePool(faulty_model(), EngineConfig(max_streams=1), workers=2)
+    pool = EnginePool.of_processes(faulty_model(), EngineConfig(max_streams=1), workers=2)
     with live_server(pool) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=HUNG_S) as client:
             long = {**BODY, "input": SLOW + plain_text(300), "stream": False}

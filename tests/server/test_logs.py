@@ -10,7 +10,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from vivavoce_server import ServerConfig
-from vivavoce_server.access import load_keyring
+from vivavoce_server.access import read_keys
 from vivavoce_server.cli import warn_if_open
 from vivavoce_server.logs import (
     MAX_FIELD_CHARS,
@@ -142,7 +142,7 @@ def test_a_server_that_is_open_without_keys_says_so(
     fields: dict[str, object], warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = ServerConfig.model_validate(fields)
-    warn_if_open(config, load_keyring(config))
+    warn_if_open(config, has_keys=bool(read_keys(config)))
     assert len(caplog.messages) == warnings
     assert all(record.levelno == logging.WARNING for record in caplog.records)
     assert all("key" in message for message in caplog.messages)

@@ -13,6 +13,7 @@ from vivavoce_engine import Engine, EngineConfig, NotServing, Overloaded, Reject
 from vivavoce_engine.fake_runner import FakeRunner, fake_voices
 from vivavoce_server import ServerConfig
 from vivavoce_server.errors import ApiError
+from vivavoce_server.ledger import Ledger
 from vivavoce_server.metrics import Metrics, SpeechMeter, outcome_of
 
 from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server
@@ -205,7 +206,7 @@ def test_aborts_are_counted_by_reason() -> None:
 
 def test_the_virtual_player_runs_dry_when_audio_is_late() -> None:
     now_s = 0.0
-    metrics = Metrics({})
+    metrics = Metrics({}, Ledger())
     meter = SpeechMeter(metrics, "m", clock=lambda: now_s)
     for arrival_s in (1.0, 1.25, 2.5, 3.0):  # half a second each: dry from 2.0 to 2.5, and just in time at 3.0
         now_s = arrival_s

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from vivavoce_engine.gpu import needs
+from vivavoce_engine.gpu import needs, presence
 
 Machine = Callable[..., None]
 
@@ -42,7 +42,7 @@ def machine_with_card(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Machine:
         file = folder / "version"
         if driver is not None:
             file.write_text(DRIVER.format(driver))
-        monkeypatch.setattr(needs, "DRIVER_FILE", file)
+        monkeypatch.setattr(presence, "DRIVER_FILE", file)
         monkeypatch.setattr(torch.version, "cuda", cuda)
         monkeypatch.setattr(torch.version, "hip", hip)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: usable)

@@ -67,15 +67,15 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class LoopState:
-    """A loop's account of itself, which its front decides by."""
+    """A loop's account of itself, for one of its fronts, which decides by it."""
 
     rates: Rates
     running: int = 0
     """Rows in use."""
     left_queue: int = 0
-    """Requests that have left the queue so far, in whatever way."""
-    queued: tuple[int, ...] = ()
-    """Ids of the requests in the queue, in the order of their arrival."""
+    """Requests of this front that have left the queue so far, in whatever way."""
+    queued: tuple[int | Waiting, ...] = ()
+    """The requests in the queue, in the order of their arrival: ids of this front's, and those of others."""
     busy: tuple[tuple[str, float], ...] = ()
     """Client of each row in use, and the estimated seconds until the row is free. Empty while the queue is."""
     steps: int = 0
@@ -100,13 +100,26 @@ class Accepted:
         self.requests += 1
         self._queued[utterance_id] = request
 
+    def waiting(self, state: LoopState) -> int:
+        """Number of requests in the queue, those of other fronts too, and of those on their way to it from here."""
+        return len(state.queued) + max(0, self._underway(state))
+
     def queued(self, state: LoopState) -> tuple[Waiting, ...]:
-        """The requests that are in the queue or on their way to it, in the order of their arrival."""
-        underway = self.requests - state.left_queue - len(state.queued)
+        """The requests in the queue, and those on their way to it from here, in the order of their arrival."""
+        underway = self._underway(state)
         newest = list(self._queued)[-underway:] if underway > 0 else []
-        ids = dict.fromkeys((*state.queued, *newest))
-        self._queued = {each: self._queued[each] for each in ids if each in self._queued}
-        return tuple(self._queued.values())
+        known = {each for each in state.queued if isinstance(each, int)}
+        each_in_turn = (*state.queued, *(number for number in newest if number not in known))
+        before = self._queued
+        self._queued = {each: before[each] for each in each_in_turn if isinstance(each, int) and each in before}
+        return tuple(
+            each if isinstance(each, Waiting) else before[each]
+            for each in each_in_turn
+            if isinstance(each, Waiting) or each in before
+        )
+
+    def _underway(self, state: LoopState) -> int:
+        return self.requests - state.left_queue - sum(isinstance(each, int) for each in state.queued)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from vivavoce_engine.batching.admission import Admission
-from vivavoce_engine.batching.line import SOON_FRAMES, Line, LoopState, Waiting
+from vivavoce_engine.batching.line import SOON_FRAMES, Line, LoopState
 from vivavoce_engine.batching.messages import (
     AppendText,
     AudioChunk,
@@ -72,6 +72,7 @@ class EngineLoop:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
+        self._config = config
         self._frame_s = runner.info.frame_s
         self._capacity = capacity = runner.capacity
         pages = config.kv_pages if capacity.shares_pages else config.rows * pages_of(config.max_context)
@@ -87,7 +88,7 @@ class EngineLoop:
         self._durations = StepDurations()
 
     def state(self) -> LoopState:
-        """A snapshot for any thread."""
+        """A snapshot for any thread, as for the only front."""
         scheduler = self._scheduler
         # Another thread may ask while a request leaves. It must not miss one, so the queue is read last.
         running, left_queue = scheduler.running, scheduler.left_queue
@@ -177,9 +178,26 @@ class EngineLoop:
             is_slow = not sequence.trailing.complete or self._scheduler.rests(sequence)
             yield sequence.pending.request.client, left * max(frame_s, self._frame_s if is_slow else 0.0)
 
+    def check(self, pending: Pending) -> None:
+        """Refuses a request that finds no place in the queue as it is now, or would wait too long.
+
+        A front has checked it before by an older account, and without the requests of other fronts. On the loop's
+        thread.
+
+        Raises:
+            Overloaded: the request is refused.
+        """
+        scheduler, options = self._scheduler, pending.request
+        if options.is_next or not scheduler.waits:
+            return
+        queued = tuple(each.waiting(self._frame_s) for each in scheduler.queued())
+        free = 0 if scheduler.short_of_pages else self._config.rows - scheduler.running
+        line = Line(queued, tuple(self._busy()), free, scheduler.running, self._admission.rates)
+        self._admission.check(line, pending.waiting(self._frame_s), options.max_wait_s)
+
     def _too_late(self, late: Pending) -> Overloaded:
         """The refusal of a request that has waited in vain, with the time until another one has its turn."""
-        queued = tuple(Waiting(pending.request.client, pending.row_frames) for pending in self._scheduler.queued())
+        queued = tuple(pending.waiting(self._frame_s) for pending in self._scheduler.queued())
         line = Line(queued, tuple(self._busy()), 0, self._scheduler.running, self._admission.rates)
         return self._admission.overloaded("the request's time to wait has passed", line.start_s(late.request.client))
 

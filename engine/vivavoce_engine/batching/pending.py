@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from vivavoce_engine.batching.line import Waiting
 from vivavoce_engine.batching.listener import Listener
 from vivavoce_engine.request import UtteranceOptions
 from vivavoce_engine.text.prompt import Prompt
@@ -61,3 +62,7 @@ class Pending:
     def row_frames(self) -> float:
         """Estimated frames of this text and of those that follow it in its row."""
         return self.frames * (1.0 + self.request.following)
+
+    def waiting(self, frame_s: float) -> Waiting:
+        """The utterance as the queue counts it. A frame takes `frame_s`."""
+        return Waiting(self.request.client, self.row_frames, self.request.silence_s / frame_s)

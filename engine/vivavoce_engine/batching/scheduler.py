@@ -66,6 +66,11 @@ class Scheduler:
     def running(self) -> int:
         return len(self._running)
 
+    @property
+    def waits(self) -> bool:
+        """True if one more request would find no row free, as far as the last plan knows."""
+        return self.short_of_pages or len(self._queue) >= self._rows.free
+
     def enqueue(self, pending: Pending) -> None:
         self._queue[pending.utterance_id] = pending
 

@@ -65,9 +65,7 @@ class EngineFront(SpeechEngine):
 
     def stats(self) -> EngineStats:
         state = self._loop_state()
-        return EngineStats(
-            self._accepted.requests - state.left_queue, state.running, state.steps, state.frames, self.step_s
-        )
+        return EngineStats(self._accepted.waiting(state), state.running, state.steps, state.frames, self.step_s)
 
     def share_queue(self, engines: Sequence[SpeechEngine]) -> None:
         self._sharing = engines
@@ -132,20 +130,16 @@ class EngineFront(SpeechEngine):
             queued_s=queued_s,
         )
         if not options.is_next:
-            self._check(self._waiting(pending), options.max_wait_s)
+            self._check(pending.waiting(self.info.frame_s), options.max_wait_s)
         with self._gate:
             self._accept(pending)
         return stream
-
-    def _waiting(self, pending: Pending) -> Waiting:
-        options = pending.request
-        return Waiting(options.client, pending.row_frames, options.silence_s / self.info.frame_s)
 
     def _accept(self, pending: Pending) -> None:
         """Sends an utterance to the loop. Call it with the gate held."""
         if not self._accepting:
             raise NotServing("the engine has stopped")
-        self._accepted.add(pending.utterance_id, self._waiting(pending))
+        self._accepted.add(pending.utterance_id, pending.waiting(self.info.frame_s))
         self._send(Submit(pending))
 
     @property

@@ -16,6 +16,7 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.errors import CheckpointError, EngineError, NoRoom, is_out_of_memory
 from vivavoce_engine.findings import Finding
 from vivavoce_engine.gpu import needs
+from vivavoce_engine.gpu.presence import card_present
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ def choices(
     if unusable and config.device != "auto":
         raise EngineError(f"device {config.device} cannot be used: {unusable}")
     if unusable:
-        why = f"the CPU speaks although there is a card: {unusable}" if needs.card_present() else ""
+        why = f"the CPU speaks although there is a card: {unusable}" if card_present() else ""
         return list(on_cpu(config, cpu_lacks, why))
     device = "cuda" if config.device == "auto" else config.device
     found = list(on_card(replace(config, device=device)))

@@ -16,30 +16,13 @@ from pathlib import Path
 import torch
 
 from vivavoce_engine.findings import Finding
+from vivavoce_engine.gpu.presence import card_present, driver_version
 
 LEAST_CAPABILITY = (8, 0)
 """Ampere. Triton has no tensor-core products for older cards since its version 3.3."""
 LEAST_DRIVER = {12: "525.60", 13: "580.65"}
 """CUDA's major version → the oldest Linux driver that runs it (release notes of the CUDA toolkit, minor version
 compatibility)."""
-DRIVER_FILE = Path("/proc/driver/nvidia/version")
-WSL_GPU = Path("/dev/dxg")
-"""The card of a Windows host inside WSL2, of whatever maker."""
-WSL_DRIVER = Path("/usr/lib/wsl/lib/libcuda.so.1")
-
-
-def card_present() -> bool:
-    """True if the operating system shows an NVIDIA card, even if PyTorch cannot use it."""
-    return DRIVER_FILE.is_file() or (WSL_GPU.exists() and WSL_DRIVER.exists())
-
-
-def driver_version() -> str | None:
-    """Returns the NVIDIA driver's version, such as 580.65.06. None if there is none, and inside WSL2."""
-    try:
-        found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", DRIVER_FILE.read_text("utf-8", "replace"))
-    except OSError:
-        return None
-    return found[1] if found else None
 
 
 def check_torch() -> Finding:

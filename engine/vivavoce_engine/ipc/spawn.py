@@ -1,4 +1,4 @@
-"""Child processes. Each runs one module of this package and has a socket to its parent."""
+"""Child processes. Each runs one module of this project and has a socket to its parent."""
 
 import faulthandler
 import os
@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from vivavoce_engine.ipc.pipe import Pipe
@@ -16,9 +16,14 @@ GROUP_SIGNALS = tuple(known for known in signal.Signals if known.name in ("SIGHU
 Windows has no SIGHUP."""
 
 
-def spawn_module(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]":
-    """Runs `python -m module FD`. FD is the child's end of a socket, of which the other end is returned."""
-    assert module.startswith("vivavoce_engine.")
+def spawn_module(
+    module: str, variables: Mapping[str, str] | None = None
+) -> "tuple[subprocess.Popen[bytes], socket.socket]":
+    """Runs `python -m module FD`. FD is the child's end of a socket, of which the other end is returned.
+
+    `variables` are added to the environment.
+    """
+    assert module.startswith("vivavoce_")
     here, there = socket.socketpair()
     # The child finds modules where this process does, and nowhere else.
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
@@ -27,7 +32,7 @@ def spawn_module(module: str) -> "tuple[subprocess.Popen[bytes], socket.socket]"
             [sys.executable, "-P", "-m", module, str(there.fileno())],
             pass_fds=[there.fileno()],
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": paths},
+            env={**os.environ, "PYTHONPATH": paths, **(variables or {})},
         )
     return process, here
 

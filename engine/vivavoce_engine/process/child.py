@@ -8,11 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from vivavoce_engine.errors import EngineError, NotServing
-from vivavoce_engine.ipc.pipe import COUNT, lengths_size, pack, unpack, unpack_lengths
 from vivavoce_engine.ipc.spawn import spawn_module
-from vivavoce_engine.process.wire import AnyToServer, Broken, Reason
+from vivavoce_engine.process.connection import Connection
+from vivavoce_engine.process.wire import Broken, Reason
 
-READ_BUFFER_BYTES = 4 * 2**20
 EXIT_TIMEOUT_S = 5.0
 """A process that was told to end is killed after this long."""
 
@@ -29,19 +28,16 @@ class Fault:
 class Child:
     """A process and the server's end of its pipe.
 
-    The watching thread uses it; other threads may read `pinged_s` and the process id. Times are of
-    time.monotonic, infinite while they are not known.
+    The watching thread uses it; other threads may read the process id. Times are of time.monotonic, infinite while
+    they are not known.
     """
 
     what: str
     process: "subprocess.Popen[bytes]"
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
+    connection: Connection
     kill_fault: Fault | None = None
     ending: bool = False
     """The process was told to end."""
-    pinged_s: float = math.inf
-    """Time of the Ping that has no answer yet."""
     loaded_s: float = math.inf
     started_s: float = field(default_factory=time.monotonic)
 
@@ -49,23 +45,7 @@ class Child:
     async def start(cls, module: str, what: str) -> "Child":
         """Runs a module of this package, as `spawn_module` does. Messages call the process `what`."""
         process, here = spawn_module(module)
-        reader, writer = await asyncio.open_connection(sock=here, limit=READ_BUFFER_BYTES)
-        return cls(what, process, reader, writer)
-
-    def send(self, message: object) -> None:
-        """Never waits: the writer buffers bytes that the process has not read yet."""
-        self.writer.writelines(pack(message))
-
-    async def receive(self) -> AnyToServer:
-        """The next message. Raises EOFError when the process has ended."""
-        read = self.reader.readexactly
-        try:
-            lengths = unpack_lengths(await read(lengths_size(await read(COUNT.size))))
-            message = unpack([await read(length) for length in lengths])
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise EOFError("the process is gone") from error
-        assert isinstance(message, AnyToServer), f"no message to a server: {type(message).__name__}"
-        return message
+        return cls(what, process, await Connection.over(here))
 
     def kill(self, fault: Fault) -> None:
         """Kills the process. The first fault stays."""
@@ -83,7 +63,7 @@ class Child:
 
     async def ensure_gone(self) -> int:
         """Waits for the process to end, kills it if it does not, and returns its exit status."""
-        self.writer.close()
+        self.connection.close()
         with suppress(subprocess.TimeoutExpired):
             return await asyncio.to_thread(self.process.wait, EXIT_TIMEOUT_S if self.ending else 0.2)
         self.process.kill()

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,8 @@ from vivavoce_engine.front.interface import EngineStats, SpeechEngine
 from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream
 from vivavoce_engine.model import Model
-from vivavoce_engine.process.engine_process import EngineProcess
+from vivavoce_engine.process.engine_process import EngineProcess, LinkedEngine
+from vivavoce_engine.process.remote_engine import RemoteEngine
 from vivavoce_engine.process.remote_voices import remote_voices
 from vivavoce_engine.request import SynthesisRequest, ThinkerPrompt, UtteranceOptions, VoiceReference
 from vivavoce_engine.voices.store import VoiceStore
@@ -23,20 +25,40 @@ from vivavoce_engine.voices.store import VoiceStore
 class EnginePool(SpeechEngine):
     """Sends each utterance to the process that can start it first. A process that breaks does not affect the others.
 
-    `config` is for each of the `workers` processes: the pool has `workers` times as many rows.
+    `config` is for each of the `engines`. Each of them reaches a process, and the pool has the rows of all.
     """
 
     def __init__(
-        self,
+        self, model: Model, config: EngineConfig, engines: Sequence[RemoteEngine], store: VoiceStore | None = None
+    ) -> None:
+        assert engines
+        super().__init__(model.info, config, remote_voices(model, self, store))
+        self.engines = engines
+
+    @classmethod
+    def of_processes(
+        cls,
         model: Model,
         config: EngineConfig,
         workers: int,
         store: VoiceStore | None = None,
         on_demand_s: float | None = None,
-    ) -> None:
-        assert workers >= 1
-        super().__init__(model.info, config, remote_voices(model, self, store))
-        self.engines = [EngineProcess(model, config, None, on_demand_s) for _ in range(workers)]
+    ) -> "EnginePool":
+        """A pool with `workers` processes of its own."""
+        return cls(model, config, [EngineProcess(model, config, None, on_demand_s) for _ in range(workers)], store)
+
+    @classmethod
+    def of_links(
+        cls,
+        model: Model,
+        config: EngineConfig,
+        addresses: Sequence[Path],
+        store: VoiceStore | None = None,
+        on_demand_s: float | None = None,
+    ) -> "EnginePool":
+        """A front's pool, with the processes of the EngineHosts at these addresses."""
+        engines = [LinkedEngine(model, config, address, None, on_demand_s) for address in addresses]
+        return cls(model, config, engines, store)
 
     @property
     def rows(self) -> int:
@@ -116,9 +138,9 @@ class EnginePool(SpeechEngine):
         """The preset speakers' embeddings for Voices, as EngineProcess.presets."""
         return self._next_engine().presets()
 
-    def _next_engine(self) -> EngineProcess:
+    def _next_engine(self) -> RemoteEngine:
         """The process with the shortest wait. Among equals, a loaded one; then the one with the fewest utterances."""
         ready = [engine for engine in self.engines if engine.ready]
         if not ready:
             raise NotServing("the engine is not serving")
-        return min(ready, key=lambda engine: (engine.expected_wait_s, not engine.processes, engine.outstanding))
+        return min(ready, key=lambda engine: (engine.expected_wait_s, not engine.processes, engine.load))

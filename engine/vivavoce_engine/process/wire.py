@@ -2,7 +2,8 @@
 
 Server → worker: LoadCommand first; then RemoteSubmit, other commands (messages.py), ReadProgress, Ask and Ping.
 Worker → server: Loaded or Broken first; then Report and Answer; Broken last, if the worker can still send it; Logged at
-any time.
+any time. A worker and a front say the same to each other over a link of their own, without LoadCommand, Shutdown,
+Broken and Logged. `host_wire.py` has the messages between a front and the worker's host.
 
 Every message is a frozen dataclass and is pickled, so the two sides share no object. Some contents are not frozen
 themselves: arrays, which nobody changes; the exceptions of Answer, Failed and Broken; Answer's dict of embeddings;
@@ -12,6 +13,7 @@ Logged's LogRecord; and LoadCommand's function, which is pickled by its name.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -46,11 +48,15 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class LoadCommand:
-    """The first message: loads a model. `load` is pickled by its name; `log_level` is as in `logging`."""
+    """The first message: loads a model. `load` is pickled by its name; `log_level` is as in `logging`.
+
+    At `address`, a path, the worker then listens for fronts. None if the server alone speaks through it.
+    """
 
     load: Callable[[], Parts]
     config: EngineConfig
     log_level: int
+    address: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +92,9 @@ class RemoteSubmit:
         )
 
     def pending(self, listener: Listener) -> Pending:
-        """The utterance for the worker's loop, with the worker's own listener."""
-        assert listener.utterance_id == self.utterance_id
+        """The utterance for the worker's loop, with the worker's own listener and number."""
         return Pending(
-            utterance_id=self.utterance_id,
+            utterance_id=listener.utterance_id,
             request=self.request,
             prompt=self.prompt,
             seed=self.seed,

@@ -1,14 +1,20 @@
 """An engine process: `python -m vivavoce_engine.process.worker FD`, started by child.py.
 
-The main thread runs the engine's loop, which reads the pipe between two steps. A second thread answers questions, such
-as recordings to encode. The process ends when it is told to, when the server has ended, or at an error that concerns
-more than one utterance, after which only a new process is safe.
+The main thread runs the engine's loop, which looks for messages between two steps: those of the server that started it,
+and of fronts, if it was given an address for them (fronts.py). A front that ends loses its own utterances alone. A
+second thread answers questions, such as recordings to encode. The process ends when it is told to, when the server has
+ended, or at an error that concerns more than one utterance, after which only a new process is safe.
 """
 
+import itertools
 import logging
+import math
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,10 +35,12 @@ from vivavoce_engine.batching.messages import (
 from vivavoce_engine.batching.pending import Pending, TrailingText
 from vivavoce_engine.batching.runner import Runner
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.errors import EngineError
+from vivavoce_engine.errors import EngineError, Overloaded
 from vivavoce_engine.ipc.pipe import Pipe
 from vivavoce_engine.ipc.spawn import pipe_to_parent
+from vivavoce_engine.ipc.unix_socket import listen
 from vivavoce_engine.model import Parts
+from vivavoce_engine.process.fronts import Front, FrontListener, Fronts, RemoteListener
 from vivavoce_engine.process.serving import serve
 from vivavoce_engine.process.wire import (
     Answer,
@@ -40,10 +48,8 @@ from vivavoce_engine.process.wire import (
     Encode,
     LoadCommand,
     Loaded,
-    Ping,
     ReadProgress,
     RemoteSubmit,
-    Report,
     ToWorker,
 )
 from vivavoce_engine.request import ModelInfo, SynthesisRequest, VoiceReference
@@ -56,39 +62,16 @@ WARM_UP_TEXT = "This warms the engine up."
 WARM_UP_FRAMES = 24
 
 
-class RemoteListener:
-    """Counts, for the loop, the frames sent to a stream in the server and the frames its reader has taken."""
-
-    def __init__(self, utterance_id: int) -> None:
-        self.utterance_id = utterance_id
-        self.frames_read = 0
-        self._frames_sent = 0
-
-    @property
-    def unread_frames(self) -> int:
-        return self._frames_sent - self.frames_read
-
-    def count_sent(self, frames: int) -> None:
-        self._frames_sent += frames
-
-    def read_to(self, frames: int) -> None:
-        """Notes that the reader has taken this many frames since the beginning."""
-        assert self.frames_read <= frames <= self._frames_sent
-        self.frames_read = frames
-
-
 class Worker:
-    """Runs a loop whose commands come from a pipe, and sends its reports back. It is the loop's Inbox."""
+    """Runs a loop whose commands come from the fronts, and sends its reports back. It is the loop's Inbox."""
 
-    def __init__(self, pipe: Pipe, parts: Parts, config: EngineConfig, admission: Admission) -> None:
-        self._pipe = pipe
+    def __init__(self, fronts: Fronts, parts: Parts, config: EngineConfig, admission: Admission) -> None:
+        self._fronts = fronts
         self._parts = parts
+        self._frame_s = parts.runner.info.frame_s
         self._loop = EngineLoop(parts.runner, config, admission, self._deliver)
-        self._listeners: dict[int, RemoteListener] = {}
-        self._report_due = False
-        """True if a message has arrived since the last report."""
-        self._reported_left_queue = 0
-        """`left_queue` in the last report."""
+        self._ids = itertools.count(1)
+        self._listeners: dict[int, FrontListener] = {}
         self._answer_thread = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=lower_thread_priority)
 
     def run(self) -> None:
@@ -96,60 +79,91 @@ class Worker:
 
     def take(self) -> Iterator[Command]:
         """Yields the loop's commands that have arrived, and handles all other messages."""
-        while self._pipe.has_message(0):
-            message = self._pipe.receive()
+        for front, message in self._fronts.messages():
+            if message is None:  # the front has gone, and its listeners with it
+                for listener in list(front.listeners.values()):
+                    self._forget(listener)
+                    yield Cancel(listener.utterance_id)
+                continue
             assert isinstance(message, ToWorker), f"no message to a worker: {type(message).__name__}"
-            self._report_due = True
-            match message:
-                case ReadProgress(utterance_id=utterance_id, frames=frames):
-                    if utterance_id in self._listeners:  # its utterance may have ended
-                        self._listeners[utterance_id].read_to(frames)
-                case Ask():
-                    self._answer_thread.submit(self._answer, message)
-                case Ping():
-                    pass
-                case RemoteSubmit(utterance_id=utterance_id):
-                    assert utterance_id not in self._listeners
-                    listener = self._listeners[utterance_id] = RemoteListener(utterance_id)
-                    yield Submit(message.pending(listener))
-                case Cancel(utterance_id=utterance_id):
-                    self._listeners.pop(utterance_id, None)
-                    yield message
-                case AppendText() | Shutdown():
-                    yield message
+            front.report_due = True
+            if (command := self._command(front, message)) is not None:
+                yield command
+
+    def _command(self, front: Front, message: ToWorker) -> Command | None:
+        """The loop's command of a message, None if it has none. One for an utterance that has ended is dropped."""
+        match message:
+            case RemoteSubmit():
+                return self._submit(front, message)
+            case Shutdown():
+                return message
+            case Ask():
+                self._answer_thread.submit(self._answer, front, message)
+            case ReadProgress(utterance_id=number, frames=frames) if number in front.listeners:
+                front.listeners[number].read_to(frames)
+            case AppendText(utterance_id=number) if number in front.listeners:
+                return replace(message, utterance_id=front.listeners[number].utterance_id)
+            case Cancel(utterance_id=number) if number in front.listeners:
+                listener = front.listeners[number]
+                self._forget(listener)
+                return Cancel(listener.utterance_id)
+        return None
+
+    def _submit(self, front: Front, message: RemoteSubmit) -> Submit | None:
+        """The command that queues an utterance, None if the queue refuses it."""
+        number = message.utterance_id
+        assert number not in front.listeners
+        front.submitted += 1
+        utterance_id = next(self._ids)
+        listener = FrontListener(utterance_id, front, number)
+        pending = message.pending(listener)
+        listener.waiting = pending.waiting(self._frame_s)
+        try:
+            self._loop.check(pending)
+        except Overloaded as refusal:
+            front.report(self._loop.state(), self._listeners, ((number, Failed(refusal)),))
+            return None
+        self._listeners[utterance_id] = front.listeners[number] = listener
+        return Submit(pending)
+
+    def _forget(self, listener: FrontListener) -> None:
+        del self._listeners[listener.utterance_id]
+        del listener.front.listeners[listener.number]
 
     def wait(self, timeout_s: float | None) -> None:
-        """Reports if a report is due, then waits for the next message."""
-        if self._report_due:
-            self._report(())
-        self._pipe.has_message(timeout_s)
+        """Sends the reports that are due, then waits for the next message."""
+        self._report({}, math.inf)
+        self._fronts.wait(timeout_s)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
+        events: defaultdict[Front, list[tuple[int, StreamEvent]]] = defaultdict(list)
         for listener, event in deliveries:
+            assert isinstance(listener, FrontListener)
             if isinstance(event, AudioChunk):
                 listener.count_sent(event.frames)
             else:
-                self._listeners.pop(listener.utterance_id, None)
-        # Most steps give no listener a piece. A report that changes nothing would wake the server for nothing.
-        if deliveries or self._report_due or self._loop.state().left_queue != self._reported_left_queue:
-            self._report(tuple((listener.utterance_id, event) for listener, event in deliveries))
+                self._forget(listener)
+            events[listener.front].append((listener.number, event))
+        self._report(events, time.monotonic())
 
-    def _report(self, events: tuple[tuple[int, StreamEvent], ...]) -> None:
+    def _report(self, events: Mapping[Front, list[tuple[int, StreamEvent]]], now_s: float) -> None:
+        # Most steps give no listener a piece. A report that changes nothing would wake a front for nothing.
         state = self._loop.state()
-        self._report_due, self._reported_left_queue = False, state.left_queue
-        self._pipe.send(Report(state, events))
+        for front in self._fronts:
+            if front in events or front.is_due(state, self._listeners, now_s):
+                front.report(state, self._listeners, tuple(events.get(front, ())))
 
-    def _answer(self, ask: Ask) -> None:
+    def _answer(self, front: Front, ask: Ask) -> None:
         try:
             match ask.question:
                 case Encode(audio=audio):
                     assert self._parts.encoder is not None
-                    self._pipe.send(Answer(ask.number, self._parts.encoder.encode(audio)))
+                    front.send(Answer(ask.number, self._parts.encoder.encode(audio)))
                 case _:
-                    self._pipe.send(Answer(ask.number, self._parts.presets))
+                    front.send(Answer(ask.number, self._parts.presets))
         except Exception as error:
             log.exception("a question could not be answered")
-            self._pipe.send(Answer(ask.number, as_engine_error(error)))
+            front.send(Answer(ask.number, as_engine_error(error)))
 
 
 def warm_up(runner: Runner, config: EngineConfig, admission: Admission) -> None:
@@ -202,8 +216,10 @@ def start(pipe: Pipe) -> Callable[[], None]:
     admission = Admission(config, parts.runner.info.frame_s)
     warm_up(parts.runner, config, admission)
     freeze_gc()
-    pipe.send(Loaded(config, parts.identity))
-    return Worker(pipe, parts, config, admission).run
+    listener = None if command.address is None else listen(command.address)
+    loaded = Loaded(config, parts.identity)
+    pipe.send(loaded)
+    return Worker(Fronts(pipe, listener, loaded), parts, config, admission).run
 
 
 def main() -> int:

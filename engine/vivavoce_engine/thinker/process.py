@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from vivavoce_engine.errors import EngineError, Overloaded
-from vivavoce_engine.process.watcher import Phase, Program, Watcher
+from vivavoce_engine.process.carrier import Phase
+from vivavoce_engine.process.watcher import Program, Watcher
 from vivavoce_engine.process.wire import Answer, Ready, SignOfLife
 from vivavoce_engine.thinker.interface import ChatMessage, Thinker, ThinkerEnd, ThinkOptions, Thought
 from vivavoce_engine.thinker.text import ThinkerText

@@ -92,7 +92,7 @@ class PhraseCache:
             metrics.errors.labels("write").inc()
             log.error("no phrases will be cached: %s", error)
             return
-        metrics.size_bytes.set_function(partial(getattr, self._folder, "total_bytes"))
+        metrics.size_bytes = partial(getattr, self._folder, "total_bytes")
 
     @property
     def is_on(self) -> bool:

@@ -29,6 +29,8 @@ LOCK_WAIT_S, LOCK_RETRY_S = 2.0, 0.005
 """Longest wait for another process's lock, and the time between two attempts."""
 STALE_S = 3600.0
 """A partial file that nobody has written to for so long was left by a process that died."""
+SUM_DIGITS = 20
+"""Length of the sum in the lock."""
 MAX_SHARE = 4
 """An entry takes at most a quarter of the folder."""
 SLACK = 16
@@ -60,8 +62,8 @@ class PhraseFolder:
         self._path = parent / FOLDER
         self._max_bytes = max_bytes
         self._on_evicted = on_evicted
-        self.total_bytes = 0
-        """Bytes of all files, by any process, when this process last held the lock."""
+        self._counted_bytes = 0
+        """Bytes of all files in a folder that can only be read, at the start."""
         parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         with suppress(FileExistsError):
             self._path.mkdir(mode=PRIVATE_FOLDER)
@@ -74,7 +76,16 @@ class PhraseFolder:
             with self._locked() as files:
                 files.total = self._make_room(0)
         except OSError:  # a folder to read only
-            self.total_bytes = self._count()
+            self._counted_bytes = self._count()
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files, by any process."""
+        try:
+            written = (self._path / LOCK).read_bytes()
+        except OSError:
+            return self._counted_bytes
+        return int(written) if written.isdigit() else self._counted_bytes
 
     def open(self, key: bytes) -> BinaryIO | None:
         """The checked entry of this key, at its first record; None if there is none.
@@ -196,15 +207,14 @@ class PhraseFolder:
         lock = os.open(self._path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             _wait_for(lock)
-            written = os.pread(lock, 32, 0)
+            written = os.pread(lock, 2 * SUM_DIGITS, 0)
             files = Sum(int(written) if written.isdigit() else self._count())
             try:
                 yield files
             finally:
                 files.total = max(0, files.total)
-                content = str(files.total).encode()
+                content = b"%0*d" % (SUM_DIGITS, files.total)  # of one length: nobody reads half of it
                 os.ftruncate(lock, os.pwrite(lock, content, 0))
-                self.total_bytes = files.total
         finally:
             os.close(lock)
 
