@@ -22,10 +22,11 @@ from tests.support.speech_servers import (
     run_live,
     silence,
     sse,
+    texts,
     tone,
 )
 
-TEXTS = ["One two three.", "Four five.", "Six."]
+TEXTS = texts("One two three.", "Four five.", "Six.")
 LATE = silence(0.01) + tone(0.99)
 """Audible from its first window on, and not in the last one before it."""
 
@@ -106,14 +107,14 @@ def test_texts_and_seeds_are_those_of_the_seed() -> None:
     bodies = servers[0].bodies
     assert bodies == servers[1].bodies
     assert [body["seed"] for body in bodies] == [70, 71, 70, 71, 72, 73]
-    assert {body["input"] for body in bodies[2:5]} == set(TEXTS)
+    assert {body["input"] for body in bodies[2:5]} == set(TEXTS[0].texts)
     assert bodies[5]["input"] == bodies[2]["input"], "each text comes once before any comes again"
 
 
 @pytest.mark.parametrize(
     ("bad", "fault"),
     [
-        (Answer([(0.1, tone(1.0))], broken=True), "incomplete chunked read"),
+        (Answer([(0.1, tone(1.0))], broken=True), "the connection failed"),
         (Answer([(0.1, silence(1.0))]), "nothing in it can be heard"),
         (Answer([(0.1, tone(1.0) + b"\x00")]), "ends within a sample"),
         (Answer([(0.1, b"")]), "no audio came"),
@@ -195,7 +196,7 @@ def test_live_text_goes_out_word_by_word_while_speech_comes() -> None:
         return sockets[-1]
 
     target = Target("vivavoce", "http://server", "websocket", word_s=0.25)
-    plan = LoadPlan(Closed(1), ["One two  three."], duration_s=0.4, warmup_s=0.0)
+    plan = LoadPlan(Closed(1), texts("One two  three."), duration_s=0.4, warmup_s=0.0)
     run = run_live(plan, target, connect)
     assert run.summary.valid
     (config, *texts, end) = sockets[0].sent
@@ -232,7 +233,7 @@ def test_live_speech_that_does_not_end_well(answer: list[tuple[float, str | byte
 def test_live_speech_that_ends_before_its_text_is_not_complete() -> None:
     target = Target("vivavoce", "http://server", "websocket", word_s=5.0)
     answer: list[tuple[float, str | bytes]] = [(0.1, tone(0.5)), (0.1, audio_done())]
-    plan = LoadPlan(Closed(1), ["One two."], duration_s=1.0, warmup_s=0.0)
+    plan = LoadPlan(Closed(1), texts("One two."), duration_s=1.0, warmup_s=0.0)
     run = run_live(plan, target, lambda: ScriptedSocket(["session.created"], answer, after="input.text"))
     assert "ended before its text" in run.summary.faults[0]
 

@@ -11,7 +11,7 @@ from vivavoce_bench.listener.load import Closed, LoadPlan
 from vivavoce_bench.listener.prompts import BUNDLED, PromptOrder, load_prompts
 from vivavoce_bench.listener.servers import SERVERS, Target
 
-from tests.support.speech_servers import ScriptedSocket, run_live, tone
+from tests.support.speech_servers import ScriptedSocket, run_live, texts, tone
 
 PCM = {"input": "Hi.", "response_format": "pcm"}
 
@@ -103,7 +103,7 @@ def test_live_protocols_of_others(kind: str, greetings: list[str], done: str, se
     assert live is not None
     answer: list[tuple[float, str | bytes]] = [(0.1, json.dumps({"type": "response.started"})), (0.1, tone(0.3))]
     socket = ScriptedSocket(greetings, [*answer, (0.1, json.dumps({"type": done}))], after=live.end)
-    plan = LoadPlan(Closed(1), ["Hi you."], duration_s=0.1, warmup_s=0.0)
+    plan = LoadPlan(Closed(1), texts("Hi you."), duration_s=0.1, warmup_s=0.0)
     assert run_live(plan, Target(kind, "http://server", "websocket"), lambda: socket).summary.valid
     assert [message for _, message in socket.sent] == sent
 
