@@ -27,8 +27,8 @@ class Answer(Protocol):
         """The first byte of the body is about to be sent."""
         ...
 
-    def head(self, status: int, media_type: str) -> None:
-        """The answer's head has arrived. `media_type` has no parameters, and is in lower case."""
+    def head(self, status: int, content_type: str) -> None:
+        """The answer's head has arrived."""
         ...
 
     def data(self, piece: bytes) -> None:
@@ -161,7 +161,7 @@ class _Connection(asyncio.Protocol):
         match event:
             case h11.Response(status_code=status, headers=headers):
                 kinds = [value.decode("latin-1") for name, value in headers if name == b"content-type"]
-                answer.head(status, "".join(kinds[:1]).partition(";")[0].strip().lower())
+                answer.head(status, "".join(kinds[:1]))
             case h11.Data(data=piece):
                 answer.data(bytes(piece))
             case h11.EndOfMessage():

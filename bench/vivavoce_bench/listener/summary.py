@@ -13,6 +13,7 @@ from vivavoce_bench.listener.metrics import (
     distribution,
     stalls_of,
 )
+from vivavoce_bench.listener.player import ON_TIME_S
 
 CONTINUITY_MS = (50, 100, 200)
 """Longest underruns that C50, C100 and C200 allow."""
@@ -132,7 +133,7 @@ class _Group:
         if each.error is None and each.pieces > 1:
             self._continuity_requests += 1
             for limit_ms in CONTINUITY_MS:
-                self._continuity[limit_ms] += unbuffered.longest_ms <= limit_ms
+                self._continuity[limit_ms] += unbuffered.longest_ms <= limit_ms + 1000 * ON_TIME_S
 
     def heard(self) -> Heard:
         at_once, *buffered = [player.underruns() for player in self._players]

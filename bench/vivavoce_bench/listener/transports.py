@@ -75,7 +75,8 @@ class _Audio:
     def sent(self) -> None:
         self._reception.mark_sent()
 
-    def head(self, status: int, media_type: str) -> None:
+    def head(self, status: int, content_type: str) -> None:
+        media_type = content_type.partition(";")[0].strip().lower()
         if status >= FIRST_ERROR_STATUS:
             self._refused = status
         elif media_type not in self.types:
