@@ -138,7 +138,7 @@ async def run_load(plan: LoadPlan, speaker: Speaker, share: Share | None = None)
     await generator.run()
     measurements.sort(key=lambda each: (not each.warmup, each.index))
     summary = summarize(measurements, plan.window, bursts=isinstance(plan.load, Burst))
-    return Run(plan, summary, measurements, [GeneratorFacts(0.0, generator.tick_late_ms)])
+    return Run(plan, summary, measurements, [GeneratorFacts(0.0, generator.tick_late_ms)], 0.0)
 
 
 def run_http(plan: LoadPlan, server: ScriptedHttp, target: Target | None = None, share: Share | None = None) -> Run:

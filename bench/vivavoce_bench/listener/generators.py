@@ -147,7 +147,7 @@ class Generators:
             GeneratorFailed: a generator has failed, which is no fault of the server.
         """
         self._runs += 1
-        start_s = time.monotonic() + START_DELAY_S
+        start_s, started_at_s = time.monotonic() + START_DELAY_S, time.time() + START_DELAY_S
         paths = []
         for number, each in enumerate(self._processes):
             paths.append(Path(self._folder.name) / f"{self._runs}-{number}")
@@ -164,7 +164,8 @@ class Generators:
             self._show(plan, time.monotonic() - start_s, [each.counts for each in self._processes])
         spool = Spool(paths)
         summary = summarize(spool, plan.window, bursts=isinstance(plan.load, Burst))
-        return Run(plan, summary, spool, [each.facts for each in self._processes if each.facts is not None])
+        generators = [each.facts for each in self._processes if each.facts is not None]
+        return Run(plan, summary, spool, generators, started_at_s)
 
 
 def serve(connection: Connection, share: Share) -> None:

@@ -135,6 +135,8 @@ class Run:
     measurements: Iterable[Measurement]
     """In the order in which each generator finished them."""
     generators: Sequence[GeneratorFacts]
+    started_at_s: float
+    """Start of the run, from which its moments count, in seconds since 1970."""
 
 
 def due_times(plan: LoadPlan, warmup: bool) -> Iterator[float]:

@@ -1,11 +1,12 @@
 """A run as tables for people, and as JSON for programs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from vivavoce_bench.listener.load import Burst, Closed, Poisson, Run
-from vivavoce_bench.listener.metrics import BUFFERS_MS, Distribution, Measurement, distribution
+from vivavoce_bench.listener.metrics import BUFFERS_MS, Distribution, Measurement, Stalls, distribution
+from vivavoce_bench.listener.player import Gap
 from vivavoce_bench.listener.servers import Target
 from vivavoce_bench.listener.summary import Heard, Summary
 
@@ -141,6 +142,7 @@ def run_json(run: Run) -> dict[str, Any]:
         "duration_s": plan.duration_s,
         "warmup_s": plan.warmup_s,
         "seed": plan.seed,
+        "started_at_s": round(run.started_at_s, 3),
         **rounded(asdict(run.summary)),
         "on_time": is_on_time(run),
         "generators": rounded(
@@ -156,6 +158,13 @@ def run_json(run: Run) -> dict[str, Any]:
 def request_json(measurement: Measurement) -> dict[str, Any]:
     facts: dict[str, Any] = rounded(asdict(measurement))
     return facts
+
+
+def measurement_of(request: Mapping[str, Any]) -> Measurement:
+    """The measurement that `request_json` wrote."""
+    gaps = tuple(Gap(**gap) for gap in request["gaps"])
+    buffered = tuple(Stalls(**stalls) for stalls in request["buffered"])
+    return Measurement(**{**request, "gaps": gaps, "buffered": buffered})
 
 
 def rounded(value: Any) -> Any:  # noqa: ANN401 (JSON)

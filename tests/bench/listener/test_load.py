@@ -170,10 +170,10 @@ def test_server_sent_events_count_when_they_are_complete() -> None:
     script = Answer([*EVENTS, (0.02, rest), (0.5, sse(DONE))], content_type="text/event-stream; charset=utf-8")
     run = run_http(closed(), ScriptedHttp(lambda *_: script), Target("vivavoce", "http://server", "sse"))
     assert run.summary.valid
-    assert run.summary.figures["ttfb_ms"] == exactly(100)
-    assert run.summary.figures["first_playable_ms"] == exactly(200)
-    assert run.summary.figures["ttfa_ms"] == exactly(200 + 80 + 70)
-    assert run.summary.figures["end_to_end_ms"] == exactly(850)
+    assert run.summary.figures["ttfb_ms"] == exactly(100, 12)
+    assert run.summary.figures["first_playable_ms"] == exactly(200, 12)
+    assert run.summary.figures["ttfa_ms"] == exactly(200 + 80 + 70, 12)
+    assert run.summary.figures["end_to_end_ms"] == exactly(850, 12)
 
 
 @pytest.mark.parametrize(
@@ -331,18 +331,18 @@ def test_bursts_come_in_one_moment_and_end_before_the_next() -> None:
 
 
 def test_a_long_run_takes_no_memory_for_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half an hour of two listeners: a generator that kept its 3600 requests would hold megabytes at the end."""
+    """Ten minutes of two listeners: a generator that kept its 1200 requests would hold more and more."""
     monkeypatch.setattr("vivavoce_bench.listener.load.TICK_S", 10.0)  # eight bytes each
     held: list[int] = []
     sizes: list[int] = []
 
     async def run() -> None:
         async with HttpSpeaker(Target("vivavoce", "http://server"), Counted()) as speaker:
-            plan = LoadPlan(Closed(2), TEXTS, duration_s=1800.0, warmup_s=0.0)
+            plan = LoadPlan(Closed(2), TEXTS, duration_s=600.0, warmup_s=0.0)
 
             def done(measurement: Measurement) -> None:
                 held.append(measurement.index)
-                if measurement.index in (600, 3400):
+                if measurement.index in (200, 1100):
                     sizes.append(tracemalloc.get_traced_memory()[0])
 
             await Generator(plan, Share(), speaker, done).run()
@@ -352,8 +352,8 @@ def test_a_long_run_takes_no_memory_for_what_is_done(monkeypatch: pytest.MonkeyP
         run_in_virtual_time(run())
     finally:
         tracemalloc.stop()
-    assert len(held) == 3600
-    assert sizes[1] - sizes[0] < 2_800 * 150, "less than a request's record each"
+    assert len(held) == 1200
+    assert sizes[1] - sizes[0] < 900 * 150, "less than a request's record each"
 
 
 class Counted:
