@@ -63,9 +63,6 @@ class ScriptedHttp:
         self.bodies: list[dict[str, Any]] = []
         self.times: list[float] = []
 
-    async def open(self) -> None:
-        pass
-
     async def send(self, body: bytes, answer: Receiver) -> None:
         await asyncio.sleep(self._connect_s)
         answer.sent()

@@ -43,10 +43,6 @@ class Answer(Protocol):
 class Exchange(Protocol):
     """Sends the bodies of requests."""
 
-    async def open(self) -> None:
-        """Prepares for requests, so that this takes no time of theirs. Raises Incomplete if there is no such host."""
-        ...
-
     async def send(self, body: bytes, answer: Answer) -> None:
         """Sends one request and waits for the end of its answer. Raises Incomplete if the connection fails."""
         ...
@@ -72,14 +68,6 @@ class HttpExchange:
         ]
         self._addresses: list[Address] = []
 
-    async def open(self) -> None:
-        """Looks the host up, once for all requests."""
-        try:
-            found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise Incomplete(f"there is no host {self._host}: {error}") from error
-        self._addresses = [(str(address[0]), self._port) for *_, address in found]
-
     async def send(self, body: bytes, answer: Answer) -> None:
         request = h11.Request(
             method="POST", target=self._target, headers=[*self._headers, ("Content-Length", str(len(body)))]
@@ -93,6 +81,8 @@ class HttpExchange:
 
     async def _connect(self) -> "_Connection":
         loop = asyncio.get_running_loop()
+        if not self._addresses:
+            await self._look_up()
         failure: Exception | None = None
         for host, port in self._addresses:
             try:
@@ -105,6 +95,14 @@ class HttpExchange:
             except (OSError, TimeoutError) as error:
                 failure = error
         raise _failed(failure) from failure
+
+    async def _look_up(self) -> None:
+        """Looks the host up, once for all requests."""
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise Incomplete(f"there is no host {self._host}: {error}") from error
+        self._addresses = [(str(address[0]), self._port) for *_, address in found]
 
 
 class _Connection(asyncio.Protocol):

@@ -5,6 +5,7 @@ monotonic clock. Each writes its measurements to a file of its own.
 """
 
 import asyncio
+import gc
 import math
 import multiprocessing
 import os
@@ -134,8 +135,7 @@ class Generators:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         for each in self._processes:
             each.connection.close()
-            if kind is not None:
-                each.process.terminate()
+            each.process.terminate()
         for each in self._processes:
             each.process.join()
         self._folder.cleanup()
@@ -171,6 +171,7 @@ class Generators:
 def serve(connection: Connection, share: Share) -> None:
     """The work of a generator's process: takes orders until the parent closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its generators
+    gc.freeze()  # a collection of all that was imported would make the loop late
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         connection.send(_Ready())
         while True:
@@ -192,11 +193,10 @@ async def _carry_out(order: _Order, share: Share, connection: Connection) -> Gen
 
         async with open_speaker(order.target) as speaker:
             generator = Generator(order.plan, share, speaker, done)
-            reporting = asyncio.create_task(_report(generator, connection))
             started_cpu_s = time.process_time()
-            try:
+            async with asyncio.TaskGroup() as group:  # without a parent to report to, the run ends
+                reporting = group.create_task(_report(generator, connection))
                 await generator.run(order.start_s)
-            finally:
                 reporting.cancel()
             cores = (time.process_time() - started_cpu_s) / max(generator.elapsed_s, sys.float_info.epsilon)
             connection.send(generator.counts)

@@ -45,7 +45,6 @@ class HttpSpeaker:
         self._exchange = exchange or HttpExchange(target.url, SPEECH_PATH, target.headers)
 
     async def __aenter__(self) -> Self:
-        await self._exchange.open()
         return self
 
     async def __aexit__(

@@ -61,7 +61,6 @@ async def server(*pieces: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
 async def exchange(url: str, bodies: Sequence[bytes] = (b'{"input": "Hi."}',)) -> list[object]:
     recorder = Recorder()
     http = HttpExchange(url, "/v1/audio/speech", {"Authorization": "Bearer key"})
-    await http.open()
     for body in bodies:
         await http.send(body, recorder)
     return recorder.events
@@ -111,7 +110,6 @@ async def test_a_fault_of_the_answer_goes_to_the_one_who_asked() -> None:
 
     async with server(CHUNKED + b"1\r\na\r\n0\r\n\r\n") as (url, _):
         http = HttpExchange(url, "/", {})
-        await http.open()
         with pytest.raises(ValueError, match="not what was asked for"):
             await http.send(b"", Picky())
 

@@ -361,9 +361,6 @@ class Counted:
 
     pcm = tone(0.5)
 
-    async def open(self) -> None:
-        pass
-
     async def send(self, body: bytes, answer: Receiver) -> None:
         answer.sent()
         answer.head(200, "audio/pcm")
