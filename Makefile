@@ -9,7 +9,11 @@ TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' constraints.txt)
 SOURCES := engine server text clients conformance eval voice tests deploy bench examples hatch_build.py
 
 .PHONY: run install lint types quick test test-clients test-compiled test-kernels test-native wheels test-long test-programs test-image test-quality test-gpu bench-gpu soak soak-native soak-sockets soak-chats attack conformance fuzz audit bench voice docs clean
-.PHONY: test-pins refresh-pins refresh-advisories
+# The tables of results in the pages, from the files of results.
+tables: $(VENV)/.dev
+	$(BIN)/python -m vivavoce_bench.cards.tables README.md bench/README.md
+
+.PHONY: tables test-pins refresh-pins refresh-advisories
 
 run: $(VENV)/.server
 	$(BIN)/vivavoce serve --host $(HOST) --port $(PORT)

@@ -5,15 +5,19 @@ import base64
 import json
 import math
 from array import array
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import pytest
+from vivavoce_bench.listener.exchange import Answer as Receiver
 from vivavoce_bench.listener.live_text import LiveSpeaker
-from vivavoce_bench.listener.load import LoadPlan, Run, run_load
+from vivavoce_bench.listener.load import Burst, Generator, GeneratorFacts, LoadPlan, Run, Share
+from vivavoce_bench.listener.metrics import Measurement
+from vivavoce_bench.listener.prompts import TextClass
+from vivavoce_bench.listener.reception import Incomplete
 from vivavoce_bench.listener.servers import Target
+from vivavoce_bench.listener.summary import summarize
 from vivavoce_bench.listener.transports import HttpSpeaker, Speaker
 from vivavoce_client.live_transport import ConnectionLost
 
@@ -50,20 +54,8 @@ Script = Callable[[int, dict[str, Any]], Answer]
 """(number of the request, its body) → answer."""
 
 
-class _Body(httpx.AsyncByteStream):
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for pause_s, piece in self._answer.pieces:
-            await asyncio.sleep(pause_s)
-            yield piece
-        if self._answer.broken:
-            raise httpx.RemoteProtocolError("incomplete chunked read")
-
-
-class ScriptedHttp(httpx.AsyncBaseTransport):
-    """An HTTP server under httpx. Connecting takes `connect_s` before the body of a request is sent."""
+class ScriptedHttp:
+    """An HTTP server. Connecting takes `connect_s` before the body of a request is sent."""
 
     def __init__(self, script: Script, connect_s: float = 0.0) -> None:
         self._script = script
@@ -71,13 +63,19 @@ class ScriptedHttp(httpx.AsyncBaseTransport):
         self.bodies: list[dict[str, Any]] = []
         self.times: list[float] = []
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    async def send(self, body: bytes, answer: Receiver) -> None:
         await asyncio.sleep(self._connect_s)
-        await request.extensions["trace"]("http11.send_request_body.started", {})
-        self.bodies.append(json.loads(await request.aread()))
+        answer.sent()
+        self.bodies.append(json.loads(body))
         self.times.append(asyncio.get_running_loop().time())
-        answer = self._script(len(self.bodies) - 1, self.bodies[-1])
-        return httpx.Response(answer.status, headers={"content-type": answer.content_type}, stream=_Body(answer))
+        script = self._script(len(self.bodies) - 1, self.bodies[-1])
+        answer.head(script.status, script.content_type)
+        for pause_s, piece in script.pieces:
+            await asyncio.sleep(pause_s)
+            answer.data(piece)
+        if script.broken:
+            raise Incomplete("the connection failed: it was closed")
+        answer.end()
 
 
 class ScriptedSocket:
@@ -125,10 +123,25 @@ def delta(pcm: bytes) -> dict[str, Any]:
 DONE = {"type": "speech.audio.done", "usage": {}}
 
 
-def run_http(plan: LoadPlan, server: ScriptedHttp, target: Target | None = None) -> Run:
+def texts(*given: str) -> tuple[TextClass, ...]:
+    """One class of texts."""
+    return (TextClass("all", given),)
+
+
+async def run_load(plan: LoadPlan, speaker: Speaker, share: Share | None = None) -> Run:
+    """Runs the load of one generator in this process."""
+    measurements: list[Measurement] = []
+    generator = Generator(plan, share or Share(), speaker, measurements.append)
+    await generator.run()
+    measurements.sort(key=lambda each: (not each.warmup, each.index))
+    summary = summarize(measurements, plan.window, bursts=isinstance(plan.load, Burst))
+    return Run(plan, summary, measurements, [GeneratorFacts(0.0, generator.tick_late_ms)], 0.0)
+
+
+def run_http(plan: LoadPlan, server: ScriptedHttp, target: Target | None = None, share: Share | None = None) -> Run:
     async def run() -> Run:
         async with HttpSpeaker(target or Target("vivavoce", "http://server"), server) as speaker:
-            return await run_load(plan, speaker)
+            return await run_load(plan, speaker, share)
 
     return run_in_virtual_time(run())
 

@@ -1,13 +1,12 @@
 """A server on this machine's cards under load: first audio, underruns, refusals, audio per second, memory at rest.
 
     python -m vivavoce_bench.cards.server --model FOLDER --out FILE [--rate 1 10 60] [--listeners 256 512] \\
-        [--gpus 0 0+1] [-- SETTINGS OF `vivavoce serve`]
+        [--burst 64] [--prompts short=en@9 long=en:20s] [--gpus 0 0+1] [-- SETTINGS OF `vivavoce serve`]
 
 The entries of --gpus are measured in turn: `0` is one server on the first card, `0+1` two servers with a card each.
-Two servers get equal parts of the load, as from a perfect balancer. Several processes of `vivavoce bench load` make
-the load, so that the generator is not the limit. Without a rate or listeners, only the start and the memory at rest are
-measured. On a machine without cards, omit --gpus. FILE receives one JSON document; --requests receives one for
-`vivavoce bench plan --check`.
+Two servers get equal parts of the load, as from a perfect balancer, each from a `vivavoce bench load` of its own.
+Without a load, only the start and the memory at rest are measured. On a machine without cards, omit --gpus. FILE
+receives one JSON document; --requests receives one for `vivavoce bench plan --check`.
 
 Two processes that only sleep for a millisecond at a time detect stalls of the machine itself. Both documents list the
 stalls, because the measured times include them.
@@ -27,25 +26,27 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from vivavoce_bench.listener.metrics import percentile
+from vivavoce_bench.listener.report import measurement_of, rounded
+from vivavoce_bench.listener.summary import Heard, summarize
 
 VIVAVOCE = (sys.executable, "-m", "vivavoce_client")
 INVALID = 1
 """Exit status of a load with incomplete or inaudible answers. Such a load is a result too."""
 REFUSED = "HTTP 429"
+KINDS = ("rate", "listeners", "burst")
 START_LIMIT_S = 400.0
 STOP_LIMIT_S = 60.0
 SEED_STEP = 1_000_000
-"""Distance between the seeds of load generators, so that no two send the same requests."""
+"""Distance between the seeds of two servers' loads, so that no two requests are the same."""
 TICK_S, LATE_S = 0.001, 0.005
 """Seconds that a watcher sleeps, and the minimum delay of its waking that counts as a stall."""
-TIMES_OF_DAY = ("due_s", "sent_s", "heard_from_s", "heard_until_s")
+TIMES_OF_DAY = ("due_s", "begun_s", "finished_s", "sent_s", "heard_from_s", "heard_until_s")
 
 Spans = list[tuple[float, float]]
 """Pairs (start, end), in seconds."""
@@ -62,30 +63,28 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class SharedLoad:
-    """The load of all generators of `vivavoce bench load` together: requests per second, or concurrent listeners."""
+    """The load of all servers together: requests per second, concurrent listeners, or requests in one moment."""
 
     kind: str
-    """`rate` or `listeners`."""
+    """`rate`, `listeners` or `burst`."""
     amount: float
 
-    def share(self, generator: int, generators: int) -> list[str] | None:
-        """The flags of one of `generators` generators; None if no load is left for it."""
+    def share(self, server: int, servers: int) -> list[str] | None:
+        """The flags for one of `servers` servers; None if no load is left for it."""
         if self.kind == "rate":
-            return ["--rate", repr(self.amount / generators)]
-        whole, rest = divmod(int(self.amount), generators)
-        listeners = whole + (generator < rest)
-        return ["--concurrency", str(listeners)] if listeners else None
+            return ["--rate", repr(self.amount / servers)]
+        whole, rest = divmod(int(self.amount), servers)
+        requests = whole + (server < rest)
+        return [{"listeners": "--concurrency", "burst": "--burst"}[self.kind], str(requests)] if requests else None
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The measurements of one generator, and the share of a core that it used."""
+    """The measurements at one server. `started_s` is the origin of its requests' times, by the machine's clock."""
 
     run: dict[str, Any]
     requests: list[dict[str, Any]]
-    cores: float
     started_s: float
-    """Origin of its requests' times, by the machine's clock."""
 
 
 # ---- the server -----------------------------------------------------------------------------------------------
@@ -146,38 +145,26 @@ def cards_gb() -> list[float]:
 
 
 def generate(load: SharedLoad, servers: Sequence[Server], flags: Sequence[str], generators: int) -> list[Generated]:
-    """Runs all generators concurrently. They are spread evenly over the servers."""
+    """Puts load on all servers at once. The generators are spread evenly over the servers."""
     with tempfile.TemporaryDirectory() as folder:
         running = []
-        for number in range(generators):
-            share = load.share(number, generators)
+        for number, each in enumerate(servers):
+            share = load.share(number, len(servers))
             if share is None:
                 continue
             output = Path(folder) / f"{number}.json"
-            command = [*VIVAVOCE, "bench", "load", "--url", servers[number % len(servers)].url, *share, *flags]
+            command = [*VIVAVOCE, "bench", "load", "--url", each.url, *share, *flags]
+            command += ["--generators", str(max(1, generators // len(servers)))]
             command += ["--seed", str(number * SEED_STEP), "-o", str(output)]
-            running.append((subprocess.Popen(command, stdout=subprocess.DEVNULL), output, time.monotonic()))
+            running.append((subprocess.Popen(command, stdout=subprocess.DEVNULL), output))
         generated = []
-        for process, output, started_s in running:
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            if process.returncode not in (0, INVALID):
+        for process, output in running:
+            if process.wait() not in (0, INVALID):
                 raise SystemExit(f"`vivavoce bench load` gave {process.returncode}")
-            taken_s = time.monotonic() - started_s
             document = json.loads(output.read_text(encoding="utf-8"))
-            cores = (usage.ru_utime + usage.ru_stime) / taken_s
-            requests = document["requests"][0]
-            # A generator writes its file as soon as the last answer has ended.
-            started_s = output.stat().st_mtime - max((ended_s(each) for each in requests), default=0.0)
-            generated.append(Generated(document["runs"][0], requests, cores, started_s))
+            (run,), (requests,) = document["runs"], document["requests"]
+            generated.append(Generated(run, requests, run["started_at_s"]))
     return generated
-
-
-def ended_s(request: Mapping[str, Any]) -> float:
-    """Time at which the request's answer ended, or at which the request was due if there is none."""
-    if request["sent_s"] is None or request["end_to_end_ms"] is None:
-        return float(request["due_s"])
-    return float(request["sent_s"] + request["end_to_end_ms"] / 1000)
 
 
 @contextmanager
@@ -222,34 +209,56 @@ def common(first: Spans, second: Spans) -> Spans:
 
 
 def pooled(generated: Sequence[Generated], stalls: Spans) -> dict[str, Any]:
-    """The figures of a load, all generators together. Times and shares cover the measured requests, without warm-up."""
-    requests = [request for each in generated for request in each.requests]
-    measured = [request for request in requests if not request["warmup"]]
-    errors = [request["error"] for request in measured if request["error"] is not None]
+    """The figures of a load, all servers together. Times and shares cover the measured requests, without warm-up."""
+    zero_s = min((each.started_s for each in generated), default=0.0)
+    measurements = [
+        measurement_of(moved(request, each.started_s - zero_s)) for each in generated for request in each.requests
+    ]
+    runs = [each.run for each in generated]
+    window = max(((run["warmup_s"], run["warmup_s"] + run["duration_s"]) for run in runs), default=(0.0, 1.0))
+    summary = summarize(measurements, window, bursts=any(run["bursts"] for run in runs))
+    errors = [each.error for each in measurements if not each.warmup and each.error is not None]
     refused = sum(error.startswith(REFUSED) for error in errors)
-    return {
-        "valid": all(each.run["valid"] for each in generated),
-        "requests": len(measured),
-        "completed": len(measured) - len(errors),
+    figures = {
+        "valid": summary.valid,
+        "on_time": all(run["on_time"] for run in runs),
+        "requests": summary.requests,
+        "completed": summary.requests - summary.incomplete,
         "refused": refused,
         "failed": len(errors) - refused,
-        "faults": dict(Counter(request["error"] for request in requests if request["error"] is not None)),
-        "ttfa_ms": percentiles(measured, "ttfa_ms"),
-        "first_sample_ms": percentiles(measured, "first_playable_ms"),
-        "rtf": percentiles(measured, "rtf"),
-        "underrun_requests": sum(bool(request["gaps"]) for request in measured),
-        "longest_underrun_ms": round(max((each.run["longest_stall_ms"] for each in generated), default=0.0), 1),
-        "audio_s_per_s": round(sum(each.run["received_audio_s_per_s"] for each in generated), 1),
-        "lag_ms": percentiles(measured, "lag_ms"),
-        "generator_cores": [round(each.cores, 2) for each in generated],
+        "faults": dict(Counter(each.error for each in measurements if each.error is not None)),
+        **_heard(summary),
+        "audio_s_per_s": sum(run["received_audio_s_per_s"] for run in runs),
+        "classes": {name: _heard(heard) for name, heard in summary.classes.items()},
+        "bursts": [asdict(burst) for burst in summary.bursts],
+        "generator_lag_p95_ms": max((run["generators"]["lag_p95_ms"] for run in runs), default=0.0),
+        "generator_cores": [cores for run in runs for cores in run["generators"]["cores"]],
         "machine_stalls": len(stalls),
         "machine_stalled_ms": round(1000 * sum(end_s - start_s for start_s, end_s in stalls), 1),
     }
+    result: dict[str, Any] = rounded(figures)
+    return result
 
 
-def percentiles(requests: Sequence[Mapping[str, Any]], figure: str) -> dict[str, float] | None:
-    values = [request[figure] for request in requests if request[figure] is not None]
-    return {f"p{percent}": round(percentile(values, percent), 3) for percent in (50, 95, 99)} if values else None
+def _heard(heard: Heard) -> dict[str, Any]:
+    return {
+        "heard": heard.requests - heard.incomplete,
+        "ttfa_ms": percentiles(heard, "ttfa_ms"),
+        "first_sample_ms": percentiles(heard, "first_playable_ms"),
+        "safe_start_ms": percentiles(heard, "safe_start_ms"),
+        "end_to_end_ms": percentiles(heard, "end_to_end_ms"),
+        "rtf": percentiles(heard, "rtf"),
+        "lag_ms": percentiles(heard, "lag_ms"),
+        "underrun_requests": heard.underrun_requests,
+        "longest_underrun_ms": heard.longest_stall_ms,
+        "buffered": {size: asdict(each) for size, each in heard.buffered.items()},
+        "continuity": {**heard.continuity, "of": heard.continuity_requests},
+    }
+
+
+def percentiles(heard: Heard, figure: str) -> dict[str, float] | None:
+    found = heard.figures.get(figure)
+    return None if found is None else {"p50": found.p50, "p95": found.p95, "p99": found.p99}
 
 
 def checkable(
@@ -260,7 +269,7 @@ def checkable(
     requests = [moved(request, each.started_s - zero_s) for each in generated for request in each.requests]
     requests.sort(key=lambda each: each["due_s"])
     facts: dict[str, Any] = {
-        "load": {"poisson_rate": load.amount} if load.kind == "rate" else {"listeners": int(load.amount)},
+        "load": {"poisson_rate": load.amount} if load.kind == "rate" else {load.kind: int(load.amount)},
         "requests": sum(not each["warmup"] for each in requests),
         "front_cpu_s": round(front_cpu_s, 2),
         "stalls": [[round(start_s - zero_s, 4), round(end_s - start_s, 4)] for start_s, end_s in stalls],
@@ -288,6 +297,7 @@ def measure(
     """Measures one server or several under each load in turn. Returns all figures, and the runs that can be checked."""
     before_gb = cards_gb()
     flags = [f"--duration={args.duration}", f"--warmup={args.warmup}", f"--frames-per-char={args.frames_per_char}"]
+    flags += ["--prompts", *args.prompts]
     with ExitStack() as stack:
         servers = [
             stack.enter_context(server(["--model", str(args.model), *card, *args.settings], args.out))
@@ -298,6 +308,7 @@ def measure(
             "rest_gb": [round(after - before, 2) for before, after in zip(before_gb, cards_gb(), strict=True)],
             "rate": {},
             "listeners": {},
+            "burst": {},
         }
         runs = []
         for load in loads:
@@ -348,6 +359,8 @@ def main() -> None:
     parser.add_argument("--gpus", nargs="+", default=[None])
     parser.add_argument("--rate", type=float, nargs="+", default=[])
     parser.add_argument("--listeners", type=int, nargs="+", default=[])
+    parser.add_argument("--burst", type=int, nargs="+", default=[])
+    parser.add_argument("--prompts", nargs="+", default=["en"], help="as for `vivavoce bench load` [en]")
     parser.add_argument("--duration", type=float, default=20)
     parser.add_argument("--warmup", type=float, default=5)
     parser.add_argument(
@@ -356,9 +369,7 @@ def main() -> None:
     parser.add_argument("--generators", type=int, default=4, help="processes that make the load [%(default)s]")
     parser.add_argument("settings", nargs="*", metavar="SETTING", help="settings of `vivavoce serve`, after --")
     args = parser.parse_args()
-    loads = [SharedLoad("rate", rate) for rate in args.rate] + [
-        SharedLoad("listeners", count) for count in args.listeners
-    ]
+    loads = [SharedLoad(kind, amount) for kind in KINDS for amount in getattr(args, kind)]
     entries: dict[str, dict[str, Any]] = {}
     for gpus in args.gpus:
         entries[gpus or "none"], runs = measure(gpus, loads, args)

@@ -6,11 +6,13 @@ Poisson arrivals, time zero at the first byte of the body sent, a virtual player
 request was complete and audible.
 
 servers.py   fields and messages that each kind of server takes
-load.py      arrival times, and the run
-transports.py, live_text.py   a request over HTTP, and over a WebSocket
-reception.py the received audio with its arrival times
+prompts/     texts, in classes
+load.py      the load, and one generator's share of it
+generators.py, spool.py  several generators, each a process, and the files of their measurements
+exchange.py, transports.py, live_text.py   a request over HTTP, and over a WebSocket
+reception.py, onset.py  the arrival times of the audio, and its first audible sample
 player.py    playback of that audio as a listener would hear it
-metrics.py   figures of a request and of a run
+metrics.py, summary.py  figures of a request and of a run
 compare.py   two servers under the same load
 report.py, plots.py, progress.py   output
 """

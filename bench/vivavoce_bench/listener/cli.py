@@ -1,16 +1,16 @@
 """`vivavoce bench load` and `vivavoce bench compare`. The last line of the output is one JSON document."""
 
 import argparse
-import asyncio
 import json
 import os
 import platform
+import shlex
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ from typing import Any
 from vivavoce_client.say import KEY_VARIABLE, add_server_arguments, server_url
 
 from vivavoce_bench.listener.compare import MIN_PAIRS, Pair, comparison_table, pair_plans, ratios
-from vivavoce_bench.listener.load import Closed, Counts, LoadPlan, OfferedLoad, Poisson, Run, run_load
-from vivavoce_bench.listener.progress import shown
-from vivavoce_bench.listener.prompts import BUNDLED, load_prompts
-from vivavoce_bench.listener.report import request_json, run_json, table, target_json
+from vivavoce_bench.listener.generators import Generators, generators_for
+from vivavoce_bench.listener.load import Burst, Closed, LoadPlan, OfferedLoad, Poisson, Run
+from vivavoce_bench.listener.progress import Progress
+from vivavoce_bench.listener.prompts import load_classes
+from vivavoce_bench.listener.report import is_on_time, request_json, run_json, table, target_json
 from vivavoce_bench.listener.servers import SERVERS, TRANSPORTS, Target
-from vivavoce_bench.listener.transports import Speaker, open_speaker
 
 INVALID, USAGE_ERROR = 1, 2
 DEFAULT_SERVER = "vivavoce"
@@ -31,6 +31,8 @@ EXAMPLES = """\
 examples:
   vivavoce bench load --concurrency 1 2                       the shipped voice, on a server of its own
   vivavoce bench load --rate 1 10 20 60 --url http://localhost:8000 --plots plots
+  vivavoce bench load --rate 100 400 --generators 8 --prompts short=en@8 middle=en:5.7s@8 long=en:20s@1
+  vivavoce bench load --burst 64 --url http://localhost:8000
   vivavoce bench load --rate 5 --transport websocket --url http://localhost:8000
   vivavoce bench load --server vllm-omni --voice ryan --rate 10 --url http://localhost:8091
 """
@@ -72,6 +74,18 @@ def _add_run_arguments(parser: argparse.ArgumentParser, warmup_s: float, duratio
     load = parser.add_mutually_exclusive_group(required=True)
     load.add_argument("--rate", type=_positive(float), nargs=nargs, help="Poisson arrivals a second, one run each")
     load.add_argument("--concurrency", type=_positive(int), nargs=nargs, help="listeners at once, one run each")
+    load.add_argument("--burst", type=_positive(int), nargs=nargs, help="requests in one moment, one run each")
+    parser.add_argument(
+        "--burst-every",
+        type=_positive(float),
+        default=10,
+        help="seconds from one burst to the next, by which all answers must have ended [%(default)s]",
+    )
+    parser.add_argument(
+        "--generators",
+        type=_positive(int),
+        help="processes that make the load [by the load, and at most half of the cores]",
+    )
     parser.add_argument("--duration", type=_positive(float), default=duration_s, help="seconds measured [%(default)s]")
     parser.add_argument("--warmup", type=float, default=warmup_s, help="seconds before the measurement [%(default)s]")
     parser.add_argument("--transport", choices=TRANSPORTS, default="http", help="[%(default)s]")
@@ -79,7 +93,12 @@ def _add_run_arguments(parser: argparse.ArgumentParser, warmup_s: float, duratio
         "--word-ms", type=float, default=10, help="websocket: ms from one word to the next [%(default)s]"
     )
     parser.add_argument(
-        "--prompts", default="en", help=f"{', '.join(BUNDLED)}, or a file with one text a line [%(default)s]"
+        "--prompts",
+        nargs="+",
+        default=["en"],
+        metavar="[NAME=]TEXTS[@WEIGHT]",
+        help="classes of texts, each reported by itself: en, zh, en:20s (texts of 20 s of speech), or a file with one "
+        "text a line [en]",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of arrivals, texts and requests [%(default)s]")
     parser.add_argument("--voice", help="[the server's usual voice]")
@@ -119,17 +138,21 @@ def run_load_command(args: argparse.Namespace) -> int:
         write_plots = _plotter(args.plots)
     except ValueError as error:
         return _usage_error(error)
-    with server_url(args) as url:
+    with server_url(args) as url, _generators(args, [plan.load for plan in plans]) as generators:
         target = make_target(url)
-        runs = asyncio.run(_measure(target, plans))
-    print(table(runs))
-    document = {"bench": "load", **_environment(args), **target_json(target), "runs": [run_json(run) for run in runs]}
-    document["valid"] = all(run.summary.valid for run in runs)
-    if args.output is not None:
-        requests = [[request_json(each) for each in run.measurements] for run in runs]
-        args.output.write_text(json.dumps({**document, "requests": requests}, ensure_ascii=False) + "\n", "utf-8")
-    for path in write_plots(runs, f"{target.kind}, {target.transport}"):
-        print(f"wrote {path}", file=sys.stderr)
+        runs = [generators.run(plan, target) for plan in plans]
+        print(table(runs))
+        document = {
+            "bench": "load",
+            **_environment(args),
+            **target_json(target),
+            "runs": [run_json(each) for each in runs],
+        }
+        document |= _verdict(runs)
+        if args.output is not None:
+            _write_all(args.output, document, runs)
+        for path in write_plots(runs, f"{target.kind}, {target.transport}"):
+            print(f"wrote {path}", file=sys.stderr)
     print(json.dumps(document, ensure_ascii=False))
     return 0 if document["valid"] else INVALID
 
@@ -143,7 +166,8 @@ def run_compare_command(args: argparse.Namespace) -> int:
         targets = [_target(args, *_kind_and_url(text), model=args.model) for text in (args.a, args.b)]
     except ValueError as error:
         return _usage_error(error)
-    pairs = asyncio.run(_measure_pairs(targets, plan, args.pairs))
+    with _generators(args, [load]) as generators:
+        pairs = _measure_pairs(generators, targets, plan, args.pairs)
     print(comparison_table(pairs))
     document = {
         "bench": "compare",
@@ -152,10 +176,36 @@ def run_compare_command(args: argparse.Namespace) -> int:
         "b": target_json(targets[1]),
         "ratios": {name: asdict(each) for name, each in ratios(pairs).items()},
         "pairs": [{name: run_json(run) for name, run in pair._asdict().items()} for pair in pairs],
-        "valid": all(run.summary.valid for pair in pairs for run in pair),
+        **_verdict([run for pair in pairs for run in pair]),
     }
     print(json.dumps(document, ensure_ascii=False))
     return 0 if document["valid"] else INVALID
+
+
+def _verdict(runs: Sequence[Run]) -> dict[str, bool]:
+    return {"valid": all(run.summary.valid for run in runs), "on_time": all(map(is_on_time, runs))}
+
+
+@contextmanager
+def _generators(args: argparse.Namespace, loads: Sequence[OfferedLoad]) -> Iterator[Generators]:
+    progress = Progress()
+    with Generators(args.generators or generators_for(loads), progress.show) as generators:
+        try:
+            yield generators
+        finally:
+            progress.clear()
+
+
+def _write_all(path: Path, document: dict[str, Any], runs: Sequence[Run]) -> None:
+    """Writes the document with the requests of each run as its last entry, one request after the other."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(document, ensure_ascii=False).removesuffix("}") + ', "requests": [')
+        for number, run in enumerate(runs):
+            file.write(", [" if number else "[")
+            for index, each in enumerate(run.measurements):
+                file.write((",\n" if index else "\n") + json.dumps(request_json(each), ensure_ascii=False))
+            file.write("]")
+        file.write("]}\n")
 
 
 def _usage_error(error: ValueError) -> int:
@@ -166,11 +216,13 @@ def _usage_error(error: ValueError) -> int:
 def _loads(args: argparse.Namespace) -> list[OfferedLoad]:
     if args.rate is not None:
         return [Poisson(rate) for rate in args.rate]
+    if args.burst is not None:
+        return [Burst(requests, args.burst_every) for requests in args.burst]
     return [Closed(listeners) for listeners in args.concurrency]
 
 
 def _plan(args: argparse.Namespace, load: OfferedLoad) -> LoadPlan:
-    return LoadPlan(load, load_prompts(args.prompts), args.duration, args.warmup, args.seed, args.timeout)
+    return LoadPlan(load, load_classes(args.prompts), args.duration, args.warmup, args.seed, args.timeout)
 
 
 def _kind_and_url(text: str) -> tuple[str, str]:
@@ -215,37 +267,30 @@ def _plotter(folder: Path | None) -> Callable[[Sequence[Run], str], list[Path]]:
 
 def _environment(args: argparse.Namespace) -> dict[str, Any]:
     return {
+        "command": shlex.join(["vivavoce", *sys.argv[1:]]),
         "prompts": args.prompts,
         "client": f"vivavoce-speech {version('vivavoce-speech')}",
+        "versions": dict(_versions()),
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
     }
 
 
-async def _measure(target: Target, plans: Sequence[LoadPlan]) -> list[Run]:
-    async with open_speaker(target) as speaker:
-        return [await _run(plan, speaker) for plan in plans]
+def _versions() -> Iterator[tuple[str, str]]:
+    for package in ("h11", "websockets"):
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            continue
 
 
-async def _measure_pairs(targets: Sequence[Target], plan: LoadPlan, pairs: int) -> list[Pair]:
+def _measure_pairs(generators: Generators, targets: Sequence[Target], plan: LoadPlan, pairs: int) -> list[Pair]:
     measured = []
-    async with AsyncExitStack() as stack:
-        speakers = [await stack.enter_async_context(open_speaker(target)) for target in targets]
-        for each, a_first in pair_plans(plan, pairs):
-            if a_first:
-                a = await _run(each, speakers[0])
-                b = await _run(each, speakers[1])
-            else:
-                b = await _run(each, speakers[1])
-                a = await _run(each, speakers[0])
-            measured.append(Pair(a, b))
+    for each, a_first in pair_plans(plan, pairs):
+        ordered = targets if a_first else targets[::-1]
+        runs = [generators.run(each, target) for target in ordered]
+        measured.append(Pair(*(runs if a_first else runs[::-1])))
     return measured
-
-
-async def _run(plan: LoadPlan, speaker: Speaker) -> Run:
-    counts = Counts()
-    async with shown(plan, counts):
-        return await run_load(plan, speaker, counts)
 
 
 LOAD = Command(add_load_arguments, run_load_command)

@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from vivavoce_bench.listener.load import LoadPlan, Run
-from vivavoce_bench.listener.metrics import Summary
+from vivavoce_bench.listener.metrics import BUFFERS_MS
+from vivavoce_bench.listener.report import LAG_LIMIT_MS, is_on_time
+from vivavoce_bench.listener.summary import Summary
 
 MIN_PAIRS = 3
 T_975 = (
@@ -37,6 +39,8 @@ def _quantile(figure: str, which: str) -> Callable[[Summary], float | None]:
 COMPARED: dict[str, Callable[[Summary], float | None]] = {
     "TTFA p50": _quantile("ttfa_ms", "p50"),
     "TTFA p95": _quantile("ttfa_ms", "p95"),
+    "safe start p50": _quantile("safe_start_ms", "p50"),
+    "safe start p95": _quantile("safe_start_ms", "p95"),
     "end to end p50": _quantile("end_to_end_ms", "p50"),
     "end to end p95": _quantile("end_to_end_ms", "p95"),
     "RTF p50": _quantile("rtf", "p50"),
@@ -103,9 +107,16 @@ def comparison_table(pairs: Sequence[Pair]) -> str:
         lines.append(f"{name:16}{mean_a:10.3f}{mean_b:10.3f}{each.value:9.3f}   {interval}{verdict}")
     underruns = [sum(run.summary.underrun_requests for run in runs) for runs in zip(*pairs, strict=True)]
     requests = [sum(run.summary.requests for run in runs) for runs in zip(*pairs, strict=True)]
-    lines.append(f"{'underruns':16}{underruns[0]:10}{underruns[1]:10}   of {requests[0]} and {requests[1]} requests")
+    lines.append(f"{'ran dry':16}{underruns[0]:10}{underruns[1]:10}   of {requests[0]} and {requests[1]} requests")
+    for buffer_ms in BUFFERS_MS:
+        dry = [sum(run.summary.buffered[str(buffer_ms)].requests for run in runs) for runs in zip(*pairs, strict=True)]
+        lines.append(f"{f'dry at {buffer_ms} ms':16}{dry[0]:10}{dry[1]:10}")
     for number, pair in enumerate(pairs):
         for name, run in zip("AB", pair, strict=True):
+            if not is_on_time(run):
+                lines.append(
+                    f"NOT ON TIME: pair {number}, {name}: the generators were late by over {LAG_LIMIT_MS:g} ms"
+                )
             if not run.summary.valid:
                 lines.append(f"INVALID: pair {number}, {name}: " + "; ".join(run.summary.faults))
     return "\n".join(lines)

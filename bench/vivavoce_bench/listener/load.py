@@ -1,20 +1,33 @@
-"""A run: sends requests at their times and measures each one.
+"""The load of a run, and one generator's share of it: sends requests at their times and measures each one.
 
 Open loop: requests arrive as a Poisson process, regardless of earlier answers, as users do.
 Closed loop: a fixed number of listeners, each of which asks again after its answer.
-Times come from the event loop. A loop with a virtual clock makes a run repeatable.
+Burst: many requests in one moment, again and again, with pauses in which the server comes to rest.
+
+Arrivals, texts and seeds are the same for any number of generators: generator k of n has each n-th request from the
+k-th on. Times come from the event loop. A loop with a virtual clock makes a run repeatable.
 """
 
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
+from array import array
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from vivavoce_bench.listener.metrics import Measurement, Request, Summary, measure, summarize
-from vivavoce_bench.listener.prompts import PromptOrder
+from vivavoce_bench.listener.metrics import Measurement, Request, Timing, measure
+from vivavoce_bench.listener.prompts import PromptOrder, TextClass
 from vivavoce_bench.listener.reception import Incomplete, Reception
+from vivavoce_bench.listener.summary import Summary
 from vivavoce_bench.listener.transports import Speaker
+
+LATEST = 50
+Item = TypeVar("Item")
+TICK_S = 0.01
+"""Seconds between two looks at how late a generator's event loop is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +50,18 @@ class Closed:
         return f"{self.listeners} at once"
 
 
-OfferedLoad = Poisson | Closed
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """`requests` in one moment, every `every_s` seconds."""
+
+    requests: int
+    every_s: float = 10.0
+
+    def __str__(self) -> str:
+        return f"bursts of {self.requests}"
+
+
+OfferedLoad = Poisson | Closed | Burst
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +69,7 @@ class LoadPlan:
     """The load of one run. `seed` determines arrivals, the order of texts, and the seeds of the requests."""
 
     load: OfferedLoad
-    texts: Sequence[str]
+    texts: Sequence[TextClass]
     duration_s: float = 60.0
     warmup_s: float = 30.0
     seed: int = 0
@@ -55,17 +79,37 @@ class LoadPlan:
     def end_s(self) -> float:
         return self.warmup_s + self.duration_s
 
+    @property
+    def window(self) -> tuple[float, float]:
+        """Start and end of the measured time, in seconds from the start of the run."""
+        return self.warmup_s, self.end_s
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share of one generator: every `generators`-th request, from request `number` on."""
+
+    number: int = 0
+    generators: int = 1
+
+    def of(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Yields the items of this share."""
+        return itertools.islice(items, self.number, None, self.generators)
+
+    def listeners(self, all_listeners: int) -> int:
+        """Number of listeners in this share."""
+        return len(range(self.number, all_listeners, self.generators))
+
 
 @dataclass(slots=True)
 class Counts:
     """Counts of a run in progress, for the progress line."""
 
-    started_s: float = 0.0
     sent: int = 0
     done: int = 0
     failed: int = 0
-    peak_in_flight: int = 0
-    ttfa_ms: list[float] = field(default_factory=list)
+    ttfa_ms: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
+    """Times to first audio of the latest requests."""
 
     @property
     def in_flight(self) -> int:
@@ -73,12 +117,39 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class GeneratorFacts:
+    """Facts about one generator during the measured time."""
+
+    cores: float
+    """CPU time over time: the share of a core that it took."""
+    tick_late_ms: Sequence[float]
+    """Lateness of its event loop, looked at every TICK_S."""
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
-    """A finished run: its plan, its figures, and those of each request."""
+    """A finished run: its plan, its figures, those of each request, and its generators."""
 
     plan: LoadPlan
     summary: Summary
-    measurements: tuple[Measurement, ...]
+    measurements: Iterable[Measurement]
+    """In the order in which each generator finished them."""
+    generators: Sequence[GeneratorFacts]
+    started_at_s: float
+    """Start of the run, from which its moments count, in seconds since 1970."""
+
+
+def due_times(plan: LoadPlan, warmup: bool) -> Iterator[float]:
+    """Yields the times of all requests of an open loop or of bursts, in the warm-up or in the measured time."""
+    start_s, end_s = (0.0, plan.warmup_s) if warmup else plan.window
+    match plan.load:
+        case Poisson(rate):
+            yield from arrivals(rate, start_s, end_s, f"{plan.seed}/{warmup}")
+        case Burst(requests, every_s):
+            for number in itertools.count():
+                if (at_s := start_s + number * every_s) >= end_s:
+                    break
+                yield from itertools.repeat(at_s, requests)
 
 
 def arrivals(rate: float, start_s: float, end_s: float, seed: str) -> Iterator[float]:
@@ -90,62 +161,78 @@ def arrivals(rate: float, start_s: float, end_s: float, seed: str) -> Iterator[f
         at_s += draw.expovariate(rate)
 
 
-async def run_load(plan: LoadPlan, speaker: Speaker, counts: Counts | None = None) -> Run:
-    """Sends all requests of a plan, waits for each answer, and summarises them."""
-    runner = _Runner(plan, speaker, counts or Counts())
-    match plan.load:
-        case Poisson(rate):
-            await runner.open_loop(rate)
-        case Closed(listeners):
-            await runner.closed_loop(listeners)
-    measurements = tuple(sorted(runner.measurements, key=lambda each: (not each.warmup, each.index)))
-    summary = summarize(measurements, (plan.warmup_s, plan.end_s), runner.counts.peak_in_flight)
-    return Run(plan, summary, measurements)
+class Generator:
+    """One generator's share of a run. `done` takes each measurement as soon as it is there; none is kept."""
 
-
-class _Runner:
-    def __init__(self, plan: LoadPlan, speaker: Speaker, counts: Counts) -> None:
+    def __init__(self, plan: LoadPlan, share: Share, speaker: Speaker, done: Callable[[Measurement], None]) -> None:
         self._plan = plan
+        self._share = share
         self._speaker = speaker
-        self.counts = counts
-        self.measurements: list[Measurement] = []
+        self._done = done
+        self.counts = Counts()
+        self.tick_late_ms = array("d")
+        """Lateness of the event loop in the measured time, looked at every TICK_S."""
         self._orders = {warmup: PromptOrder(plan.texts, f"{plan.seed}/{warmup}") for warmup in (True, False)}
         self._now = asyncio.get_running_loop().time
-        self.counts.started_s = self._started_s = self._now()
+        self._timing = Timing(self._now(), plan.window)
 
-    async def open_loop(self, rate: float) -> None:
+    async def run(self, start_s: float | None = None) -> None:
+        """Sends all requests of the share and waits for each answer. Starts at `start_s` of the clock, or at once."""
+        if start_s is not None:
+            await asyncio.sleep(start_s - self._now())
+            self._timing = Timing(start_s, self._plan.window)
+        else:
+            self._timing = Timing(self._now(), self._plan.window)
+        async with self._watched():
+            if isinstance(self._plan.load, Closed):
+                await self._closed_loop(self._plan.load.listeners)
+            else:
+                await self._open_loop()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start of the run."""
+        return self._now() - self._timing.started_s
+
+    async def _open_loop(self) -> None:
         async with asyncio.TaskGroup() as group:
-            async for request in self._as_due(rate):
+            async for request in self._as_due():
                 group.create_task(self._ask(request))
 
-    async def _as_due(self, rate: float) -> AsyncIterator[Request]:
-        plan = self._plan
-        for warmup, start_s, end_s in ((True, 0.0, plan.warmup_s), (False, plan.warmup_s, plan.end_s)):
-            for index, due_s in enumerate(arrivals(rate, start_s, end_s, f"{plan.seed}/{warmup}")):
-                await asyncio.sleep(self._started_s + due_s - self._now())
-                yield Request(index, due_s, warmup)
+    async def _as_due(self) -> AsyncIterator[Request]:
+        for warmup in (True, False):
+            for index, due_s in self._share.of(enumerate(due_times(self._plan, warmup))):
+                pause_s = due_s - self.elapsed_s
+                if pause_s > 0:
+                    await asyncio.sleep(pause_s)
+                yield self._request(index, due_s, warmup)
 
-    async def closed_loop(self, listeners: int) -> None:
-        numbers = {True: itertools.count(), False: itertools.count()}
+    async def _closed_loop(self, listeners: int) -> None:
+        share = self._share
+        numbers = {warmup: itertools.count(share.number, share.generators) for warmup in (True, False)}
 
         async def listen() -> None:
-            while (at_s := self._now() - self._started_s) < self._plan.end_s:
+            while (at_s := self.elapsed_s) < self._plan.end_s:
                 warmup = at_s < self._plan.warmup_s
-                measurement = await self._ask(Request(next(numbers[warmup]), at_s, warmup))
+                measurement = await self._ask(self._request(next(numbers[warmup]), at_s, warmup))
                 if (
                     measurement.error is not None
                 ):  # the run is invalid, and a server that refuses at once would be asked in a tight loop
                     return
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(listeners):
+            for _ in range(share.listeners(listeners)):
                 group.create_task(listen())
 
+    def _request(self, index: int, due_s: float, warmup: bool) -> Request:
+        text_class, _ = self._orders[warmup][index]
+        return Request(index, due_s, warmup, text_class)
+
     async def _ask(self, request: Request) -> Measurement:
+        begun_s = self.elapsed_s
         self.counts.sent += 1
-        self.counts.peak_in_flight = max(self.counts.peak_in_flight, self.counts.in_flight)
         reception = Reception()
-        text, seed = self._orders[request.warmup][request.index], self._plan.seed + request.index
+        (_, text), seed = self._orders[request.warmup][request.index], self._plan.seed + request.index
         error = None
         try:
             async with asyncio.timeout(self._plan.timeout_s):
@@ -154,10 +241,30 @@ class _Runner:
             error = str(incomplete)
         except TimeoutError:
             error = f"it was not complete after {self._plan.timeout_s:g} s"
-        measurement = measure(request, self._started_s, reception, error)
-        self.measurements.append(measurement)
+        measurement = measure(request, begun_s, reception, error, self._timing)
+        self._done(measurement)
         self.counts.done += 1
         self.counts.failed += measurement.error is not None
         if measurement.ttfa_ms is not None:
             self.counts.ttfa_ms.append(measurement.ttfa_ms)
         return measurement
+
+    @asynccontextmanager
+    async def _watched(self) -> AsyncIterator[None]:
+        """Looks, while the block runs, how late the event loop is: as late as this is all that it sends and notes."""
+
+        async def watch() -> None:
+            start_s, end_s = self._plan.window
+            await asyncio.sleep(start_s - self.elapsed_s)
+            for number in itertools.count(1):
+                due_s = start_s + number * TICK_S
+                if due_s >= end_s:
+                    break
+                await asyncio.sleep(due_s - self.elapsed_s)
+                self.tick_late_ms.append(1000 * max(0.0, self.elapsed_s - due_s))
+
+        watching = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            watching.cancel()

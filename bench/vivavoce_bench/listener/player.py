@@ -1,24 +1,20 @@
-"""A virtual player, which computes what a listener hears and when, and the search for the first audible sample. Pure.
+"""A virtual player, which computes what a listener hears and when. Pure.
 
-The player starts with the first sample and plays while it has samples. When it runs dry, it waits for the next piece.
-That is an underrun, and it delays everything after it by the length of the gap.
+The player starts with the first sample, or once it holds enough of them, and plays while it has samples. When it runs
+dry, it goes on with the next piece that arrives. That is an underrun, and it delays everything after it by the length
+of the gap.
 """
 
-import array
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import mul
 
 from vivavoce_client.protocol import SAMPLE_RATE
 
-HOP_SAMPLES = SAMPLE_RATE // 100
-"""Samples in 10 ms. A window is two hops."""
-AUDIBLE_RMS = 32768 * 10 ** (-45 / 20)
-"""RMS of -45 dBFS, which two consecutive windows must reach."""
-AUDIBLE_WINDOWS = 2
 ON_TIME_S = 1e-6
 """Lateness below which a piece is on time: less than a sample, but more than the errors of float arithmetic."""
+
+Arrivals = Sequence[tuple[float, int]]
+"""(time in s, samples) of each piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,52 +49,47 @@ class Playback:
         raise IndexError(sample)
 
 
-def play(arrivals: Sequence[tuple[float, int]]) -> Playback | None:
-    """Plays pieces of (time in s, samples) as they arrive. Returns None if there is nothing to play."""
+def play(arrivals: Arrivals, buffer_s: float = 0.0) -> Playback | None:
+    """Plays pieces as they arrive. Returns None if there is nothing to play.
+
+    Playback starts with the piece by which `buffer_s` of audio has arrived, or with the last piece if there is never
+    so much.
+    """
+    audio = [(at_s, samples) for at_s, samples in arrivals if samples]
+    if not audio:
+        return None
     pieces: list[tuple[float, int, int]] = []
     gaps = []
     first = 0
-    runs_dry_s = 0.0
-    for at_s, samples in arrivals:
-        if not samples:
-            continue
-        late_s = at_s - runs_dry_s if pieces else 0.0
+    runs_dry_s = _full_at(audio, buffer_s)
+    for at_s, samples in audio:
+        late_s = at_s - runs_dry_s
         if late_s > ON_TIME_S:
             gaps.append(Gap(runs_dry_s, late_s))
-        heard_s = max(at_s, runs_dry_s) if pieces else at_s
+        heard_s = max(at_s, runs_dry_s)
         pieces.append((heard_s, first, samples))
         first += samples
         runs_dry_s = heard_s + samples / SAMPLE_RATE
-    return Playback(tuple(pieces), tuple(gaps)) if pieces else None
+    return Playback(tuple(pieces), tuple(gaps))
 
 
-def audible_from(pcm: bytes) -> int | None:
-    """Finds the sample at which lasting sound begins in 16-bit little-endian PCM, or None.
-
-    It is the start of the first of two consecutive windows whose RMS about the mean is at least -45 dBFS. Windows are
-    20 ms long and 10 ms apart, so the first loud sample lies within the first of the two.
-    """
-    loud = 0
-    for hop, rms in enumerate(_window_rms(pcm)):
-        loud = loud + 1 if rms >= AUDIBLE_RMS else 0
-        if loud == AUDIBLE_WINDOWS:
-            return (hop - 1) * HOP_SAMPLES
-    return None
+def _full_at(audio: Arrivals, buffer_s: float) -> float:
+    held_s = 0.0
+    for at_s, samples in audio:
+        held_s += samples / SAMPLE_RATE
+        if held_s >= buffer_s:
+            return at_s
+    return audio[-1][0]
 
 
-def _window_rms(pcm: bytes) -> Iterator[float]:
-    samples = array.array("h", pcm[: len(pcm) - len(pcm) % 2])
-    if sys.byteorder == "big":
-        samples.byteswap()
-    total, squares = _sums(samples, 0)
-    for start in range(HOP_SAMPLES, len(samples) - HOP_SAMPLES + 1, HOP_SAMPLES):
-        next_total, next_squares = _sums(samples, start)
-        count = 2 * HOP_SAMPLES
-        mean = (total + next_total) / count
-        yield max(0.0, (squares + next_squares) / count - mean * mean) ** 0.5
-        total, squares = next_total, next_squares
+def safe_start(arrivals: Arrivals) -> float:
+    """Earliest time in s at which a player can start that then never runs dry. There must be something to play."""
+    return max(at_s - before_s for at_s, before_s in _with_audio_before(arrivals))
 
 
-def _sums(samples: "array.array[int]", start: int) -> tuple[int, int]:
-    hop = samples[start : start + HOP_SAMPLES]
-    return sum(hop), sum(map(mul, hop, hop))
+def _with_audio_before(arrivals: Arrivals) -> Iterator[tuple[float, float]]:
+    before = 0
+    for at_s, samples in arrivals:
+        if samples:
+            yield at_s, before / SAMPLE_RATE
+            before += samples

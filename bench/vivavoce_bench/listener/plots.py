@@ -1,12 +1,13 @@
 """Plots of runs, as PNG and SVG. matplotlib is in an extra: pip install 'vivavoce-speech[bench]'."""
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from vivavoce_bench.listener.load import Poisson, Run
+from vivavoce_bench.listener.load import Burst, Closed, Poisson, Run
 
 FORMATS = ("png", "svg")
 MAX_LISTENERS = 200
@@ -33,8 +34,7 @@ def write_plots(runs: Sequence[Run], title: str, folder: Path) -> list[Path]:
 def latency_by_load(runs: Sequence[Run]) -> Figure:
     figure, axes = _figure()
     by_rate = all(isinstance(run.plan.load, Poisson) for run in runs)
-    loads = [run.plan.load.rate if isinstance(run.plan.load, Poisson) else run.plan.load.listeners for run in runs]
-    positions = loads if by_rate else list(range(len(runs)))
+    positions = [_amount(run) for run in runs] if by_rate else list(range(len(runs)))
     for name, label in (("ttfa_ms", "first audible sample"), ("end_to_end_ms", "whole answer")):
         for which, style in (("p50", "o--"), ("p95", "o-")):
             found = [run.summary.figures.get(name) for run in runs]
@@ -48,6 +48,12 @@ def latency_by_load(runs: Sequence[Run]) -> Figure:
     axes.grid(visible=True, alpha=0.3)
     axes.legend()
     return figure
+
+
+def _amount(run: Run) -> float:
+    match run.plan.load:
+        case Poisson(amount) | Closed(amount) | Burst(amount):
+            return amount
 
 
 def ttfa_cdf(runs: Sequence[Run]) -> Figure:
@@ -69,7 +75,8 @@ def gap_timeline(runs: Sequence[Run]) -> Figure:
     figure = Figure(figsize=(9, 1 + 2.5 * len(runs)), layout="constrained")
     rows = figure.subplots(len(runs), 1, squeeze=False)[:, 0]
     for run, axes in zip(runs, rows, strict=True):
-        heard = [each for each in run.measurements if each.heard_from_s is not None][:MAX_LISTENERS]
+        heard = list(islice((each for each in run.measurements if each.heard_from_s is not None), MAX_LISTENERS))
+        heard.sort(key=lambda each: each.due_s)
         for row, each in enumerate(heard):
             assert each.heard_from_s is not None
             assert each.heard_until_s is not None

@@ -2,22 +2,20 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
-import httpx
-from vivavoce_client.client import CONNECT_TIMEOUT_S, SPEECH_PATH
+from vivavoce_client.client import SPEECH_PATH
 from vivavoce_client.protocol import parse_error
 
+from vivavoce_bench.listener.exchange import Answer, Exchange, HttpExchange
 from vivavoce_bench.listener.live_text import LiveSpeaker
 from vivavoce_bench.listener.reception import Incomplete, Reception
 from vivavoce_bench.listener.servers import Target
 
 PCM_TYPES = frozenset({"audio/pcm", "audio/l16", "audio/raw", "application/octet-stream"})
 SSE_TYPE = "text/event-stream"
-BODY_STARTED = "http11.send_request_body.started"
-"""httpcore's event just before the first byte of a request's body is written."""
+FIRST_ERROR_STATUS = 400
 
 
 class Speaker(Protocol):
@@ -39,90 +37,113 @@ def open_speaker(target: Target) -> Speaker:
 
 
 class HttpSpeaker:
-    """Opens a connection for each request, before time zero. Requests do not wait for or break with each other."""
+    """Requests do not wait for or break with each other."""
 
-    def __init__(self, target: Target, transport: httpx.AsyncBaseTransport | None = None) -> None:
+    def __init__(self, target: Target, exchange: Exchange | None = None) -> None:
         self._target = target
-        self._receive = _receive_events if target.transport == "sse" else _receive_audio
-        self._http = httpx.AsyncClient(
-            base_url=target.url,
-            headers={"Accept-Encoding": "identity", **target.headers},
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),  # the caller limits the time of a request
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
-            transport=transport,
-        )
+        self._answer: type[_Audio] = _Events if target.transport == "sse" else _Audio
+        self._exchange = exchange or HttpExchange(target.url, SPEECH_PATH, target.headers)
 
     async def __aenter__(self) -> Self:
-        await self._http.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await self._http.__aexit__(kind, error, tb)
+        pass
 
     async def speak(self, text: str, seed: int, reception: Reception) -> None:
-        extensions = {"trace": _time_zero(reception)}
-        body = self._target.body(text, seed)
+        body = json.dumps(self._target.body(text, seed), ensure_ascii=False).encode()
+        answer: Answer = self._answer(reception)
         try:
-            async with self._http.stream("POST", SPEECH_PATH, json=body, extensions=extensions) as response:
-                if response.is_error:
-                    error = parse_error(response.status_code, await response.aread(), None)
-                    raise Incomplete(f"HTTP {response.status_code}: {error}")
-                await self._receive(response, reception)
-                reception.end()
-        except httpx.TransportError as error:
-            raise Incomplete(f"the connection failed: {type(error).__name__} {error}".rstrip()) from error
+            await self._exchange.send(body, answer)
         except (ValueError, KeyError) as error:
             raise Incomplete(f"the answer cannot be read: {error!r}") from error
 
 
-def _time_zero(reception: Reception) -> Callable[[str, dict[str, Any]], Any]:
-    async def trace(event: str, _: dict[str, Any]) -> None:
-        if event == BODY_STARTED:
-            reception.mark_sent()
+class _Audio:
+    """An answer whose body is the audio. The body of a refusal is its reason."""
 
-    return trace
+    types = PCM_TYPES
+
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
+        self._refused: int | None = None
+        self._reason = b""
+
+    def sent(self) -> None:
+        self._reception.mark_sent()
+
+    def head(self, status: int, content_type: str) -> None:
+        media_type = content_type.partition(";")[0].strip().lower()
+        if status >= FIRST_ERROR_STATUS:
+            self._refused = status
+        elif media_type not in self.types:
+            told = " or ".join(sorted(self.types))
+            raise Incomplete(f"the answer is {media_type or 'of no type'}, not {told}")
+
+    def data(self, piece: bytes) -> None:
+        if self._refused is not None:
+            self._reason += piece
+        else:
+            self._take(piece)
+
+    def end(self) -> None:
+        if self._refused is not None:
+            raise Incomplete(f"HTTP {self._refused}: {parse_error(self._refused, self._reason, None)}")
+        self._finish()
+
+    def _take(self, piece: bytes) -> None:
+        self._reception.add(piece)
+
+    def _finish(self) -> None:
+        self._reception.end()
 
 
-def _expect(response: httpx.Response, types: frozenset[str]) -> None:
-    media_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type not in types:
-        raise Incomplete(f"the answer is {media_type or 'of no type'}, not {' or '.join(sorted(types))}")
+class _Events(_Audio):
+    """An answer of OpenAI's events, from speech.audio.delta to speech.audio.done."""
+
+    types = frozenset({SSE_TYPE})
+
+    def __init__(self, reception: Reception) -> None:
+        super().__init__(reception)
+        self._events = EventReader()
+        self._done = False
+
+    def _take(self, piece: bytes) -> None:
+        self._reception.mark_byte()
+        for data in self._events.read(piece):
+            event = json.loads(data)
+            match event.get("type"):
+                case "speech.audio.delta":
+                    self._reception.add(base64.b64decode(event["audio"]))
+                case "speech.audio.done":
+                    self._done = True
+                    self._reception.end()
+                case "speech.audio.error":
+                    raise Incomplete(f"the server broke off: {event['error']['message']}")
+
+    def _finish(self) -> None:
+        if not self._done:
+            raise Incomplete("the events ended without speech.audio.done")
 
 
-async def _receive_audio(response: httpx.Response, reception: Reception) -> None:
-    _expect(response, PCM_TYPES)
-    async for piece in response.aiter_raw():
-        reception.add(piece)
+class EventReader:
+    """Reads server-sent events from bytes that are cut anywhere."""
 
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
 
-async def _receive_events(response: httpx.Response, reception: Reception) -> None:
-    """Reads OpenAI's events, from speech.audio.delta to speech.audio.done."""
-    _expect(response, frozenset({SSE_TYPE}))
-    async for data in events(response.aiter_raw(), reception.mark_byte):
-        event = json.loads(data)
-        match event.get("type"):
-            case "speech.audio.delta":
-                reception.add(base64.b64decode(event["audio"]))
-            case "speech.audio.done":
-                return
-            case "speech.audio.error":
-                raise Incomplete(f"the server broke off: {event['error']['message']}")
-    raise Incomplete("the events ended without speech.audio.done")
-
-
-async def events(pieces: AsyncIterator[bytes], on_bytes: Callable[[], None]) -> AsyncIterator[bytes]:
-    """Yields the data of each server-sent event as soon as its last line has arrived."""
-    held = b""
-    data: list[bytes] = []
-    async for piece in pieces:
-        on_bytes()
-        *lines, held = (held + piece).split(b"\n")
+    def read(self, piece: bytes) -> list[bytes]:
+        """Returns the data of each event whose last line has arrived with this piece."""
+        complete = []
+        *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in lines:
             line = line.removesuffix(b"\r")
             if line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" "))
-            elif not line and data:
-                yield b"\n".join(data)
-                data = []
+                self._data.append(line[5:].removeprefix(b" "))
+            elif not line and self._data:
+                complete.append(b"\n".join(self._data))
+                self._data = []
+        return complete

@@ -12,28 +12,49 @@ from vivavoce_bench.cards.server import (
     card_flags,
     checkable,
     common,
-    ended_s,
     main,
     pooled,
     scaling,
 )
+from vivavoce_bench.listener.metrics import Measurement, Stalls
+from vivavoce_bench.listener.report import request_json
 
 
 def request(**facts: Any) -> dict[str, Any]:
-    times = {"due_s": 1.0, "sent_s": 1.25, "heard_from_s": None, "heard_until_s": None, "end_to_end_ms": 500.0}
-    whole: dict[str, Any] = {"warmup": False, "error": None, "gaps": [], **times}
-    return {**whole, "ttfa_ms": 10.0, "first_playable_ms": 9.0, "rtf": 0.5, "lag_ms": 1.0, **facts}
+    measured = Measurement(
+        index=0,
+        text_class="en",
+        warmup=False,
+        due_s=1.0,
+        begun_s=1.0,
+        finished_s=1.75,
+        sent_s=1.25,
+        error=None,
+        late_ms=0.0,
+        ttfa_ms=10.0,
+        first_playable_ms=9.0,
+        end_to_end_ms=500.0,
+        rtf=0.5,
+        lag_ms=1.0,
+        buffered=(Stalls(),) * 4,
+    )
+    return {**request_json(measured), **facts}
 
 
 def refused(why: str, **facts: Any) -> dict[str, Any]:
-    return request(error=why, ttfa_ms=None, first_playable_ms=None, rtf=None, **facts)
+    return request(error=why, ttfa_ms=None, first_playable_ms=None, rtf=None, end_to_end_ms=None, **facts)
 
 
-def generated(
-    requests: list[dict[str, Any]], audio_s_per_s: float, stall_ms: float, valid: bool, started_s: float = 0.0
-) -> Generated:
-    run = {"valid": valid, "received_audio_s_per_s": audio_s_per_s, "longest_stall_ms": stall_ms}
-    return Generated(run, requests, 0.25, started_s)
+def generated(requests: list[dict[str, Any]], audio_s_per_s: float = 0.0, started_s: float = 0.0) -> Generated:
+    run = {
+        "warmup_s": 0.0,
+        "duration_s": 10.0,
+        "on_time": True,
+        "bursts": [],
+        "received_audio_s_per_s": audio_s_per_s,
+        "generators": {"lag_p95_ms": 2.5, "cores": [0.25]},
+    }
+    return Generated(run, requests, started_s)
 
 
 def test_shares_make_up_the_whole() -> None:
@@ -41,6 +62,7 @@ def test_shares_make_up_the_whole() -> None:
     shares = [SharedLoad("listeners", 6).share(number, 4) for number in range(4)]
     assert shares == [["--concurrency", count] for count in ("2", "2", "1", "1")]
     assert [SharedLoad("listeners", 1).share(number, 2) for number in range(2)] == [["--concurrency", "1"], None]
+    assert SharedLoad("burst", 65).share(0, 2) == ["--burst", "33"]
 
 
 def test_each_server_has_a_card_of_its_own() -> None:
@@ -49,12 +71,13 @@ def test_each_server_has_a_card_of_its_own() -> None:
     assert card_flags("0+1") == [["--device", "cuda:0"], ["--device", "cuda:1"]]
 
 
-def test_what_generators_measured_is_pooled() -> None:
+def test_what_was_measured_at_two_servers_is_pooled() -> None:
     full = "HTTP 429: The server is full"
-    first = [request(ttfa_ms=20.0), request(ttfa_ms=90.0, gaps=[{"at_s": 2.0, "length_s": 0.1}]), refused(full)]
+    dry = {"gaps": [{"at_s": 2.0, "length_s": 0.1}], "pieces": 2}
+    first = [request(ttfa_ms=20.0), request(ttfa_ms=90.0, **dry), refused(full)]
     second = [refused("the connection failed"), request(ttfa_ms=30.0), refused(full, warmup=True)]
     stalls = [(7.0, 7.02), (9.0, 9.01)]
-    figures = pooled([generated(first, 12.0, 100.0, False), generated(second, 8.5, 0.0, False)], stalls)
+    figures = pooled([generated(first, 12.0), generated(second, 8.5)], stalls)
     assert {name: figures[name] for name in ("requests", "completed", "refused", "failed", "underrun_requests")} == {
         "requests": 5,
         "completed": 3,
@@ -66,21 +89,25 @@ def test_what_generators_measured_is_pooled() -> None:
     assert figures["faults"] == {full: 2, "the connection failed": 1}
     assert figures["ttfa_ms"] == {"p50": 30.0, "p95": 90.0, "p99": 90.0}
     assert (figures["audio_s_per_s"], figures["longest_underrun_ms"]) == (20.5, 100.0)
-    assert figures["generator_cores"] == [0.25, 0.25]
+    assert figures["continuity"] == {"c50": 0, "c100": 1, "c200": 1, "of": 1}
+    assert figures["classes"]["en"]["ttfa_ms"] == figures["ttfa_ms"]
+    assert (figures["on_time"], figures["generator_lag_p95_ms"], figures["generator_cores"]) == (
+        True,
+        2.5,
+        [0.25, 0.25],
+    )
     assert (figures["machine_stalls"], figures["machine_stalled_ms"]) == (2, 30.0)
 
 
 def test_a_run_of_which_nothing_came_has_no_times() -> None:
-    figures = pooled([generated([refused("HTTP 429: The server is full")], 0.0, 0.0, False)], [])
+    figures = pooled([generated([refused("HTTP 429: The server is full")])], [])
     assert (figures["completed"], figures["refused"], figures["ttfa_ms"], figures["valid"]) == (0, 1, None, False)
 
 
 def test_requests_come_back_by_one_clock_in_the_order_in_which_they_were_due() -> None:
     """The second generator began half a second before the first."""
-    first = generated([request(due_s=1.75, sent_s=2.0)], 0.0, 0.0, True, started_s=100.5)
-    second = generated(
-        [request(due_s=2.5, sent_s=None), request(due_s=0.5, warmup=True)], 0.0, 0.0, True, started_s=100.0
-    )
+    first = generated([request(due_s=1.75, sent_s=2.0)], started_s=100.5)
+    second = generated([request(due_s=2.5, sent_s=None), request(due_s=0.5, warmup=True)], started_s=100.0)
     facts, requests = checkable(SharedLoad("rate", 3.0), [first, second], [(101.0, 101.02)], 0.5)
     assert facts == {
         "load": {"poisson_rate": 3.0},
@@ -90,11 +117,6 @@ def test_requests_come_back_by_one_clock_in_the_order_in_which_they_were_due() -
     }
     assert [(each["due_s"], each["sent_s"]) for each in requests] == [(0.5, 1.25), (2.25, 2.5), (2.5, None)]
     assert checkable(SharedLoad("listeners", 3), [first], [], 0.0)[0]["load"] == {"listeners": 3}
-
-
-def test_when_an_answer_had_ended() -> None:
-    assert ended_s(request(sent_s=1.25, end_to_end_ms=500.0)) == 1.75
-    assert ended_s(request(due_s=1.0, end_to_end_ms=None)) == 1.0
 
 
 def test_the_machine_stood_still_when_both_watchers_were_late() -> None:
@@ -114,19 +136,22 @@ def test_scaling_is_relative_to_the_first() -> None:
 def test_a_server_is_started_loaded_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, requests = tmp_path / "server.json", tmp_path / "requests.json"
     flags = ["--model", "fake", "--out", str(out), "--requests", str(requests), "--generators", "2"]
-    loads = ["--rate", "40", "--listeners", "3", "--duration", "0.5", "--warmup", "0"]
+    loads = ["--rate", "40", "--listeners", "3", "--burst", "4", "--duration", "0.5", "--warmup", "0"]
     monkeypatch.setattr(sys, "argv", ["cards/server.py", *flags, *loads, "--", "--device", "cpu"])
     main()
     document = json.loads(out.read_text(encoding="utf-8"))
     (entry,) = document["server"]["fake"].values()
-    for run in (entry["rate"]["40"], entry["listeners"]["3"]):
+    for run in (entry["rate"]["40"], entry["listeners"]["3"], entry["burst"]["4"]):
         assert run["valid"]
         assert run["completed"] == run["requests"] > 0
         assert run["ttfa_ms"]["p50"] > 0
         assert len(run["generator_cores"]) == 2
         assert run["machine_stalls"] >= 0
+    (burst,) = entry["burst"]["4"]["bursts"]
+    assert (burst["requests"], burst["heard"]) == (4, 4)
+    assert burst["last_first_audio_ms"] >= entry["burst"]["4"]["ttfa_ms"]["p50"]
     saved = json.loads(requests.read_text(encoding="utf-8"))
-    assert [run["load"] for run in saved["runs"]] == [{"poisson_rate": 40.0}, {"listeners": 3}]
+    assert [run["load"] for run in saved["runs"]] == [{"poisson_rate": 40.0}, {"listeners": 3}, {"burst": 4}]
     assert all(run["front_cpu_s"] > 0 for run in saved["runs"])
     assert all(length_s >= 0.005 for run in saved["runs"] for _, length_s in run["stalls"]), "rounded to 0.1 ms"
     # Texts of 9 to 200 characters at 0.83 frames each, and 80 ms a frame.

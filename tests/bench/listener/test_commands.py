@@ -1,10 +1,10 @@
 """`vivavoce bench load` and `compare` as a user types them, over real sockets to the real server."""
 
-import asyncio
 import io
 import json
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import EntryPoint, EntryPoints
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from vivavoce_bench.listener.load import Closed, Counts, LoadPlan
-from vivavoce_bench.listener.progress import progress_line, shown
+from vivavoce_bench.listener.progress import Progress, progress_line
 from vivavoce_client import __main__ as command_line
 from vivavoce_client.__main__ import main
 
 from tests.support.live_server import LiveServer, live_server
+from tests.support.speech_servers import texts as one_class
 from tests.support.speech_servers import tone
-from tests.support.virtual_time import run_in_virtual_time
 
 QUICK = ["--duration", "0.3", "--warmup", "0"]
 
@@ -197,12 +197,15 @@ def test_time_zero_is_before_the_server_has_the_body_and_the_first_byte_after_it
 
 
 def test_progress_tells_how_it_goes() -> None:
-    plan = LoadPlan(Closed(2), ["Hi."], duration_s=20, warmup_s=10)
-    counts = Counts(sent=7, done=5, failed=1, ttfa_ms=[50.0, 60.0, 70.0])
-    line = progress_line(plan, counts, 12.0)
+    plan = LoadPlan(Closed(2), one_class("Hi."), duration_s=20, warmup_s=10)
+    counts = [
+        Counts(sent=4, done=3, failed=1, ttfa_ms=deque([50.0, 60.0])),
+        Counts(sent=3, done=2, ttfa_ms=deque([70.0])),
+    ]
+    line = progress_line(plan, 12.0, counts)
     assert line == "2 at once: measuring 12/30 s, 7 sent, 2 in flight, 5 done, 1 FAILED, first audio 60 ms"
-    assert "warm-up" in progress_line(plan, counts, 3.0)
-    assert "waiting for the last" in progress_line(plan, counts, 31.0)
+    assert "warm-up" in progress_line(plan, 3.0, counts)
+    assert "waiting for the last" in progress_line(plan, 31.0, counts)
 
 
 def test_progress_is_renewed_on_a_terminal_and_sparse_in_a_file() -> None:
@@ -210,12 +213,13 @@ def test_progress_is_renewed_on_a_terminal_and_sparse_in_a_file() -> None:
         def isatty(self) -> bool:
             return True
 
-    async def show(stream: io.StringIO) -> str:
-        async with shown(LoadPlan(Closed(1), ["Hi."]), Counts(), stream):
-            await asyncio.sleep(25)
+    def show(stream: io.StringIO) -> str:
+        progress = Progress(stream)
+        for half_seconds in range(-1, 50):
+            progress.show(LoadPlan(Closed(1), one_class("Hi.")), half_seconds / 2, [Counts()])
         return stream.getvalue()
 
-    assert run_in_virtual_time(show(io.StringIO())).count("\n") == 2
-    on_terminal = run_in_virtual_time(show(Terminal()))
+    assert show(io.StringIO()).count("\n") == 2
+    on_terminal = show(Terminal())
     assert "\n" not in on_terminal
-    assert on_terminal.count("\r") == 50
+    assert on_terminal.count("\r") == 51

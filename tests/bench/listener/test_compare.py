@@ -6,16 +6,16 @@ from functools import cache
 
 import pytest
 from vivavoce_bench.listener.compare import Pair, comparison_table, pair_plans, ratio, ratios
-from vivavoce_bench.listener.load import LoadPlan, Poisson, Run, run_load
+from vivavoce_bench.listener.load import LoadPlan, Poisson, Run
 from vivavoce_bench.listener.servers import Target
 from vivavoce_bench.listener.transports import HttpSpeaker
 
-from tests.support.speech_servers import Answer, ScriptedHttp, tone
+from tests.support.speech_servers import Answer, ScriptedHttp, run_load, texts, tone
 from tests.support.virtual_time import run_in_virtual_time
 
 pytestmark = pytest.mark.long
 
-PLAN = LoadPlan(Poisson(2.0), ["One.", "Two."], duration_s=30.0, warmup_s=2.0)
+PLAN = LoadPlan(Poisson(2.0), texts("One.", "Two."), duration_s=30.0, warmup_s=2.0)
 
 
 def noisy(seed: int, factor: float) -> ScriptedHttp:

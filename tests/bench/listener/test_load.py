@@ -1,18 +1,23 @@
 """Runs against servers with known delays and gaps, in virtual time, which makes the figures exact."""
 
+import asyncio
 import itertools
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
-from vivavoce_bench.listener.load import Closed, LoadPlan, Poisson, arrivals
-from vivavoce_bench.listener.metrics import Distribution
+from vivavoce_bench.listener.exchange import Answer as Receiver
+from vivavoce_bench.listener.load import Burst, Closed, Generator, LoadPlan, Poisson, Share, arrivals
+from vivavoce_bench.listener.metrics import Distribution, Measurement
 from vivavoce_bench.listener.player import Gap
+from vivavoce_bench.listener.prompts import TextClass
 from vivavoce_bench.listener.servers import Target
+from vivavoce_bench.listener.summary import BurstHeard, Underruns
+from vivavoce_bench.listener.transports import HttpSpeaker
 
 from tests.support.speech_servers import (
     DONE,
-    SAMPLE_RATE,
     Answer,
     ScriptedHttp,
     ScriptedSocket,
@@ -22,10 +27,12 @@ from tests.support.speech_servers import (
     run_live,
     silence,
     sse,
+    texts,
     tone,
 )
+from tests.support.virtual_time import run_in_virtual_time
 
-TEXTS = ["One two three.", "Four five.", "Six."]
+TEXTS = texts("One two three.", "Four five.", "Six.")
 LATE = silence(0.01) + tone(0.99)
 """Audible from its first window on, and not in the last one before it."""
 
@@ -39,8 +46,8 @@ def speech(_: int, body: dict[str, Any]) -> Answer:
     return Answer([(0.2, silence(0.08)), (0.13, LATE), (0.5, tone(0.92))])
 
 
-def exactly(value: float) -> Distribution:
-    return Distribution(*[near(value)] * 6)
+def exactly(value: float, count: int = 1) -> Distribution:
+    return Distribution(count, *[near(value)] * 6)
 
 
 def test_known_delays_are_reported_exactly() -> None:
@@ -48,19 +55,25 @@ def test_known_delays_are_reported_exactly() -> None:
     summary = run.summary
     assert summary.valid
     assert summary.figures == {
-        "ttfb_ms": exactly(200),
-        "first_playable_ms": exactly(200),
-        "ttfa_ms": exactly(200 + 80 + 50),  # the silence is heard first, then the player waits
-        "leading_silence_ms": exactly(80),
-        "end_to_end_ms": exactly(830),
-        "rtf": exactly(0.83 / 2.0),
-        "lag_ms": exactly(40),
+        "ttfb_ms": exactly(200, 12),
+        "first_playable_ms": exactly(200, 12),
+        "ttfa_ms": exactly(200 + 80 + 50, 12),  # the silence is heard first, then the player waits
+        "leading_silence_ms": exactly(80, 12),
+        "safe_start_ms": exactly(250, 12),
+        "safe_delay_ms": exactly(50, 12),
+        "end_to_end_ms": exactly(830, 12),
+        "rtf": exactly(0.83 / 2.0, 12),
+        "late_ms": exactly(0, 12),
+        "lag_ms": exactly(40, 12),
     }
+    # A player that holds 100 ms starts with the second piece, and none comes late to it.
+    assert summary.buffered == {size: Underruns(0, 0, 0.0, 0.0) for size in ("100", "250", "500", "1000")}
+    assert (summary.continuity, summary.continuity_requests) == ({"c50": 12, "c100": 12, "c200": 12}, 12)
     assert summary.requests == 12  # 0.87 s each: the last begins at 9.57 s
     assert (summary.underrun_requests, summary.underruns) == (12, 12)
     assert summary.longest_stall_ms == near(50)
     assert summary.stalled_ms == near(600)
-    first = run.measurements[0]
+    first = next(iter(run.measurements))
     assert first.gaps == (Gap(near(0.32), near(0.05)),)
     assert (first.heard_from_s, first.heard_until_s) == (near(0.24), near(2.29))
 
@@ -106,14 +119,14 @@ def test_texts_and_seeds_are_those_of_the_seed() -> None:
     bodies = servers[0].bodies
     assert bodies == servers[1].bodies
     assert [body["seed"] for body in bodies] == [70, 71, 70, 71, 72, 73]
-    assert {body["input"] for body in bodies[2:5]} == set(TEXTS)
+    assert {body["input"] for body in bodies[2:5]} == set(TEXTS[0].texts)
     assert bodies[5]["input"] == bodies[2]["input"], "each text comes once before any comes again"
 
 
 @pytest.mark.parametrize(
     ("bad", "fault"),
     [
-        (Answer([(0.1, tone(1.0))], broken=True), "incomplete chunked read"),
+        (Answer([(0.1, tone(1.0))], broken=True), "the connection failed"),
         (Answer([(0.1, silence(1.0))]), "nothing in it can be heard"),
         (Answer([(0.1, tone(1.0) + b"\x00")]), "ends within a sample"),
         (Answer([(0.1, b"")]), "no audio came"),
@@ -157,10 +170,10 @@ def test_server_sent_events_count_when_they_are_complete() -> None:
     script = Answer([*EVENTS, (0.02, rest), (0.5, sse(DONE))], content_type="text/event-stream; charset=utf-8")
     run = run_http(closed(), ScriptedHttp(lambda *_: script), Target("vivavoce", "http://server", "sse"))
     assert run.summary.valid
-    assert run.summary.figures["ttfb_ms"] == exactly(100)
-    assert run.summary.figures["first_playable_ms"] == exactly(200)
-    assert run.summary.figures["ttfa_ms"] == exactly(200 + 80 + 70)
-    assert run.summary.figures["end_to_end_ms"] == exactly(850)
+    assert run.summary.figures["ttfb_ms"] == exactly(100, 12)
+    assert run.summary.figures["first_playable_ms"] == exactly(200, 12)
+    assert run.summary.figures["ttfa_ms"] == exactly(200 + 80 + 70, 12)
+    assert run.summary.figures["end_to_end_ms"] == exactly(850, 12)
 
 
 @pytest.mark.parametrize(
@@ -195,12 +208,12 @@ def test_live_text_goes_out_word_by_word_while_speech_comes() -> None:
         return sockets[-1]
 
     target = Target("vivavoce", "http://server", "websocket", word_s=0.25)
-    plan = LoadPlan(Closed(1), ["One two  three."], duration_s=0.4, warmup_s=0.0)
+    plan = LoadPlan(Closed(1), texts("One two  three."), duration_s=0.4, warmup_s=0.0)
     run = run_live(plan, target, connect)
     assert run.summary.valid
-    (config, *texts, end) = sockets[0].sent
+    (config, *words, end) = sockets[0].sent
     assert config[1] == {"type": "session.config", "voice": "alloy", "response_format": "pcm", "seed": 0}
-    assert [(at_s, message["text"]) for at_s, message in texts] == [
+    assert [(at_s, message["text"]) for at_s, message in words] == [
         (0.0, "One "),
         (0.25, "two  "),
         (near(0.5), "three."),
@@ -232,7 +245,7 @@ def test_live_speech_that_does_not_end_well(answer: list[tuple[float, str | byte
 def test_live_speech_that_ends_before_its_text_is_not_complete() -> None:
     target = Target("vivavoce", "http://server", "websocket", word_s=5.0)
     answer: list[tuple[float, str | bytes]] = [(0.1, tone(0.5)), (0.1, audio_done())]
-    plan = LoadPlan(Closed(1), ["One two."], duration_s=1.0, warmup_s=0.0)
+    plan = LoadPlan(Closed(1), texts("One two."), duration_s=1.0, warmup_s=0.0)
     run = run_live(plan, target, lambda: ScriptedSocket(["session.created"], answer, after="input.text"))
     assert "ended before its text" in run.summary.faults[0]
 
@@ -242,10 +255,116 @@ def test_samples_that_are_cut_between_pieces_count_once() -> None:
     script = Answer([(0.1, pcm[:1]), (0.1, pcm[1:4801]), (0.01, pcm[4801:])])
     run = run_http(closed(duration_s=0.1), ScriptedHttp(lambda *_: script))
     (only,) = run.measurements
-    assert only.arrivals == (
-        (near(0.1), 0),
-        (near(0.2), 2400),
-        (near(0.21), SAMPLE_RATE - 2400),
-    )
+    assert (only.pieces, only.audio_s) == (2, near(1.0))
     assert (only.ttfb_ms, only.first_playable_ms) == (near(100), near(200))
     assert only.gaps == ()
+
+
+def test_generators_share_the_requests_of_a_run() -> None:
+    """Two generators together send what one sends, at the same times, with the same texts and seeds."""
+    plan = LoadPlan(Poisson(4.0), TEXTS, duration_s=10.0, warmup_s=5.0, seed=3)
+    servers = [ScriptedHttp(speech) for _ in range(3)]
+    runs = [run_http(plan, servers[0])]
+    runs += [run_http(plan, server, share=Share(number, 2)) for number, server in enumerate(servers[1:])]
+
+    def asked(server: ScriptedHttp) -> list[tuple[float, Any, Any]]:
+        return [(at_s, body["input"], body["seed"]) for at_s, body in zip(server.times, server.bodies, strict=True)]
+
+    assert sorted(asked(servers[1]) + asked(servers[2])) == asked(servers[0])
+    assert runs[1].summary.requests + runs[2].summary.requests == runs[0].summary.requests
+    assert runs[1].summary.requests in range(2, runs[0].summary.requests - 1)
+
+
+def test_generators_share_the_listeners() -> None:
+    assert [Share(number, 3).listeners(8) for number in range(3)] == [3, 3, 2]
+    server = ScriptedHttp(speech)
+    run = run_http(closed(5, duration_s=2.0), server, share=Share(1, 2))
+    assert run.summary.peak_in_flight == 2
+    assert [body["seed"] for body in server.bodies] == [1, 3, 5, 7, 9, 11], "the other generator has the even ones"
+
+
+CLASSES = (TextClass("short", ("Hi.", "So."), weight=3), TextClass("long", ("One two three four five.",)))
+
+
+def test_classes_of_texts_have_figures_of_their_own() -> None:
+    def by_length(_: int, body: dict[str, Any]) -> Answer:
+        return Answer([(0.1, tone(0.4)), (0.3, tone(0.4))] if len(body["input"]) < 5 else [(0.2, tone(2.0))])
+
+    plan = LoadPlan(Closed(1), CLASSES, duration_s=25.0, warmup_s=5.0)
+    summary = run_http(plan, ScriptedHttp(by_length)).summary
+    short, long = summary.classes["short"], summary.classes["long"]
+    assert short.requests + long.requests == summary.requests
+    assert short.requests == pytest.approx(3 * long.requests, rel=0.2)
+    assert short.figures["ttfa_ms"] == exactly(100, short.requests)
+    assert long.figures["ttfa_ms"] == exactly(200, long.requests)
+    assert (short.audio_s, long.audio_s) == (near(0.8 * short.requests), near(2 * long.requests))
+    assert summary.figures["ttfa_ms"].count == summary.requests
+    assert (long.continuity_requests, short.continuity_requests) == (0, short.requests), "one piece has no seam"
+
+
+def test_players_that_hold_audio_run_dry_less() -> None:
+    """Pieces of 100 ms: the second 40 ms late, the third 150 ms late for a player that starts at once."""
+    script = Answer([(0.1, tone(0.1)), (0.14, tone(0.1)), (0.25, tone(0.1)), (0.0, tone(1.0))])
+    summary = run_http(closed(duration_s=0.1), ScriptedHttp(lambda *_: script)).summary
+    assert (summary.underruns, summary.stalled_ms, summary.longest_stall_ms) == (2, near(190), near(150))
+    assert summary.figures["safe_start_ms"] == exactly(290)
+    assert summary.figures["safe_delay_ms"] == exactly(190)
+    assert summary.buffered["100"] == Underruns(1, 2, near(190), near(150)), "its first piece fills it"
+    assert summary.buffered["250"] == Underruns(0, 0, 0.0, 0.0), "it starts with the third piece"
+    assert summary.continuity == {"c50": 0, "c100": 0, "c200": 1}
+
+
+def test_bursts_come_in_one_moment_and_end_before_the_next() -> None:
+    def slower_and_slower(number: int, _: dict[str, Any]) -> Answer:
+        return Answer([(0.1 + 0.01 * (number % 4), tone(0.5)), (0.6, tone(0.5))])
+
+    server = ScriptedHttp(slower_and_slower, connect_s=0.002)
+    summary = run_http(LoadPlan(Burst(4, 2.0), TEXTS, duration_s=4.0, warmup_s=2.0), server).summary
+    assert server.times == [near(at_s) for at_s in (0.002, 2.002, 4.002) for _ in range(4)]
+    assert summary.valid
+    assert summary.bursts == (BurstHeard(2.0, 4, 4, near(132), 4), BurstHeard(4.0, 4, 4, near(132), 4))
+    assert summary.peak_in_flight == 4
+    busy = run_http(
+        LoadPlan(Burst(4, 0.5), TEXTS, duration_s=2.0, warmup_s=0.0), ScriptedHttp(slower_and_slower)
+    ).summary
+    assert busy.faults == ("3 times: a burst began before the answers to the one before it had ended",)
+
+
+def test_a_long_run_takes_no_memory_for_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten minutes of two listeners: a generator that kept its 1200 requests would hold more and more."""
+    monkeypatch.setattr("vivavoce_bench.listener.load.TICK_S", 10.0)  # eight bytes each
+    held: list[int] = []
+    sizes: list[int] = []
+
+    async def run() -> None:
+        async with HttpSpeaker(Target("vivavoce", "http://server"), Counted()) as speaker:
+            plan = LoadPlan(Closed(2), TEXTS, duration_s=600.0, warmup_s=0.0)
+
+            def done(measurement: Measurement) -> None:
+                held.append(measurement.index)
+                if measurement.index in (200, 1100):
+                    sizes.append(tracemalloc.get_traced_memory()[0])
+
+            await Generator(plan, Share(), speaker, done).run()
+
+    tracemalloc.start()
+    try:
+        run_in_virtual_time(run())
+    finally:
+        tracemalloc.stop()
+    assert len(held) == 1200
+    assert sizes[1] - sizes[0] < 900 * 150, "less than a request's record each"
+
+
+class Counted:
+    """A server with a second of audio a second for each request, which keeps nothing."""
+
+    pcm = tone(0.5)
+
+    async def send(self, body: bytes, answer: Receiver) -> None:
+        answer.sent()
+        answer.head(200, "audio/pcm")
+        for _ in range(2):
+            await asyncio.sleep(0.5)
+            answer.data(self.pcm)
+        answer.end()

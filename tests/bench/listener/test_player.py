@@ -1,11 +1,20 @@
 """The virtual player, and the search for the beginning of sound."""
 
 import pytest
-from vivavoce_bench.listener.player import Gap, audible_from, play
+from vivavoce_bench.listener.onset import Onset
+from vivavoce_bench.listener.player import Gap, play, safe_start
 
 from tests.support.speech_servers import near, silence, tone
 
 FRAME = 1920
+
+
+def audible_from(pcm: bytes, piece: int = 1001) -> int | None:
+    """The onset of audio that arrives in pieces of odd lengths."""
+    onset = Onset()
+    for start in range(0, len(pcm), piece):
+        onset.add(pcm[start : start + piece])
+    return onset.sample
 
 
 def test_what_comes_in_time_is_heard_without_a_gap() -> None:
@@ -55,3 +64,34 @@ def test_a_constant_is_no_sound() -> None:
 def test_quiet_noise_is_no_sound() -> None:
     assert audible_from(b"\x64\x00\x9c\xff" * 12000) is None  # ±100: -50 dBFS
     assert audible_from(b"\xe8\x03\x18\xfc" * 12000) == 0  # ±1000: -30 dBFS
+
+
+def test_a_player_that_holds_audio_starts_when_it_has_it() -> None:
+    pieces = [(1.0, FRAME), (1.2, FRAME), (1.21, FRAME), (2.0, FRAME)]
+    held = play(pieces, buffer_s=0.2)
+    assert held is not None
+    assert held.started_s == near(1.21), "three frames are 240 ms"
+    assert held.gaps == (Gap(near(1.45), near(0.55)),)
+    assert [first for _, first, _ in held.pieces] == [0, FRAME, 2 * FRAME, 3 * FRAME]
+    never = play(pieces, buffer_s=10.0)
+    assert never is not None
+    assert (never.started_s, never.gaps) == (2.0, ()), "the whole answer is less than it would hold"
+
+
+def test_a_safe_start_is_the_least_with_which_nothing_comes_late() -> None:
+    pieces = [(1.0, FRAME), (1.2, FRAME), (1.21, 0), (2.0, FRAME)]
+    start_s = safe_start(pieces)
+    assert start_s == near(2.0 - 0.16)
+
+    def late(started_s: float) -> int:
+        due_s = [started_s + 0.08 * number for number in range(3)]
+        return sum(at_s > due + 1e-9 for (at_s, _), due in zip([pieces[0], pieces[1], pieces[3]], due_s, strict=True))
+
+    assert late(start_s) == 0
+    assert late(start_s - 0.001) == 1
+    assert safe_start([(1.0, FRAME), (1.01, FRAME)]) == 1.0, "what comes in time needs no delay"
+
+
+@pytest.mark.parametrize("piece", [1, 479, 480, 960, 100_000])
+def test_the_onset_does_not_depend_on_the_pieces(piece: int) -> None:
+    assert audible_from(silence(0.103) + tone(0.2), piece) == audible_from(silence(0.103) + tone(0.2)) == 2160

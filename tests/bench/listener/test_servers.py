@@ -1,6 +1,7 @@
 """The requests to each kind of server, and the bundled texts."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +9,17 @@ from pathlib import Path
 import pytest
 from vivavoce_bench.listener.live_text import words
 from vivavoce_bench.listener.load import Closed, LoadPlan
-from vivavoce_bench.listener.prompts import BUNDLED, PromptOrder, load_prompts
+from vivavoce_bench.listener.prompts import (
+    BUNDLED,
+    CHARACTERS_PER_S,
+    PromptOrder,
+    TextClass,
+    load_classes,
+    load_prompts,
+)
 from vivavoce_bench.listener.servers import SERVERS, Target
 
-from tests.support.speech_servers import ScriptedSocket, run_live, tone
+from tests.support.speech_servers import ScriptedSocket, run_live, texts, tone
 
 PCM = {"input": "Hi.", "response_format": "pcm"}
 
@@ -103,7 +111,7 @@ def test_live_protocols_of_others(kind: str, greetings: list[str], done: str, se
     assert live is not None
     answer: list[tuple[float, str | bytes]] = [(0.1, json.dumps({"type": "response.started"})), (0.1, tone(0.3))]
     socket = ScriptedSocket(greetings, [*answer, (0.1, json.dumps({"type": done}))], after=live.end)
-    plan = LoadPlan(Closed(1), ["Hi you."], duration_s=0.1, warmup_s=0.0)
+    plan = LoadPlan(Closed(1), texts("Hi you."), duration_s=0.1, warmup_s=0.0)
     assert run_live(plan, Target(kind, "http://server", "websocket"), lambda: socket).summary.valid
     assert [message for _, message in socket.sent] == sent
 
@@ -146,11 +154,42 @@ def test_texts_of_a_file(tmp_path: Path) -> None:
 
 
 def test_each_text_comes_once_before_any_comes_again() -> None:
-    texts = [str(number) for number in range(50)]
-    order = PromptOrder(texts, "a")
-    assert sorted(order[index] for index in range(50, 100)) == sorted(texts)
-    assert [PromptOrder(texts, "a")[index] for index in range(50)] == [order[index] for index in range(50)]
-    assert [PromptOrder(texts, "b")[index] for index in range(50)] != [order[index] for index in range(50)]
+    texts = tuple(str(number) for number in range(50))
+    classes = [TextClass("a", texts, weight=2), TextClass("b", ("x", "y"))]
+
+    def order(seed: str) -> list[tuple[str, str]]:
+        prompts = PromptOrder(classes, seed)
+        return [prompts[index] for index in range(600)]
+
+    of_a = [text for name, text in order("s") if name == "a"]
+    assert len(of_a) == pytest.approx(400, abs=16)
+    assert sorted(of_a[:50]) == sorted(of_a[50:100]) == sorted(of_a[300:350]) == sorted(texts)
+    of_b = [text for name, text in order("s") if name == "b"]
+    assert all(sorted(of_b[at : at + 2]) == ["x", "y"] for at in range(0, 180, 2))
+    assert order("s") == order("s")
+    assert order("t") != order("s")
+
+
+@pytest.mark.parametrize(("language", "seconds"), [("en", 5.7), ("en", 20.0), ("zh", 12.0), ("en", 120.0)])
+def test_texts_of_a_length_are_sentences_in_a_row(language: str, seconds: float) -> None:
+    texts = load_prompts(f"{language}:{seconds:g}s")
+    wanted = seconds * CHARACTERS_PER_S[language]
+    assert len(texts) >= 100
+    assert all(abs(len(text) - wanted) <= 0.05 * wanted for text in texts)
+    sentences = set(load_prompts(language))
+    if language == "en":
+        assert set(re.split(r"(?<=[.?!]) ", texts[0])) <= sentences
+
+
+def test_classes_have_a_name_and_a_weight() -> None:
+    short, long, plain = load_classes(["short=en@9", "long=en:20s", "zh"])
+    assert (short.name, short.weight, short.texts[0]) == ("short", 9, load_prompts("en")[0])
+    assert (long.name, long.weight) == ("long", 1)
+    assert (plain.name, plain.weight) == ("zh", 1)
+    with pytest.raises(ValueError, match="two classes of texts have the same name"):
+        load_classes(["en", "en@2"])
+    with pytest.raises(ValueError, match="make no texts of 0"):
+        load_classes(["en:0.1s"])
 
 
 def test_the_generator_needs_the_client_alone() -> None:
