@@ -84,6 +84,7 @@ def test_the_wheel_of_the_client_is_small_and_has_no_voice(wheel: Path) -> None:
         ("doctor", SERVER),
         ("eval text", "pip install 'vivavoce-speech[eval]'"),
         ("completions bash", "pip install 'vivavoce-speech[completions]'"),
+        ("bench acceptance", SERVER),
         ("bench card", SERVER),
         ("bench engine", SERVER),
         ("bench plan", "pip install 'vivavoce-speech[engine]'"),

@@ -1,1 +1,1 @@
-"""The engine on this machine: `vivavoce bench engine` and `vivavoce bench steps`."""
+"""The engine on this machine: `vivavoce bench engine`, `steps` and `acceptance`."""

@@ -19,6 +19,7 @@ from vivavoce_client.protocol import VivavoceError
 COMMAND_GROUP = "vivavoce.commands"
 BENCH_GROUP = "vivavoce.bench"
 EXTRAS = {
+    "acceptance": "server",
     "card": "server",
     "doctor": "server",
     "engine": "server",
@@ -29,6 +30,7 @@ EXTRAS = {
 }
 """Command → the extra of vivavoce-speech that installs its imports. By default the extra has the command's name."""
 HELP = {
+    "acceptance": "measure how often codes of a frame can be guessed ahead",
     "card": "measure this machine's NVIDIA card, for the table of cards",
     "conformance": "check a speech server against the rules of OpenAI's API",
     "compare": "measure two servers under the same load",
