@@ -86,11 +86,12 @@ def test_the_text_of_a_recording_decides_how_it_is_used(
     assert_other_samples(say(server, ref_audio=AUDIO, ref_text="It's fine"), in_context)
 
 
-def test_clones_read_the_text_while_they_speak_unless_told_otherwise(
-    server: LiveServer, by_embedding: NDArray[np.int16]
+def test_clones_read_the_whole_text_before_they_speak_unless_told_otherwise(
+    server: LiveServer, by_embedding: NDArray[np.int16], in_context: NDArray[np.int16]
 ) -> None:
-    assert_same_samples(say(server, ref_audio=AUDIO, non_streaming_mode=False), by_embedding)
-    assert_other_samples(say(server, ref_audio=AUDIO, non_streaming_mode=True), by_embedding)
+    for fields, default in (({}, by_embedding), ({"ref_text": REF_TEXT}, in_context)):
+        assert_same_samples(say(server, ref_audio=AUDIO, non_streaming_mode=True, **fields), default)
+        assert_other_samples(say(server, ref_audio=AUDIO, non_streaming_mode=False, **fields), default)
 
 
 def test_an_embedding_is_a_voice(server: LiveServer, by_embedding: NDArray[np.int16]) -> None:
