@@ -8,6 +8,7 @@ within a text, and its interval is that of `compare.ratio`.
 
 import argparse
 import json
+import platform
 import statistics
 import sys
 import time
@@ -18,7 +19,7 @@ from importlib.metadata import version
 from itertools import pairwise
 
 from vivavoce_client import Client
-from vivavoce_client.protocol import SpeechOptions
+from vivavoce_client.protocol import ApiError, SpeechOptions
 from vivavoce_client.say import add_server_arguments, connect
 from vivavoce_client.words import SpokenWord
 
@@ -29,7 +30,13 @@ from vivavoce_bench.listener.prompts import BUNDLED, PromptOrder, load_prompts
 LAYOUTS = ("whole", "streaming", "live")
 """Whole text first; a token of the text beside each frame; the same while the text arrives, over the socket."""
 THIRDS = 3
-USAGE_ERROR = 2
+ENDLESS = "endless_speech"
+"""The code of a fault that the model's text has, and not its server."""
+INVALID, USAGE_ERROR = 1, 2
+
+
+class TooFewWords(Exception):
+    """The times of fewer than two words of a text are known."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,20 +64,21 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
         return USAGE_ERROR
-    paces: dict[str, list[Pace]] = {layout: [] for layout in dict.fromkeys(args.layout)}
     with connect(args) as client:
         voice = args.voice or next((voice.id for voice in client.voices()), "alloy")
-        for number, text in enumerate(texts):
-            for layout, of_layout in paces.items():
-                of_layout.append(pace_of(text, *_speak(client, args, text, layout, voice, args.seed + number)))
-                print(f"\r{number + 1} of {len(texts)} texts, {layout:9}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+        paces, faults = _measure(client, args, texts, voice)
+    print(*faults, sep="\n", file=sys.stderr)
+    if len(texts) - len(faults) < MIN_PAIRS:
+        print(f"INVALID: fewer than {MIN_PAIRS} texts were spoken to their end")
+        return INVALID
     print("\n".join(table(paces)))
     document = {
         "bench": "pace",
         "client": f"vivavoce-speech {version('vivavoce-speech')}",
+        "python": platform.python_version(),
         "arguments": {name: getattr(args, name) for name in ("model", "prompts", "texts", "chars", "language", "seed")},
         "voice": voice,
+        "faults": faults,
         "drift": {name: asdict(drift(each)) for name, each in paces.items()},
         "articulation_drift": {name: asdict(drift(each, articulation=True)) for name, each in paces.items()},
         "against_first": {name: asdict(each) for name, each in against_first(paces).items()},
@@ -78,6 +86,34 @@ def run(args: argparse.Namespace) -> int:
     }
     print(json.dumps(document))
     return 0
+
+
+def _measure(
+    client: Client, args: argparse.Namespace, texts: Sequence[str], voice: str
+) -> tuple[dict[str, list["Pace"]], list[str]]:
+    """The paces by layout of the texts that were spoken in all layouts, and the faults of the others.
+
+    Raises:
+        VivavoceError: the server cannot be reached, or refuses a request.
+    """
+    layouts = list(dict.fromkeys(args.layout))
+    paces: dict[str, list[Pace]] = {layout: [] for layout in layouts}
+    faults = []
+    for number, text in enumerate(texts):
+        print(f"\rtext {number + 1} of {len(texts)}", end="", file=sys.stderr, flush=True)
+        try:
+            spoken = [pace_of(*_speak(client, args, text, layout, voice, args.seed + number)) for layout in layouts]
+        except ApiError as error:
+            if error.code != ENDLESS:
+                raise
+            faults.append(f"text {number}: {error}")
+        except TooFewWords as error:
+            faults.append(f"text {number}: {error}")
+        else:
+            for layout, pace in zip(layouts, spoken, strict=True):
+                paces[layout].append(pace)
+    print(file=sys.stderr)
+    return paces, faults
 
 
 def long_texts(prompts: Sequence[str], count: int, chars: int, seed: int) -> list[str]:
@@ -148,15 +184,15 @@ class Pace:
         return 60 * self.words / self.speech_s
 
 
-def pace_of(text: str, words: Sequence[SpokenWord], file_s: float) -> Pace:
-    """The pace of a text by its words. Raises ValueError if the times of fewer than two of them are known."""
+def pace_of(words: Sequence[SpokenWord], file_s: float) -> Pace:
+    """The pace of a text by its words. Raises TooFewWords."""
     timed = [
         (word.start_s, word.end_s, word.text_start, word.text_end)
         for word in words
         if word.start_s is not None and word.end_s is not None
     ]
     if len(timed) < 2:
-        raise ValueError(f"the model told the times of {len(timed)} words of {len(words)}")
+        raise TooFewWords(f"the model told the times of {len(timed)} words of {len(words)}")
     # Characters said by each moment, and seconds of words by each moment: both rise in straight lines between these.
     moments, said, spoken_s = list[float](), list[int](), list[float]()
     in_words_s = 0.0
