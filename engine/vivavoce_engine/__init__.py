@@ -67,7 +67,7 @@ from vivavoce_engine.request import (
 )
 from vivavoce_engine.runtime import freeze_gc
 from vivavoce_engine.text.prompt import check_characters
-from vivavoce_engine.text.words import WORD_BREAK
+from vivavoce_engine.text.words import WORD_BREAK, count_words
 from vivavoce_engine.thinker.interface import (
     ChatMessage,
     Picture,
@@ -177,6 +177,7 @@ __all__ = [
     "check_voices",
     "checks",
     "collect",
+    "count_words",
     "draw_seed",
     "embedding_of",
     "error_name",

@@ -245,6 +245,8 @@ LIVE: Final = Channel(
                 "cancelled": False,
                 "parts": [{"text": "I speak while ", "end_ms": 1120}],
                 "spoken_text_chars": 14,
+                "characters_per_minute": 696.4,
+                "words_per_minute": 160.7,
             },
             "The audio of the utterance has ended. The last fields are there only where they say something.",
         ),

@@ -21,6 +21,7 @@ from vivavoce_server.metrics import RequestOutcome, SpeechMeter, outcome_of
 from vivavoce_server.request_lines import current_line, note
 from vivavoce_server.schemas import GivenText, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
+from vivavoce_server.speaking_rate import RATE_CHARACTERS_ABOUT, RATE_WORDS_ABOUT
 from vivavoce_server.speech import Speech, Usage
 from vivavoce_server.streaming import SpeechRoute, SpokenResponse
 from vivavoce_server.text_parts import TOO_MANY_PAUSES, PauseBudget, pause_tags
@@ -57,11 +58,13 @@ class BatchRequest(SpeechOptions):
 
 
 class UsageObject(BaseModel):
-    """OpenAI's usage."""
+    """OpenAI's usage, and the speaking rate."""
 
     input_tokens: int = Field(description="Tokens of the text", examples=[9])
     output_tokens: int = Field(description="Codec frames of 80 ms that were sent", examples=[25])
     total_tokens: int = Field(description="The sum of both", examples=[34])
+    characters_per_minute: float | None = Field(description=RATE_CHARACTERS_ABOUT, examples=[1012.5])
+    words_per_minute: float | None = Field(description=RATE_WORDS_ABOUT, examples=[187.5])
 
 
 class WordObject(BaseModel):
@@ -221,7 +224,11 @@ class BatchResponse(SpokenResponse):
             status, detail = error_detail(error)
             return BatchResult(index=index, status="error", status_code=status, error=detail)
         usage = UsageObject(
-            input_tokens=cost.input_tokens, output_tokens=cost.output_tokens, total_tokens=cost.total_tokens
+            input_tokens=cost.input_tokens,
+            output_tokens=cost.output_tokens,
+            total_tokens=cost.total_tokens,
+            characters_per_minute=cost.rate.characters_per_minute,
+            words_per_minute=cost.rate.words_per_minute,
         )
         return BatchResult(
             index=index,
@@ -261,7 +268,7 @@ class BatchResponse(SpokenResponse):
             if speech is None or outcome != "completed":
                 meter.end(outcome)
             else:
-                meter.end(outcome, speech.times.made_s, speech.times.made_frames)
+                meter.end(outcome, speech.times.made_s, speech.times.made_frames, speech.times.rate)
         return job, cast, cost, speech.words
 
 

@@ -222,6 +222,7 @@ class SseFraming:
             "input_tokens": usage.input_tokens,
             "output_tokens": usage.output_tokens,
             "total_tokens": usage.total_tokens,
+            **usage.rate.fields(),
         }
         last_words = _words(speech.take_words(at_end=True))
         words: dict[str, object] = {}

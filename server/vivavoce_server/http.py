@@ -23,6 +23,7 @@ from vivavoce_server.marks import SYNTHETIC_ABOUT, SYNTHETIC_HEADER
 from vivavoce_server.reading import WARNINGS_ABOUT, WARNINGS_HEADER, plan_text
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service, get_service
+from vivavoce_server.speaking_rate import RATE_CHARACTERS_HEADER, RATE_WORDS_HEADER
 from vivavoce_server.spoken_text import SpokenText, spoken_text
 from vivavoce_server.streaming import CACHE_ABOUT, CACHE_HEADER, TAG_ABOUT, SpeechResponse, SpeechRoute
 from vivavoce_server.word_times import most_words
@@ -71,6 +72,8 @@ SPEECH_HEADERS = {
             CACHE_HEADER: CACHE_ABOUT,
             "X-Usage-Input-Tokens": "Tokens of the text, on an answer that is not streamed",
             "X-Usage-Output-Tokens": "Codec frames that were made, on an answer that is not streamed",
+            RATE_CHARACTERS_HEADER: "Characters a minute of the speech, on an answer that is not streamed",
+            RATE_WORDS_HEADER: "Words a minute of the speech, on an answer that is not streamed",
             WORDS_HEADER: WORDS_ABOUT,
             "X-Finish-Reason": "`length` if max_new_tokens ended the speech, on an answer that is not streamed",
         }

@@ -406,8 +406,9 @@ def _options_of(request: SpeechOptions, info: ModelInfo, default_seed: int | Non
         instructions=request.instructions or "",
         sampling=_sampling_of(request, info.sampling),
         seed=default_seed if request.seed is None else request.seed,
-        # The reference's wrappers read the whole text before they speak. Only the one that clones voices streams text.
-        streaming_text=info.task == "base" if request.non_streaming_mode is None else not request.non_streaming_mode,
+        # Speech hurries where its text runs ahead of it, so a text that is known is read before it is spoken. Of the
+        # reference's wrappers, the one that clones voices streams text unless it is told not to.
+        streaming_text=request.non_streaming_mode is False,
         max_frames=request.max_new_tokens,
         first_chunk_frames=request.initial_codec_chunk_frames or defaults.first_chunk_frames,
         word_times=request.wants_words,

@@ -18,6 +18,7 @@ from vivavoce_server.build import VERSION, build_commit
 from vivavoce_server.errors import status_of
 from vivavoce_server.ledger import Ledger
 from vivavoce_server.request_lines import current_line, note
+from vivavoce_server.speaking_rate import NOTHING_SAID, SpeakingRate
 
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """Variable of prometheus_client: the folder in which several processes count together."""
@@ -35,6 +36,10 @@ TTFA_BUCKETS_S = (0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.0, 
 RTF_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0)
 QUEUE_WAIT_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 LAG_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+CHARACTERS_PER_MINUTE_BUCKETS = (100, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200, 1300, 1400, 1600, 2000)
+WORDS_PER_MINUTE_BUCKETS = (60, 90, 110, 130, 150, 170, 190, 210, 230, 250, 270, 300, 340, 400)
+LEAST_RATED_S = 1.0
+"""Shortest speech, in seconds, whose rate is observed: in a shorter one the silence at its end decides."""
 UNDERRUN_BUCKETS_S = (0.0, FRAME_S / 2, FRAME_S, 2 * FRAME_S, 4 * FRAME_S, 1.0, 3.0)
 
 
@@ -106,6 +111,16 @@ class Metrics:
             "Seconds without sound in a player that starts at the first sample, over a whole request",
             UNDERRUN_BUCKETS_S,
         )
+        self.characters_per_minute = self._histogram(
+            "characters_per_minute",
+            "Characters a minute of complete speech of a second or more, at the model's own pace",
+            CHARACTERS_PER_MINUTE_BUCKETS,
+        )
+        self.words_per_minute = self._histogram(
+            "words_per_minute",
+            "Words a minute of complete speech of a second or more, at the model's own pace",
+            WORDS_PER_MINUTE_BUCKETS,
+        )
         self.audio_s = Counter(
             "vivavoce_audio_seconds",
             "Seconds of audio made for listeners, cancelled speech included",
@@ -143,7 +158,10 @@ class Metrics:
         for model in models:
             for outcome in get_args(RequestOutcome):
                 self.requests.labels(model, outcome)
-            for of_model in (self.ttfa_s, self.queue_wait_s, self.rtf, self.underrun_s, self.audio_s, self.endless):
+            for of_model in (
+                *(self.ttfa_s, self.queue_wait_s, self.rtf, self.underrun_s, self.audio_s, self.endless),
+                *(self.characters_per_minute, self.words_per_minute),
+            ):
                 of_model.labels(model)
         for outcome in ("disconnected", "rejected", "refused", "failed"):
             self.requests.labels(UNKNOWN_MODEL, outcome)
@@ -260,10 +278,17 @@ class SpeechMeter:
         """Counts speech that the model did not end by itself. The request may still succeed with another attempt."""
         self._metrics.endless.labels(self._model).inc()
 
-    def end(self, outcome: RequestOutcome, sent_s: float | None = None, frames: int = 0) -> None:
+    def end(
+        self,
+        outcome: RequestOutcome,
+        sent_s: float | None = None,
+        frames: int = 0,
+        rate: SpeakingRate = NOTHING_SAID,
+    ) -> None:
         """Counts the request, and tells its log line how it ended.
 
         `sent_s` are the seconds of its file that were sent, and `frames` their codec frames; None if it never began.
+        `rate` is observed if the speech is complete.
         """
         self._line.note(model=self._model, outcome=outcome)
         if sent_s is not None:
@@ -272,3 +297,11 @@ class SpeechMeter:
         if outcome == "completed" and self._audio_s and not self._paced_by_text:
             self._metrics.rtf.labels(self._model).observe((self._clock() - self._asked_s) / self._audio_s)
             self._metrics.underrun_s.labels(self._model).observe(self._underrun_s)
+        if outcome == "completed":
+            self._observe(rate)
+
+    def _observe(self, rate: SpeakingRate) -> None:
+        characters, words = rate.characters_per_minute, rate.words_per_minute
+        if rate.seconds >= LEAST_RATED_S and characters is not None and words is not None:
+            self._metrics.characters_per_minute.labels(self._model).observe(characters)
+            self._metrics.words_per_minute.labels(self._model).observe(words)

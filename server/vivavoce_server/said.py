@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from vivavoce_engine import AudioChunk, WordTime
 
+from vivavoce_server.speaking_rate import NOTHING_SAID, SpeakingRate
 from vivavoce_server.word_times import Word, WordJoiner, WordMap, rounded
 
 TOLERANCE_S = 1e-4
@@ -102,6 +103,8 @@ class PartTimes:
         self._frame_s = frame_s
         self._parts: list[_Times] = []
         self._made_s = 0.0
+        self.rate = NOTHING_SAID
+        """The speaking rate of the parts that were said to their end."""
         self._map = words
         self._joiner = None if words is None else WordJoiner(words)
         self._spoken_parts = 0
@@ -132,10 +135,15 @@ class PartTimes:
         if seconds and self._waiting:
             self._place_words()
 
-    def end(self, *, is_cut: bool = False) -> None:
-        """Ends the current part. One that `is_cut` was not said to its end, nor was a word that goes on behind it."""
+    def end(self, text: str = "", *, is_cut: bool = False) -> None:
+        """Ends the current part, which says `text`.
+
+        One that `is_cut` was not said to its end, nor was a word that goes on behind it.
+        """
         self._parts[-1].is_over = not is_cut
         self._waiting = []
+        if not is_cut:
+            self.rate += SpeakingRate.of(text, self._parts[-1].taken_s)
         if is_cut and self._joiner is not None:
             self.words += self._joiner.cut()
 

@@ -259,8 +259,8 @@ class SpeechOptions(Fields):
     non_streaming_mode: Annotated[
         bool | None,
         Field(
-            description="True gives the model the whole text before it speaks; false, the text while it speaks, as live"
-            " text does",
+            description="True, the default, gives the model the whole text before it speaks; false, the text while it"
+            " speaks, as live text does and as the reference clones voices",
             examples=[False],
         ),
     ] = None

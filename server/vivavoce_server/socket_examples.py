@@ -71,6 +71,8 @@ _USAGE: Final = {
     "output_tokens": 12,
     "input_token_details": {"text_tokens": 3, "audio_tokens": 0, "cached_tokens": 0},
     "output_token_details": {"text_tokens": 0, "audio_tokens": 12},
+    "characters_per_minute": 750.0,
+    "words_per_minute": 125.0,
 }
 _PLACE: Final = {"response_id": "resp_1", "item_id": "item_2", "output_index": 0, "content_index": 0}
 _OUTPUT_ITEM: Final = {"response_id": "resp_1", "output_index": 0, "item": _SPOKEN_ITEM}

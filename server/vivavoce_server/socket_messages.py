@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from vivavoce_server.errors import ErrorDetail
 from vivavoce_server.live.realtime_events import AudioFormat
 from vivavoce_server.schemas import VoiceId
+from vivavoce_server.speaking_rate import RATE_CHARACTERS_ABOUT, RATE_WORDS_ABOUT
 
 # ---- live text ------------------------------------------------------------------------------------------------
 
@@ -87,6 +88,8 @@ class AudioDone(BaseModel):
     spoken_text_chars: int = Field(
         description="Characters of the text of which all audio was sent, up to a word if the model has word times"
     )
+    characters_per_minute: float | None = Field(description=RATE_CHARACTERS_ABOUT)
+    words_per_minute: float | None = Field(description=RATE_WORDS_ABOUT)
     text_begun: str = Field(default="", description="The next word or part, of which some audio was sent")
     segments: list[SpokenTurn] = Field(default=[], description="The turns that were sent, of a dialogue")
     warnings: list[str] = Field(default=[], description="Sentences about what was not spoken as it was asked for")
@@ -220,6 +223,8 @@ class RealtimeUsage(BaseModel):
     output_tokens: int = Field(description="Codec frames of 80 ms that were sent")
     input_token_details: dict[str, int] = Field(description="Tokens by kind")
     output_token_details: dict[str, int] = Field(description="Tokens by kind")
+    characters_per_minute: float | None = Field(description=RATE_CHARACTERS_ABOUT)
+    words_per_minute: float | None = Field(description=RATE_WORDS_ABOUT)
 
 
 class RealtimeResponse(BaseModel):

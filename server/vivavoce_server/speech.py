@@ -28,6 +28,7 @@ from vivavoce_server.metrics import SpeechMeter
 from vivavoce_server.phrases.cache import Utterance
 from vivavoce_server.references import facts_of
 from vivavoce_server.said import PartTimes, PartTurn, TurnTimes
+from vivavoce_server.speaking_rate import NOTHING_SAID, SpeakingRate
 from vivavoce_server.turns import Script, Silence
 from vivavoce_server.whole_files import WholeFile
 from vivavoce_server.word_times import Word
@@ -37,12 +38,13 @@ from vivavoce_server.word_times import Word
 class Usage:
     """Usage of a request: text tokens in, codec frames out. Frames of leading silence that is dropped do not count.
 
-    `is_cut_short` is true if the request's own max_new_tokens ended a text.
+    `is_cut_short` is true if the request's own max_new_tokens ended a text. `rate` is that of its other texts.
     """
 
     input_tokens: int
     output_tokens: int
     is_cut_short: bool = False
+    rate: SpeakingRate = NOTHING_SAID
 
     @property
     def total_tokens(self) -> int:
@@ -161,6 +163,7 @@ class Speech:
             sum(text.text_tokens for text in ended),
             self.times.made_frames,
             any(is_cut_short(text, self._cast[0].max_frames) for text in ended),
+            self.times.rate,
         )
 
     @property
@@ -265,7 +268,7 @@ class Speech:
                 beginning = beginning.again()
             async for pcm in _at_tempo(self._counted(beginning.trimmed(self.times.noted(stream))), tempo, sample_rate):
                 yield pcm
-            self.times.end(is_cut=is_cut_short(stream.finished, self._cast[0].max_frames))
+            self.times.end(part, is_cut=is_cut_short(stream.finished, self._cast[0].max_frames))
         if self._streams and (finished := self._streams[0].finished):
             self._meter.add_queue_wait(finished)
 

@@ -24,6 +24,7 @@ from vivavoce_server.metrics import UNKNOWN_MODEL, RequestOutcome, SpeechMeter, 
 from vivavoce_server.reading import WARNINGS_HEADER, warnings_header
 from vivavoce_server.request_lines import note, note_error
 from vivavoce_server.service import Service, get_service
+from vivavoce_server.speaking_rate import rate_headers
 from vivavoce_server.speech import Speech
 from vivavoce_server.whole_files import Part, WholeFile, send_parts, size_of
 
@@ -168,7 +169,7 @@ class SpeechResponse(SpokenResponse):
             if speech is None or (self._whole and outcome != "completed"):  # nothing was sent
                 meter.end(outcome)
             else:
-                meter.end(outcome, speech.times.made_s, speech.times.made_frames)
+                meter.end(outcome, speech.times.made_s, speech.times.made_frames, speech.times.rate)
 
     def _is_known(self, key: bytes, job: SpeechJob) -> bool:
         """Names the file by an entity tag. True if the client says that it has this file.
@@ -198,6 +199,7 @@ class SpeechResponse(SpokenResponse):
             usage = await speech.whole(file)
             self.headers["X-Usage-Input-Tokens"] = str(usage.input_tokens)
             self.headers["X-Usage-Output-Tokens"] = str(usage.output_tokens)
+            self.headers.update(rate_headers(usage.rate))
             if usage.is_cut_short:
                 self.headers["X-Finish-Reason"] = CUT_SHORT
             self.headers.update(self._framing.headers(speech))

@@ -11,7 +11,7 @@ from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.request import SpokenContext
 from vivavoce_engine.text.prompt import Prompt, TextFrontend, Tokenizer
 from vivavoce_engine.text.stable import StableText
-from vivavoce_engine.text.words import Span, TextWord, words_of
+from vivavoce_engine.text.words import Span, TextWord, count_words, words_of
 from vivavoce_voice import CHECKPOINT
 
 from tests.engine.test_live_text import TRICKY
@@ -63,6 +63,18 @@ def pieces(parts: list[str]) -> list[Span]:
 )
 def test_words_are_those_of_the_text_as_it_was_given(text: str, words: list[str]) -> None:
     assert characters(text, split(text)) == words
+    assert count_words(text) == len(words)
+
+
+def test_signs_are_no_words() -> None:
+    assert [count_words(text) for text in ("", " \n", "- ... !?", "--yes", "no..", "\u3002\u30fb")] == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        0,
+    ]
 
 
 def test_a_token_belongs_to_the_word_of_its_last_letter() -> None:

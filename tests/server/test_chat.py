@@ -74,6 +74,7 @@ def test_a_text_answer_does_not_touch_the_talker(server: LiveServer) -> None:
     assert (choice["index"], choice["finish_reason"], choice["logprobs"]) == (0, "stop", None)
     assert (body["object"], body["model"]) == ("chat.completion", "fake-chat")
     assert body["usage"]["completion_tokens_details"]["audio_tokens"] == 0
+    assert (body["usage"]["characters_per_minute"], body["usage"]["words_per_minute"]) == (None, None)
     assert streamed(server, HELLO).content == ANSWER
     assert server.engine.stats().frames == frames
 
@@ -94,6 +95,9 @@ def test_a_spoken_answer_has_its_audio_and_the_text_that_it_says(server: LiveSer
     assert usage["completion_tokens_details"]["text_tokens"] == len(ANSWER)
     assert usage["completion_tokens"] == FRAMES + len(ANSWER)
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    minutes = FRAMES * 0.08 / 60
+    rate = round(len(ANSWER) / minutes, 1), round(3 / minutes, 1)
+    assert (usage["characters_per_minute"], usage["words_per_minute"]) == rate
 
 
 def test_a_stream_is_the_whole_answer_in_parts(server: LiveServer) -> None:

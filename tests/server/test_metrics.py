@@ -62,7 +62,8 @@ def test_every_series_is_there_before_its_first_event() -> None:
             assert found["vivavoce_engine_restarts_total", of_model, ("reason", reason)] == 0
         for name in ("endless_speech_total", "audio_seconds_total", "frames_total", "engine_steps_total"):
             assert found[f"vivavoce_{name}", of_model] == 0
-        for name in ("ttfa_seconds", "queue_wait_seconds", "rtf", "underrun_seconds"):
+        rates = ("characters_per_minute", "words_per_minute")
+        for name in ("ttfa_seconds", "queue_wait_seconds", "rtf", "underrun_seconds", *rates):
             assert found[f"vivavoce_{name}_count", of_model] == 0
     for outcome in ("disconnected", "rejected", "refused", "failed"):
         assert found["vivavoce_requests_total", ("model", ""), ("outcome", outcome)] == 0

@@ -170,6 +170,8 @@ async def test_an_interruption_tells_what_was_said() -> None:
             {"text": " [pause:1s]", "end_ms": 5 * FRAME_MS + 1000},
         ],
         "spoken_text_chars": len("One. [pause:1s]"),
+        "characters_per_minute": 750.0,
+        "words_per_minute": 150.0,
         "text_begun": "Two,",
     }
 

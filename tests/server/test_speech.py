@@ -2,15 +2,17 @@
 
 import asyncio
 import struct
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from vivavoce_engine import EngineConfig
+from vivavoce_engine import Engine, EngineConfig
 from vivavoce_engine.batching.scheduler import Plan
-from vivavoce_engine.fake_runner import SAMPLES_PER_FRAME, tone
+from vivavoce_engine.fake_runner import FAKE_INFO, SAMPLES_PER_FRAME, FakeRunner, fake_voices, tone
+from vivavoce_engine.request import SpeechTask
 from vivavoce_server import ServerConfig
 
 from tests.support.live_server import Gate, LiveServer, ask_and_leave, fake_engine, live_server, spoken_request
@@ -126,6 +128,22 @@ def test_what_is_absent_keeps_the_checkpoints_defaults() -> None:
     request = plans[0].step[0].pending.request
     assert request.sampling == server.engine.info.sampling
     assert (request.language, request.streaming_text, request.max_frames) == ("auto", False, None)
+
+
+@pytest.mark.parametrize("task", ["base", "custom_voice"])
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_all_parts_of_a_text_have_the_layout_that_was_asked_for(task: SpeechTask, asked: bool | None) -> None:
+    """Whole text first, unless the request wants the text while it is spoken: speech hurries there."""
+    plans: list[Plan] = []
+    runner = FakeRunner(replace(FAKE_INFO, task=task), before_step=plans.append)
+    with live_server(Engine(runner, EngineConfig(), fake_voices()), ServerConfig(max_part_chars=20)) as server:
+        response = post(server, input="One part of this. Then another part.", non_streaming_mode=asked)
+    requests = [spoken_request(row) for plan in plans for row in plan.start]
+    assert response.status_code == 200
+    assert [(each.context is not None, each.streaming_text) for each in requests] == [
+        (False, asked is False),
+        (True, asked is False),
+    ]
 
 
 def test_first_audio_arrives_before_the_utterance_is_finished() -> None:

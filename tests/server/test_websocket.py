@@ -41,6 +41,8 @@ async def test_fragments_are_spoken_as_one_text(server: LiveServer, fragments: l
         "cancelled": False,
         "parts": [{"text": "Hello there.", "end_ms": 960}],
         "spoken_text_chars": 12,
+        "characters_per_minute": 750.0,
+        "words_per_minute": 125.0,
     }
 
 

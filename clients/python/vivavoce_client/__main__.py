@@ -38,6 +38,7 @@ HELP = {
     "engine": "measure the engine on this machine",
     "eval": "judge the speech of a voice",
     "load": "measure a server under load, as its listeners hear it",
+    "pace": "measure the pace of long texts, and whether it drifts",
     "plan": "compute how many replicas a rate of requests needs",
     "reading": "measure the time and memory that the reading of written text takes",
     "serve": "serve speech over HTTP and WebSocket",

@@ -27,6 +27,9 @@ WORD_BREAK = re.compile(
 )
 """Signs that part two words without white space: ends of sentences, dashes but not hyphens, bullets, double quotes,
 pictures, and a comma between two letters."""
+UNSPACED = "".join(f"{chr(first)}-{chr(last)}" for first, last in WITHOUT_SPACES)
+RUN = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}]|{WORD_BREAK.pattern})\S)+")
+"""A letter of a script without spaces, or a run of other characters in which nothing parts two words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,14 @@ def words_of(text: str, spans: Iterable[Span]) -> tuple[TextWord, ...]:
     """The words of a complete text whose tokens have these spans. A span before the text begins below 0."""
     splitter = WordSplitter()
     return (*splitter.add(text, spans), *splitter.close())
+
+
+def count_words(text: str) -> int:
+    """Number of words: runs with a letter or digit, between white space and WORD_BREAK.
+
+    In scripts without spaces each letter counts as one.
+    """
+    return sum(any(map(str.isalnum, run)) for run in RUN.findall(text))
 
 
 def _is_letter(character: str) -> bool:

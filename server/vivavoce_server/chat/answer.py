@@ -31,6 +31,7 @@ from vivavoce_server.chat.jobs import ChatJob, rejected_chat
 from vivavoce_server.effects import Samples
 from vivavoce_server.leading_silence import LeadingSilence
 from vivavoce_server.metrics import SpeechMeter
+from vivavoce_server.speaking_rate import NOTHING_SAID, SpeakingRate
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,10 @@ class Answer:
         self.encoder = None if job.audio is None else SpeechEncoder(job.audio, self._rate)
         self.made_s = 0.0
         """Seconds of audio that were made for the listener."""
+        self._said: list[str] = []
+        """The text that its speech says."""
+        self.rate = NOTHING_SAID
+        """The speaking rate, once all of the speech has been read."""
 
     async def __aenter__(self) -> Self:
         self._writing = asyncio.create_task(self._write())
@@ -171,7 +176,7 @@ class Answer:
         assert self._writing is not None
         silence = LeadingSilence(self._rate, self._job.leading_silence)
         async for piece in self.encoder.pieces(self._counted(silence.trimmed(self._chunks(speech)))):
-            yield Delta(self._take(self._frames), piece.content)
+            yield self._spoken_delta(self._take(self._frames), piece.content)
         finished = speech.stream.finished
         if finished is not None:
             self._meter.add_queue_wait(finished)
@@ -182,9 +187,15 @@ class Answer:
         if self._read == len(self._tokens):
             text += self._decoder.finish()
         if unspoken := self._take(len(self._tokens)) + self._decoder.finish():
-            yield Delta(text, unspoken=unspoken)
+            yield self._spoken_delta(text, unspoken=unspoken)
         elif text:
-            yield Delta(text)
+            yield self._spoken_delta(text)
+        self.rate = SpeakingRate.of("".join(self._said), self.made_s)
+
+    def _spoken_delta(self, text: str, audio: bytes = b"", unspoken: str = "") -> Delta:
+        """A part of a spoken answer, whose text counts as said."""
+        self._said.append(text)
+        return Delta(text, audio, unspoken)
 
     async def _chunks(self, speech: SpokenAnswer) -> AsyncIterator[AudioChunk]:
         async for chunk in speech.stream:
@@ -222,4 +233,6 @@ class Answer:
                 text_tokens=len(prompt) - sounds - pictures, audio_tokens=sounds, image_tokens=pictures
             ),
             completion_tokens_details=AnswerTokens(text_tokens=len(self._tokens), audio_tokens=self._frames),
+            characters_per_minute=self.rate.characters_per_minute,
+            words_per_minute=self.rate.words_per_minute,
         )

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from vivavoce_server.speaking_rate import RATE_CHARACTERS_ABOUT, RATE_WORDS_ABOUT
+
 FinishReason = Literal["stop", "length"]
 
 
@@ -27,13 +29,15 @@ class AnswerTokens(BaseModel):
 
 
 class ChatUsage(BaseModel):
-    """Tokens in and out."""
+    """Tokens in and out, and the speaking rate of the answer."""
 
     prompt_tokens: int = Field(description="Tokens of the conversation", examples=[21])
     completion_tokens: int = Field(description="Tokens of the answer: of its text and its speech", examples=[52])
     total_tokens: int = Field(description="Their sum", examples=[73])
     prompt_tokens_details: PromptTokens = Field(description="Tokens of the conversation, by their kind")
     completion_tokens_details: AnswerTokens = Field(description="Tokens of the answer, by their kind")
+    characters_per_minute: float | None = Field(description=RATE_CHARACTERS_ABOUT, examples=[1012.5])
+    words_per_minute: float | None = Field(description=RATE_WORDS_ABOUT, examples=[187.5])
 
 
 class AnswerAudio(BaseModel):

@@ -59,7 +59,7 @@ class ChatResponse(SpokenResponse):
             if answer is None or self._job.voice is None:
                 meter.end(outcome)
             else:
-                meter.end(outcome, answer.made_s, answer.frames)
+                meter.end(outcome, answer.made_s, answer.frames, answer.rate)
 
     async def _whole(self, answer: Answer, send: Send) -> RequestOutcome:
         text, unspoken = "", ""

@@ -176,7 +176,7 @@ class Response:
             self._meter.end(outcome)
         else:
             frames = audio.said(audio.sent_s).frames
-            self._meter.end(outcome, audio.sent_s, frames)
+            self._meter.end(outcome, audio.sent_s, frames, audio.times.rate)
             if self._usage is not None and status != "completed":
                 self._usage = replace(self._usage, output_tokens=frames)
         self._line.end()
@@ -241,4 +241,5 @@ def usage_json(usage: Usage) -> dict[str, object]:
         "output_tokens": usage.output_tokens,
         "input_token_details": {"text_tokens": usage.input_tokens, "audio_tokens": 0, "cached_tokens": 0},
         "output_token_details": {"text_tokens": 0, "audio_tokens": usage.output_tokens},
+        **usage.rate.fields(),
     }

@@ -92,6 +92,8 @@ class LiveText:
         """The turn of each such part; None for a pause."""
         self._turn = -1
         """Number of the turn that speaks."""
+        self.texts: list[str] = []
+        """What is said by each of the parts that speak. That of an open part grows."""
         self.places = WordMap()
         """Places of the parts' words in the writing. Its `written` is the text that has been read."""
         self._said: list[Traced] = []
@@ -230,8 +232,7 @@ class LiveText:
         if not text:
             return
         if self._open is not None:
-            self.places.say(text)
-            self._open.append(text, word_ends)
+            self._append(self._open, text, word_ends)
             self.ends[-1] = self._reached
             return
         self._held += text
@@ -255,7 +256,13 @@ class LiveText:
         self._last = self._open = live
         text, self._held = self._held, ""
         self.places.begin_part()
+        self.texts.append("")
+        self._append(live, text, word_ends)
+
+    def _append(self, live: LiveUtterance, text: str, word_ends: bool = False) -> None:
+        """Gives text to the open part."""
         self.places.say(text)
+        self.texts[-1] += text
         live.append(text, word_ends)
 
     def _begin_turn(self, voice: Hashable) -> None:
@@ -293,8 +300,7 @@ class LiveText:
         self._held = ""
         if live is not None:
             if last:
-                self.places.say(last)
-                live.append(last)
+                self._append(live, last)
             live.end()
 
     async def _finish(self) -> None:

@@ -18,6 +18,7 @@ from vivavoce_server.live.text import LiveText, VoiceChange
 from vivavoce_server.metrics import RequestOutcome, SpeechMeter
 from vivavoce_server.request_lines import RequestLine
 from vivavoce_server.said import PartTimes, Said, TurnTimes
+from vivavoce_server.speaking_rate import SpeakingRate
 from vivavoce_server.speech import is_cut_short
 from vivavoce_server.turns import Silence
 from vivavoce_server.word_times import Word, WordMap
@@ -44,6 +45,8 @@ class UtteranceSummary:
     """Fields of the client that the model cannot follow."""
     is_cut_short: bool
     """True if the client's own max_new_tokens ended a part of the speech."""
+    rate: SpeakingRate
+    """The speaking rate of the parts that were made to their end."""
     file_s: float
     """Seconds of the file that the next utterance of the same file begins after."""
 
@@ -146,7 +149,7 @@ class Utterance:
             outbox.put_words(message)
 
     async def _samples(self) -> AsyncIterator[Samples]:
-        waited = False
+        waited, spoken = False, 0
         async for part in self.text.parts():
             if isinstance(part, VoiceChange):
                 self.beginning = self.beginning.again()
@@ -160,7 +163,8 @@ class Utterance:
             async for pcm in self.beginning.trimmed(self.times.noted(part)):
                 yield self._counted(pcm)
             is_cut = is_cut_short(part.finished, self.max_frames)
-            self.times.end(is_cut=is_cut)
+            self.times.end(self.text.texts[spoken], is_cut=is_cut)
+            spoken += 1
             self.is_cut_short |= is_cut
             if part.finished and not waited:
                 self.meter.add_queue_wait(part.finished)
@@ -187,7 +191,7 @@ class Utterance:
         turns = self.times.turns(self.text.part_turns, self.encoder.delay_s, sent_s)
         part_voices = [None if turn is None else turn.voice for turn in self.text.part_turns[: len(said.parts)]]
         is_dialogue = len({turn.index for turn in self.text.part_turns if turn}) > 1
-        self.meter.end(outcome, sent_s, said.frames)
+        self.meter.end(outcome, sent_s, said.frames, self.times.rate)
         self.line.note(chars=self.text.chars)
         if len(self.text.voices) > 1:
             self.line.note(voice=", ".join(self.text.voices))
@@ -203,6 +207,7 @@ class Utterance:
             self.text.warnings,
             self.text.ignored,
             self.is_cut_short,
+            self.times.rate,
             sent_s + self.gap_s,
         )
 

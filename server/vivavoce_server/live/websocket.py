@@ -32,15 +32,17 @@ Server → client
                      Each word comes once, in order, and all of them before audio.done. Fragments of the text change
                      neither the words nor their times.
     audio.done       {utterance_index, duration_ms, total_bytes, frames, cancelled, parts, spoken_text_chars,
-                     text_begun?, segments?}: exactly one for each audio.start. After a cancellation, audio already on
-                     its way may precede it. No audio of the utterance follows it. The numbers count what was sent:
-                     milliseconds, bytes, and codec frames of 80 ms, which pauses do not have. `parts` are [{text,
-                     end_ms}]: the text as it came in, up to where the speech was first cut, and each part's end in the
-                     audio. Only parts of which all audio was sent are there, so their texts, joined, were said for
-                     certain; spoken_text_chars is their length. With a model that has word times, the last of them may
-                     end with a word. `text_begun` is there if the utterance was cancelled, or ended by max_new_tokens:
-                     the next word with its markup, or the next part if the times of its words are not known, of which
-                     some audio was sent, or "". Neither ends inside markup or a tag.
+                     characters_per_minute, words_per_minute, text_begun?, segments?}: exactly one for each audio.start.
+                     After a cancellation, audio already on its way may precede it. No audio of the utterance follows
+                     it. The numbers count what was sent: milliseconds, bytes, and codec frames of 80 ms, which pauses
+                     do not have. `parts` are [{text, end_ms}]: the text as it came in, up to where the speech was first
+                     cut, and each part's end in the audio. Only parts of which all audio was sent are there, so their
+                     texts, joined, were said for certain; spoken_text_chars is their length. With a model that has
+                     word times, the last of them may end with a word. characters_per_minute and words_per_minute are
+                     the rate of the parts that were made to their end, and null if there are none. `text_begun` is
+                     there if the utterance was cancelled, or ended by max_new_tokens: the next word with its markup, or
+                     the next part if the times of its words are not known, of which some audio was sent, or "". Neither
+                     ends inside markup or a tag.
                      A dialogue has `segments`, the turns that were sent: [{index, voice, start, end}], in seconds of
                      the audio. Each of its parts has a `voice`, null for a pause and for a voice without a name.
                      `warnings` is a list of sentences about what was not spoken as it was asked for, such as letters
@@ -287,6 +289,7 @@ class SpeechStream:
             cancelled=summary.cancelled,
             parts=_parts(summary),
             spoken_text_chars=summary.said.chars,
+            **summary.rate.fields(),
             **({"text_begun": summary.said.begun} if summary.cancelled or summary.is_cut_short else {}),
             **({"segments": [turn.fields() for turn in summary.turns]} if summary.turns else {}),
             **({"warnings": summary.warnings} if summary.warnings else {}),
