@@ -27,6 +27,7 @@ from vivavoce_engine.errors import (
     EngineError,
     NotServing,
     Overloaded,
+    RefTextMismatch,
     Rejected,
     StoreFailed,
     StoreFull,
@@ -62,6 +63,7 @@ from vivavoce_engine.request import (
 )
 from vivavoce_engine.runtime import freeze_gc
 from vivavoce_engine.text.prompt import check_characters
+from vivavoce_engine.text.transcript import is_mismatch, mismatch_message
 from vivavoce_engine.text.words import WORD_BREAK
 from vivavoce_engine.thinker.interface import (
     ChatMessage,
@@ -131,6 +133,7 @@ __all__ = [
     "ReadSound",
     "ReadableText",
     "Reason",
+    "RefTextMismatch",
     "ReferenceReader",
     "Rejected",
     "Sampling",
@@ -173,8 +176,10 @@ __all__ = [
     "error_name",
     "format_trace",
     "freeze_gc",
+    "is_mismatch",
     "load_engine",
     "locate_checkpoint",
+    "mismatch_message",
     "parse_blend",
     "read_model",
     "why_not_writable",

@@ -27,6 +27,7 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.cpu.decoders import Decoders, Job
 from vivavoce_engine.cpu.decoding import Decoding, Scratch
+from vivavoce_engine.cpu.forcing import NativeForcing
 from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
 from vivavoce_engine.cpu.packing import Packer, WeightsDtype, address, aligned, pack, sparse
 from vivavoce_engine.cpu.prompts import embed_prompt
@@ -106,6 +107,10 @@ class NativeRunner(HostRunner):
             platform.libc_ver(),
             tuple(table.digest() for table in tables),
         )
+
+    def forcing(self) -> NativeForcing:
+        """Teacher forcing with the packed weights."""
+        return NativeForcing(self._library, self._networks)
 
     # ---- a step -----------------------------------------------------------------------------------------------
 

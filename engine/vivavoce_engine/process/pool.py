@@ -35,7 +35,7 @@ class EnginePool(SpeechEngine):
         on_demand_s: float | None = None,
     ) -> None:
         assert workers >= 1
-        super().__init__(model.info, config, remote_voices(model, self, store))
+        super().__init__(model.info, config, remote_voices(model, self, config, store))
         self.engines = [EngineProcess(model, config, None, on_demand_s) for _ in range(workers)]
 
     @property
@@ -111,6 +111,10 @@ class EnginePool(SpeechEngine):
     def encode(self, audio: NDArray[np.float32]) -> VoiceReference:
         """Encodes a recording for Voices, as EngineProcess.encode."""
         return self._next_engine().encode(audio)
+
+    def fit(self, reference: VoiceReference) -> float | None:
+        """The fit of a reference's codes and text for Voices, as EngineProcess.fit."""
+        return self._next_engine().fit(reference)
 
     def presets(self) -> Mapping[str, NDArray[np.float32]]:
         """The preset speakers' embeddings for Voices, as EngineProcess.presets."""
