@@ -28,6 +28,7 @@ from vivavoce_engine.errors import (
     EngineError,
     NotServing,
     Overloaded,
+    RefTextMismatch,
     Rejected,
     StoreFailed,
     StoreFull,
@@ -67,6 +68,7 @@ from vivavoce_engine.request import (
 )
 from vivavoce_engine.runtime import freeze_gc
 from vivavoce_engine.text.prompt import check_characters
+from vivavoce_engine.text.transcript import is_mismatch, mismatch_message
 from vivavoce_engine.text.words import WORD_BREAK, count_words
 from vivavoce_engine.thinker.interface import (
     ChatMessage,
@@ -139,6 +141,7 @@ __all__ = [
     "ReadSound",
     "ReadableText",
     "Reason",
+    "RefTextMismatch",
     "ReferenceReader",
     "Rejected",
     "Sampling",
@@ -183,8 +186,10 @@ __all__ = [
     "error_name",
     "format_trace",
     "freeze_gc",
+    "is_mismatch",
     "load_engine",
     "locate_checkpoint",
+    "mismatch_message",
     "parse_blend",
     "pipe_to_parent",
     "private_folder",

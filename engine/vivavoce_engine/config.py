@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from vivavoce_engine.pages import pages_of
 from vivavoce_engine.request import ALIGNMENT_OFFSET_MAX_MS
@@ -15,6 +15,8 @@ NumberOrAuto = int | Literal["auto"]
 """A number, or `auto` until the device's memory is known."""
 MOST_THREADS = 1024
 """Most threads of a pool: more than any machine has cores, and less than a system refuses to start."""
+RefTextCheck = Literal["refuse", "flag", "off"]
+"""What becomes of a transcript that does not fit its recording; `off` does not look."""
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 RUNNERS = ("auto", "triton", "native", "torch")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
@@ -122,6 +124,10 @@ class EngineConfig:
     alignment_offset_ms: float | None = None
     """Constant error of that head's times, in milliseconds: -45 if it is 45 ms early."""
 
+    ref_text_check: RefTextCheck = "flag"
+    """Check of a transcript (`ref_text`) by the talker: does it fit the recording that it is sent with? A pair that
+    does not is spoken or stored with the warning `ref_text_mismatch` (`flag`), or is answered by an error of that code
+    (`refuse`). It costs about twice the time of a prompt of the recording's length. `off` saves that."""
     gpu_memory: float = 0.9
     """Share of a GPU's free memory that the engine may take. What another engine holds is not free."""
     eager: bool = False
@@ -150,6 +156,8 @@ class EngineConfig:
             )
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.ref_text_check not in get_args(RefTextCheck):
+            raise ValueError(f"ref_text_check must be refuse, flag or off, not {self.ref_text_check!r}")
         self._check_runner()
         self._check_alignment()
         if self.kv_positions != "auto" and self.kv_positions < self.max_context:

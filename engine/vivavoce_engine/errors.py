@@ -4,6 +4,7 @@ EngineError
 ├── CheckpointError   the folder is not a usable checkpoint (names the file, key or tensor)
 │   └── NoRoom        the device has too little memory for it (names settings that would fit)
 ├── Rejected          this model cannot serve this request (names the field)
+│   └── RefTextMismatch  the transcript is of another recording
 ├── Overloaded        the queue or the memory for running speech is full; try again after `retry_after_s`
 ├── StoreFull         no room for another stored voice
 ├── StoreFailed       the folder of stored voices cannot be written to, most likely because the disk is full
@@ -65,6 +66,10 @@ class Rejected(EngineError):
     def __init__(self, param: str, message: str) -> None:
         super().__init__(message)
         self.param = param
+
+
+class RefTextMismatch(Rejected):
+    """The transcript of a reference does not fit its recording."""
 
 
 class Overloaded(EngineError):

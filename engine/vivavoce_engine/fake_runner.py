@@ -15,6 +15,7 @@ from vivavoce_engine.batching.messages import AudioChunk, WordTime
 from vivavoce_engine.batching.runner import ImmediateRunner, Outcome
 from vivavoce_engine.batching.scheduler import Plan
 from vivavoce_engine.batching.sequence import Sequence
+from vivavoce_engine.config import RefTextCheck
 from vivavoce_engine.errors import Rejected
 from vivavoce_engine.model import Model, Parts
 from vivavoce_engine.request import (
@@ -27,6 +28,7 @@ from vivavoce_engine.request import (
 )
 from vivavoce_engine.text.answer import AnswerFrontend, AnswerTokens
 from vivavoce_engine.text.prompt import NO_ID, Prompt
+from vivavoce_engine.text.transcript import NO_FIT, too_long
 from vivavoce_engine.text.words import TextWord
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import VoiceStore
@@ -34,6 +36,8 @@ from vivavoce_engine.voices.store import VoiceStore
 SAMPLE_RATE = 24000
 SAMPLES_PER_FRAME = 1920
 EMBEDDING_SIZE = 8
+FAKE_FIT = 4.0
+"""Fit of a transcript, in nats a frame, unless it is too long for its recording."""
 FAKE_INFO = ModelInfo(
     name="fake",
     task="custom_voice",
@@ -147,14 +151,21 @@ class FakeEncoder:
         embedding = np.array([part.mean() for part in parts], np.float32)
         return VoiceReference(embedding, np.zeros((-(-len(audio) // SAMPLES_PER_FRAME), 1), np.int16))
 
+    def fit(self, reference: VoiceReference) -> float | None:
+        """A text fits unless it has more characters than can be said in the recording."""
+        assert reference.codes is not None
+        return NO_FIT if too_long(len(reference.text), len(reference.codes)) else FAKE_FIT
+
 
 def fake_presets(info: ModelInfo = FAKE_INFO) -> dict[str, NDArray[np.float32]]:
     return {name: np.full(EMBEDDING_SIZE, number, np.float32) for number, name in enumerate(info.speakers, 1)}
 
 
-def fake_voices(store: VoiceStore | None = None, info: ModelInfo = FAKE_INFO) -> Voices:
+def fake_voices(
+    store: VoiceStore | None = None, info: ModelInfo = FAKE_INFO, ref_text_check: RefTextCheck = "flag"
+) -> Voices:
     """Voices of a fake engine. They can be mixed, cloned and stored like real ones."""
-    return Voices(info, fake_presets(info), FakeEncoder(), store)
+    return Voices(info, fake_presets(info), FakeEncoder(), store, ref_text_check)
 
 
 def fake_model() -> Model:

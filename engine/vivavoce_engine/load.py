@@ -29,6 +29,8 @@ from vivavoce_engine.errors import NoRoom, is_out_of_memory
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.model import Model, Parts, model_info
 from vivavoce_engine.text.answer import frontend_of
+from vivavoce_engine.text.prompt import TextFrontend
+from vivavoce_engine.text.transcript import Forcing, TranscriptJudge
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import VoiceStore
 
@@ -52,6 +54,7 @@ CAPACITY = frozenset(
         "threads",
         "alignment_heads",
         "alignment_offset_ms",
+        "ref_text_check",
     }
 )
 """Settings that decide how many utterances run, when, on which of some equal cards, and when words count as spoken: no
@@ -80,6 +83,10 @@ class ModelRunner(Runner, Protocol):
 
     def speaker_embeddings(self) -> dict[str, NDArray[np.float32]]:
         """Name → embedding [hidden] float32 of the preset speakers."""
+        ...
+
+    def forcing(self) -> Forcing:
+        """Teacher forcing with this runner's weights, on a thread beside the engine's."""
         ...
 
     def synchronize(self) -> None:
@@ -127,7 +134,9 @@ def load_parts(path: Path, config: EngineConfig, model_id: str, versions: Versio
     encoder = None
     if checkpoint.encoder is not None:
         with loading_on(runner.device):
-            encoder = ReferenceEncoder(checkpoint, runner.device)
+            assert isinstance(runner.text, TextFrontend), "only a Base checkpoint encodes"
+            judge = TranscriptJudge(runner.text, runner.forcing(), runner.config.max_context)
+            encoder = ReferenceEncoder(checkpoint, runner.device, judge)
     log.info("loaded %s in %.1f s", path, time.monotonic() - started_s)
     identity = "" if versions is None else identity_of(path, runner, versions)
     return Parts(runner, runner.speaker_embeddings(), encoder, runner.config, identity)
@@ -254,4 +263,6 @@ def load_engine(
     """Creates an engine in this process without starting it. Engines may share a `store`. Raises as `read_model`."""
     path = locate_checkpoint(name)
     parts = load_parts(path, config, model_id or path.resolve().name)
-    return Engine(parts.runner, parts.config or config, Voices(parts.runner.info, parts.presets, parts.encoder, store))
+    config = parts.config or config
+    voices = Voices(parts.runner.info, parts.presets, parts.encoder, store, config.ref_text_check)
+    return Engine(parts.runner, config, voices)

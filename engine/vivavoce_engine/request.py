@@ -65,11 +65,13 @@ class VoiceReference:
     `embedding` [hidden] float32 is the speaker embedding. Without `codes` it is the whole voice (x-vector only).
     `codes` [frames, code groups] int16 are the codes of a recording, and `text` is its transcript. The model then
     continues from that recording (in-context). Do not change the arrays: references are cached and shared.
+    `text_fit` tells how well the two fit, in nats a frame (text/transcript.py), and is None if nobody has looked.
     """
 
     embedding: NDArray[np.float32]
     codes: NDArray[np.int16] | None = None
     text: str = ""
+    text_fit: float | None = None
 
     @property
     def nbytes(self) -> int:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from vivavoce_eval import align, numerics, quality, text
+from vivavoce_eval import align, fit, numerics, quality, text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     align.add_arguments(of_align)
     of_align.set_defaults(evaluate=align.run)
+    of_fit = kinds.add_parser(
+        "fit", help="measure how well a checkpoint tells transcripts of recordings from other texts"
+    )
+    fit.add_arguments(of_fit)
+    of_fit.set_defaults(evaluate=fit.run)
 
 
 def run(args: argparse.Namespace) -> int:

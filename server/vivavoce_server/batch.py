@@ -237,7 +237,7 @@ class BatchResponse(SpokenResponse):
             media_type=job.audio.media_type,
             usage=usage,
             finish_reason="length" if cost.is_cut_short else "stop",
-            warnings=list(job.warnings),
+            warnings=list(job.warnings_with(cast)),
             ignored=list(job.ignored_with(cast)),
             words=[WordObject.of(word) for word in words] if cast[0].word_times else None,
         )

@@ -65,7 +65,10 @@ async def store_designed(
     try:
         return await service.references.in_thread(add)
     except Rejected as error:
-        raise rejected_as(error, reference="script_hint") from error
+        refusal = rejected_as(error, reference="script_hint")
+        if refusal.detail.param == "ref_text":  # the script is what is said in the recording
+            refusal.detail.param = "script_hint"
+        raise refusal from error
 
 
 async def _spoken(job: SpeechJob, service: Service, caller: Caller) -> bytes:

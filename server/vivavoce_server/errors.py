@@ -20,6 +20,7 @@ from vivavoce_engine import (
     EngineError,
     NotServing,
     Overloaded,
+    RefTextMismatch,
     Rejected,
     StoreFailed,
     StoreFull,
@@ -39,6 +40,8 @@ UNAUTHORIZED = 401
 METHOD_NOT_ALLOWED = 405
 STORAGE_FULL = 507
 INVALID_REQUEST = "invalid_request_error"
+REF_TEXT_MISMATCH: Final = "ref_text_mismatch"
+"""Code of the error about a transcript of another recording, and the beginning of the warning about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Kind:
 
 
 KINDS: dict[type[EngineError], Kind] = {
+    RefTextMismatch: Kind(400, INVALID_REQUEST, REF_TEXT_MISMATCH),
     Rejected: Kind(400, INVALID_REQUEST, "invalid_value"),
     Overloaded: Kind(429, "rate_limit_error", "queue_full"),
     StoreFull: Kind(409, INVALID_REQUEST, "store_full"),
@@ -135,7 +139,7 @@ def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
 def rejected_as(error: Rejected, code: str = "invalid_value", reference: str = "voice") -> ApiError:
     """Converts the engine's refusal into a 400. `reference` is the field that contained the voice."""
     param = reference if error.param == "reference" else FIELD_OF_PARAM.get(error.param, error.param)
-    return invalid(param, str(error), code)
+    return invalid(param, str(error), REF_TEXT_MISMATCH if isinstance(error, RefTextMismatch) else code)
 
 
 def engine_error_detail(error: EngineError) -> tuple[int, ErrorDetail]:

@@ -34,7 +34,7 @@ from vivavoce_server.reading import (
     read,
     warnings_of,
 )
-from vivavoce_server.references import Chosen, References, meaning_of
+from vivavoce_server.references import Chosen, References, meaning_of, mismatch_warnings
 from vivavoce_server.request_lines import current_line, note
 from vivavoce_server.schemas import TASK_NAMES, SpeechOptions, SpeechRequest
 from vivavoce_server.service import Service
@@ -246,6 +246,10 @@ class SpeechJob:
         turn = self.turns[0].by_tag(tag, 0)
         with turn.naming_errors():
             return await self.references.voice_of(turn.asked, self.engine)
+
+    def warnings_with(self, cast: Sequence[UtteranceOptions]) -> tuple[str, ...]:
+        """The warnings, with those about the voices that were found for the turns."""
+        return (*self.warnings, *mismatch_warnings(voiced.reference for voiced in cast))
 
     def ignored_with(self, cast: Sequence[UtteranceOptions]) -> tuple[str, ...]:
         """The fields that are ignored, also `voice` if another voice was found for a turn. `cast` has those found."""

@@ -9,7 +9,7 @@ voice that exists here, the request is ambiguous and refused.
 import asyncio
 import base64
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -28,11 +28,13 @@ from vivavoce_engine import (
     blend_embeddings,
     check_characters,
     embedding_of,
+    is_mismatch,
+    mismatch_message,
     parse_blend,
 )
 
 from vivavoce_server.config import ServerConfig
-from vivavoce_server.errors import ApiError, invalid, rejected_as
+from vivavoce_server.errors import REF_TEXT_MISMATCH, ApiError, invalid, rejected_as
 from vivavoce_server.fetching import Fetcher, is_url
 from vivavoce_server.openai_voices import voice_aliases
 from vivavoce_server.schemas import SpeechOptions, WeightedEmbedding
@@ -185,6 +187,12 @@ def meaning_of(name: str, engine: SpeechEngine) -> Hashable:
     if len(parts) == 1:
         return name.casefold() if parts[0][0] == name else meaning_of(parts[0][0], engine)
     return tuple((meaning_of(part, engine), weight) for part, weight in parts)
+
+
+def mismatch_warnings(references: Iterable[VoiceReference | None]) -> tuple[str, ...]:
+    """Sentences about references whose transcript is most likely of another recording, each once."""
+    bad = (each for each in references if each is not None and is_mismatch(each))
+    return tuple(dict.fromkeys(f"{REF_TEXT_MISMATCH}: {mismatch_message(each)}" for each in bad))
 
 
 def facts_of(voice: Chosen) -> Hashable:

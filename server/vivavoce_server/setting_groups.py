@@ -69,6 +69,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "max_voices",
         "voice_aliases",
         "ref_audio_hosts",
+        "ref_text_check",
     ),
     "limits of requests": (
         "max_input_chars",

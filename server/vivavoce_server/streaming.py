@@ -143,11 +143,11 @@ class SpeechResponse(SpokenResponse):
         try:
             # Reading the text, and fetching and encoding a reference, count as speech, and stop when the client leaves.
             job = await self._job.read()
-            if job.warnings:
-                self.headers[WARNINGS_HEADER] = warnings_header(job.warnings)
             if job.audio.mark is not None:
                 self.headers[SYNTHETIC_HEADER] = job.audio.mark.header()
             cast = await job.find_voices()
+            if warnings := job.warnings_with(cast):
+                self.headers[WARNINGS_HEADER] = warnings_header(warnings)
             if ignored := job.ignored_with(cast):
                 self.headers[IGNORED_HEADER] = ignored_header(ignored)
             key = self.service.phrases.key_of(job, cast)

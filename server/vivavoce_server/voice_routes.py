@@ -29,7 +29,7 @@ from vivavoce_server.forms import FormFile, form_body, form_of
 from vivavoce_server.http import ERROR_RESPONSES, Responses, ServiceDep
 from vivavoce_server.json_bodies import parse_json
 from vivavoce_server.openai_voices import voice_aliases
-from vivavoce_server.references import check_ref_text, mean_embedding
+from vivavoce_server.references import check_ref_text, mean_embedding, mismatch_warnings
 from vivavoce_server.schemas import Fields, GivenEmbedding, Name, NullIsDefault, Transcript
 from vivavoce_server.service import Service
 
@@ -113,6 +113,11 @@ class StoredVoiceObject(BaseModel):
     type: Literal["audio_sample", "prompt"] = Field(description="Source of the voice", examples=["audio_sample"])
     prompt: str | None = Field(
         default=None, description="Description of a designed voice", examples=["A calm, low voice."]
+    )
+    warnings: list[str] | None = Field(
+        default=None,
+        description="Sentences about what may go wrong with the voice, such as ref_text_mismatch; missing without one",
+        examples=[["ref_text_mismatch: ref_text is most likely not what is said in the recording"]],
     )
 
 
@@ -278,6 +283,7 @@ def _stored(voice: StoredVoice) -> StoredVoiceObject:
         created_at=voice.created_at_s,
         type="prompt" if voice.prompt else "audio_sample",
         prompt=voice.prompt or None,
+        warnings=list(mismatch_warnings([voice.reference])) or None,
     )
 
 

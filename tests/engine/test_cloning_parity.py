@@ -22,7 +22,7 @@ from vivavoce_engine.models.prompts import embed_prompt
 from vivavoce_engine.models.reference_encoder import ReferenceEncoder
 from vivavoce_engine.models.speaker_encoder import LogMel
 from vivavoce_engine.text.prompt import TextFrontend, Tokenizer
-from vivavoce_engine.voices.reference_audio import read_reference
+from vivavoce_engine.voices.reference_audio import read_samples
 
 from tests.engine.conftest import Checkpoints
 from tests.support.golden import Golden, load_golden, thin
@@ -66,7 +66,7 @@ def golden_requests(golden: Golden) -> dict[str, SynthesisRequest]:
 @pytest.mark.parametrize("name", REFERENCES)
 def test_the_mel_spectrum_of_a_file_equals_the_reference(name: ReferenceName) -> None:
     golden = load_golden("audio")
-    samples = read_reference(reference_wav(name))
+    samples = read_samples(reference_wav(name))
     assert len(samples) == golden.info[name]["samples"]
     if f"{name}/resampled" in golden.tensors:
         assert np.abs(thin(samples) - golden.tensors[f"{name}/resampled"]).max() < 1e-6
@@ -81,7 +81,7 @@ def test_embedding_and_codes_of_a_file_equal_the_reference(shape: ShapeName, che
     golden = load_golden(f"base-{shape}")
     encoder = ReferenceEncoder(read_checkpoint(checkpoints(shape, "base")), CPU)
     for name in REFERENCES:
-        heard = encoder.encode(read_reference(reference_wav(name)))
+        heard = encoder.encode(read_samples(reference_wav(name)))
         assert heard.codes is not None
         assert str(heard.codes.dtype) == "int16"
         assert str(heard.embedding.dtype) == "float32"
@@ -122,13 +122,10 @@ def test_prompt_embeddings_equal_the_reference(shape: ShapeName, checkpoints: Ch
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_codes_and_waveform_equal_the_reference(shape: ShapeName, checkpoints: Checkpoints) -> None:
-    """From the audio file to the waveform, all calls at once, in one batch of mixed lengths, tasks and modes."""
+    """From the encoded recording to the waveform, all calls at once, in one batch of mixed lengths, tasks and modes."""
     golden = load_golden(f"base-{shape}")
     with running(load(checkpoints(shape, "base"), max_streams=5)) as engine:
-        requests = {
-            name: request_of(call, engine.voices.clone(reference_wav(call["reference"]), call.get("ref_text", "")))
-            for name, call in golden.calls.items()
-        }
+        requests = golden_requests(golden)
         speeches = dict(zip(requests, speak(engine, *requests.values()), strict=True))
     waves = 0
     for name, speech in speeches.items():

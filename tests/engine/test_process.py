@@ -31,10 +31,11 @@ from vivavoce_engine import (
     VoiceStore,
     collect,
 )
-from vivavoce_engine.fake_runner import FakeEncoder, tone
+from vivavoce_engine.fake_runner import FAKE_FIT, FakeEncoder, tone
 from vivavoce_engine.process import watcher
 from vivavoce_engine.process.carrier import Phase
 from vivavoce_engine.request import UtteranceOptions
+from vivavoce_engine.text.transcript import NO_FIT
 
 from tests.support.faulty_models import HANG, LEAVE, RAISE, SLOW, faulty_model
 from tests.support.recordings import voice_like, wav
@@ -171,6 +172,8 @@ async def test_voices_are_mixed_encoded_and_kept(shared: EngineProcess) -> None:
     clone = await asyncio.to_thread(shared.voices.clone, audio, "What is said.")
     assert clone.codes is not None
     assert clone.embedding.shape == (8,)
+    assert clone.text_fit == FAKE_FIT
+    assert (await asyncio.to_thread(shared.voices.clone, audio, "la " * 100)).text_fit == NO_FIT
     stored = await asyncio.to_thread(shared.voices.add, "ada", "I agree.", audio)
     assert np.array_equal(stored.reference.embedding, clone.embedding)
     assert len(await pcm_of(shared.submit(replace(says(3), speaker="", reference=clone)))) == 3 * 1920

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from vivavoce_engine import Rejected
 from vivavoce_engine.voices import reference_audio as module
-from vivavoce_engine.voices.reference_audio import MAX_BYTES, TRIM_MARGIN_SAMPLES, read_reference, trim
+from vivavoce_engine.voices.reference_audio import MAX_BYTES, read_reference, read_samples
 
 from tests.support.recordings import Samples, encode, voice_like, wav
 from tests.support.reference_audio import reference_audio
@@ -35,7 +35,7 @@ def patched(file: bytes, offset: int, kind: str, value: int) -> bytes:
 )
 def test_lossless_formats_give_the_same_samples(container: str, codec: str) -> None:
     samples, _ = reference_audio("short")
-    assert np.array_equal(read_reference(encode(samples, container, codec)), samples)
+    assert np.array_equal(read_samples(encode(samples, container, codec)), samples)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_lossless_formats_give_the_same_samples(container: str, codec: str) -> N
 )
 def test_lossy_formats_sound_alike(container: str, codec: str, rate: int) -> None:
     """As long, as loud, and with the pitch in the same place."""
-    samples = read_reference(encode(voice_like(1, 2.0, rate), container, codec, rate))
+    samples = read_samples(encode(voice_like(1, 2.0, rate), container, codec, rate))
     assert samples.dtype == np.float32
     assert abs(len(samples) / RATE - 2.0) < ENCODER_DELAY_S
     assert abs(samples.std() / VOICE.std() - 1) < 0.1
@@ -60,38 +60,38 @@ def test_lossy_formats_sound_alike(container: str, codec: str, rate: int) -> Non
 
 
 def test_eight_channels_are_taken() -> None:
-    assert np.allclose(read_reference(wav(np.stack([VOICE] * 8))), read_reference(wav(VOICE)), atol=1e-6)
+    assert np.allclose(read_samples(wav(np.stack([VOICE] * 8))), read_samples(wav(VOICE)), atol=1e-6)
 
 
 def test_channels_are_averaged() -> None:
     left, right = voice_like(1, 1.5), voice_like(2, 1.5)
-    mono = read_reference(wav(np.stack([left, right])))
-    expected = (read_reference(wav(left)) + read_reference(wav(right))) / 2
+    mono = read_samples(wav(np.stack([left, right])))
+    expected = (read_samples(wav(left)) + read_samples(wav(right))) / 2
     assert np.allclose(mono, expected, atol=1e-7)
 
 
 @pytest.mark.parametrize("rate", [8000, 16000, 22050, 44100, 48000, 96000, 192000])
 def test_any_rate_becomes_24_khz(rate: int) -> None:
-    samples = read_reference(wav(voice_like(1, 1.5, rate), rate))
+    samples = read_samples(wav(voice_like(1, 1.5, rate), rate))
     assert abs(len(samples) - 1.5 * RATE) <= 1
     assert np.isfinite(samples).all()
 
 
 def test_the_level_is_kept() -> None:
     for level in (0.01, 0.5):
-        samples = read_reference(encode(level * VOICE, "wav", "pcm_f32le"))
+        samples = read_samples(encode(level * VOICE, "wav", "pcm_f32le"))
         assert np.array_equal(samples, level * VOICE)
 
 
 def test_a_wav_whose_header_promises_more_is_read_to_its_end() -> None:
     file = patched(patched(wav(VOICE), 4, "<I", 0xFFFFFFFF), 40, "<I", 0xFFFFFFFF)
-    assert np.array_equal(read_reference(file), read_reference(wav(VOICE)))
+    assert np.array_equal(read_samples(file), read_samples(wav(VOICE)))
 
 
 @pytest.mark.parametrize("size", [0, 0x7FFF0000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF])
 def test_a_wav_from_a_pipe_states_no_length(size: int) -> None:
     file = patched(patched(wav(VOICE), 4, "<I", size), 40, "<I", size)
-    assert np.array_equal(read_reference(file), read_reference(wav(VOICE)))
+    assert np.array_equal(read_samples(file), read_samples(wav(VOICE)))
 
 
 def whole(container: str) -> bytes:
@@ -114,44 +114,26 @@ def with_index_first(file: bytes) -> bytes:
 @pytest.mark.parametrize("container", ["wav", "flac", "aiff", "mp3", "webm", "mp4"])
 def test_half_a_file_is_no_recording(container: str) -> None:
     file = whole(container)
-    assert abs(len(read_reference(file)) - 6 * RATE) < RATE * ENCODER_DELAY_S
+    assert abs(len(read_samples(file)) - 6 * RATE) < RATE * ENCODER_DELAY_S
     with pytest.raises(Rejected, match=r"the reference audio ends after [23]\.\d s, but its header says 6\.0 s"):
-        read_reference(file[: len(file) // 2])
+        read_samples(file[: len(file) // 2])
 
 
 @pytest.mark.parametrize(("container", "codec"), [("adts", "aac"), ("ogg", "libopus")])
 def test_where_no_header_states_a_length_the_part_is_taken(container: str, codec: str) -> None:
     file = encode(voice_like(1, 6.0, 48000), container, codec, 48000)
-    assert len(read_reference(file[: len(file) // 2])) > RATE
+    assert len(read_samples(file[: len(file) // 2])) > RATE
 
 
 def test_tags_behind_an_mp3_are_no_damage() -> None:
     file = encode(VOICE, "mp3", "libmp3lame")
     tagged = file + b"APETAGEX" + np.random.default_rng(1).bytes(3000)
-    assert abs(len(read_reference(tagged)) - len(read_reference(file))) < RATE * ENCODER_DELAY_S
+    assert abs(len(read_samples(tagged)) - len(read_samples(file))) < RATE * ENCODER_DELAY_S
 
 
 @pytest.mark.parametrize("seconds", [1.0, 30.0])
 def test_the_shortest_and_the_longest(seconds: float) -> None:
-    assert len(read_reference(wav(voice_like(1, seconds)))) == seconds * RATE
-
-
-# ---- silence
-
-
-def test_silence_at_both_ends_is_trimmed_but_for_a_breath() -> None:
-    file = wav(np.concatenate([SILENCE, VOICE, SILENCE]))
-    trimmed = read_reference(file)
-    assert abs(len(trimmed) - (len(VOICE) + 2 * TRIM_MARGIN_SAMPLES)) <= RATE // 50
-    assert not trimmed[:TRIM_MARGIN_SAMPLES].any()
-    start = TRIM_MARGIN_SAMPLES
-    assert np.array_equal(trimmed[start : start + len(VOICE)], read_reference(wav(VOICE)))
-
-
-def test_pauses_and_quiet_ends_stay() -> None:
-    """A voice that starts 40 dB below its loudest is a voice."""
-    samples = np.concatenate([0.01 * VOICE, np.zeros(RATE, np.float32), VOICE])
-    assert np.array_equal(trim(samples), samples)
+    assert len(read_samples(wav(voice_like(1, seconds)))) == seconds * RATE
 
 
 # ---- what is refused
@@ -238,7 +220,7 @@ def test_a_few_undecodable_packets_are_passed_over_and_many_are_not(damaged: int
         packets[at] = head + bytes(255 - value for value in payload)
     file = b"\xff\xf1".join(packets)
     if taken:
-        assert abs(len(read_reference(file)) - 4 * RATE) < 6 * 1024
+        assert abs(len(read_samples(file)) - 4 * RATE) < 6 * 1024
     else:
         with pytest.raises(Rejected, match="is damaged"):
             read_reference(file)

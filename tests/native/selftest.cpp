@@ -536,7 +536,11 @@ static void test_refusals() {
     CHECK(vivavoce_start(&m.talker, &m.rows, nullptr, ROWS, 1, x, scratch) == REFUSED_ROW);
     CHECK(vivavoce_start(&m.talker, &m.rows, nullptr, 0, 41, x, scratch) == REFUSED_POSITION);
     CHECK(vivavoce_start(&m.talker, &m.rows, nullptr, 0, 0, x, scratch) == REFUSED_COUNT);
+    float *keys = m.rows.talker_keys, *values = m.rows.talker_values;
+    CHECK(vivavoce_force(&m.talker, nullptr, keys, values, 41, x, scratch) == REFUSED_POSITION);
+    CHECK(vivavoce_force(&m.talker, nullptr, keys, values, 0, x, scratch) == REFUSED_COUNT);
     m.talker.head.inputs = 47;
+    CHECK(vivavoce_force(&m.talker, nullptr, keys, values, 1, x, scratch) == REFUSED_SHAPE);
     CHECK(frame(1, rows, zero, zero) == REFUSED_SHAPE);
     m.talker.head.inputs = 48;
     ((Layer*)m.talker.stack.layers)[1].down.outputs = 49;

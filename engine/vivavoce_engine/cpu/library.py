@@ -20,7 +20,7 @@ from vivavoce_engine.errors import EngineError
 
 log = logging.getLogger(__name__)
 
-INTERFACE = 2
+INTERFACE = 3
 """VIVAVOCE_INTERFACE of the header that the structures below are twins of."""
 BLOCK = 32
 """Outputs of a block of packed weights."""
@@ -235,6 +235,7 @@ SIGNATURES: dict[str, tuple[type[Any] | None, tuple[type[Any], ...]]] = {
     "vivavoce_pool_end": (None, (P,)),
     "vivavoce_start_scratch": (I64, (P, I32)),
     "vivavoce_start": (I32, (P, P, P, I32, I32, P, P)),
+    "vivavoce_force": (I32, (P, P, P, P, I32, P, P)),
     "vivavoce_frame_scratch": (I64, (P, P, I32)),
     "vivavoce_frame": (I32, (P, P, P, P, I32, P, P, P, P, P, P, P)),
     "vivavoce_code2wav_state": (I64, (P,)),

@@ -28,15 +28,17 @@ from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.cpu import library as c
 from vivavoce_engine.cpu.decoders import Decoders, Job
 from vivavoce_engine.cpu.decoding import Decoding, Scratch
+from vivavoce_engine.cpu.forcing import NativeForcing
 from vivavoce_engine.cpu.host_runner import HostRunner, RowSettings
-from vivavoce_engine.cpu.packing import Embeddings, Networks, Packer, WeightsDtype, address, aligned, pack, sparse
+from vivavoce_engine.cpu.packing import Packer, WeightsDtype, address, aligned, pack, sparse
+from vivavoce_engine.cpu.prompts import embed_prompt
 from vivavoce_engine.cpu.runner import use_cpu_threads
 from vivavoce_engine.cpu.threads import on_threads, share_out
 from vivavoce_engine.model import model_info
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.request import SamplingParams
 from vivavoce_engine.runtime import return_freed_memory
-from vivavoce_engine.text.prompt import NO_ID, Prompt, TextFrontend, Tokenizer
+from vivavoce_engine.text.prompt import Prompt, TextFrontend, Tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +109,10 @@ class NativeRunner(HostRunner):
             platform.libc_ver(),
             tuple(table.digest() for table in tables),
         )
+
+    def forcing(self) -> NativeForcing:
+        """Teacher forcing with the packed weights."""
+        return NativeForcing(self._library, self._networks)
 
     # ---- a step -----------------------------------------------------------------------------------------------
 
@@ -221,34 +227,6 @@ def weights_dtype(name: str) -> WeightsDtype:
     """The dtype of packed weights for the setting `dtype`."""
     assert name in ("auto", "float32", "bfloat16", "int8")
     return "float32" if name == "auto" else cast("WeightsDtype", name)
-
-
-def embed_prompt(prompt: Prompt, networks: Networks) -> NDArray[np.float32]:
-    """Returns the embeddings of a prompt [prefill_tokens, hidden]: text plus codec side, as models/prompts.py does.
-
-    Raises:
-        IndexError: a table lacks one of the ids.
-    """
-    text, codes = (np.array(ids, np.int64) for ids in (prompt.text_ids, prompt.codec_ids))
-    x = _or_zeros(networks.text, text) + _or_zeros(networks.codes, codes)
-    given = prompt.conditioning
-    if given is not None and given.embedding is not None:
-        x[given.embedding_at] += given.embedding
-    if given is not None and given.codes is not None:
-        frames = given.codes.astype(np.int64)
-        assert given.codes_at + len(frames) <= len(x), "what is added belongs to positions of the prompt"
-        total = networks.codes.look_up(frames[:, 0])
-        for group, table in enumerate(networks.later, start=1):
-            total = total + table.look_up(frames[:, group])
-        x[given.codes_at : given.codes_at + len(frames)] += total
-    return np.ascontiguousarray(x, np.float32)
-
-
-def _or_zeros(table: Embeddings, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-    """ids [n] → [n, width]; zeros for NO_ID."""
-    found = table.look_up(np.where(ids == NO_ID, 0, ids))
-    found[ids == NO_ID] = 0
-    return found
 
 
 class SamplingArray:

@@ -32,6 +32,7 @@ from vivavoce_engine.models.layers import HeadScores, KVCache, RowView
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.models.prompts import axes_of, embed_prompt
 from vivavoce_engine.models.talker import CONTROL_CODES
+from vivavoce_engine.models.teacher_forcing import TeacherForcing
 from vivavoce_engine.text.answer import frontend_of
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,10 @@ class TorchRunner(HostRunner):
     def arithmetic(self) -> tuple[object, ...]:
         """All that the last bits of its samples may depend on, beside weights, settings, code and packages."""
         return arithmetic_of(self.device)
+
+    def forcing(self) -> TeacherForcing:
+        """Teacher forcing with the runner's modules."""
+        return TeacherForcing(self._checkpoint.talker, self._talker, self._predictor)
 
     # ---- set-up -----------------------------------------------------------------------------------------------
 

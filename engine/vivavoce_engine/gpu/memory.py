@@ -48,7 +48,7 @@ ENCODING_LAYERS = 5
 are the largest by far."""
 MIMI_CHANNELS = 64
 """Their channels, if the checkpoint does not say."""
-LONGEST_REFERENCE_S = 30
+LONGEST_REFERENCE_S = 31
 
 
 def position_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:

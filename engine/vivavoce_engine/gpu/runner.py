@@ -42,6 +42,7 @@ from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.loader import load_models
 from vivavoce_engine.models.prompts import embed_conditioning
 from vivavoce_engine.models.talker import Talker
+from vivavoce_engine.models.teacher_forcing import TeacherForcing
 from vivavoce_engine.request import SamplingParams
 from vivavoce_engine.runtime import Progress
 from vivavoce_engine.text.answer import frontend_of
@@ -104,6 +105,10 @@ class GraphRunner:
         """Returns the embeddings of the preset speakers by name, each [hidden] float32. Blends of voices are made of
         them."""
         return self._talker.speaker_embeddings(self._checkpoint.talker.spk_id)
+
+    def forcing(self) -> TeacherForcing:
+        """Teacher forcing with the modules, whose weights the kernels read too."""
+        return TeacherForcing(self._checkpoint.talker, self._talker, self._predictor)
 
     @property
     def networks(self) -> tuple[Talker, CodePredictor, GpuCodec]:

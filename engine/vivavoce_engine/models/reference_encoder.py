@@ -11,6 +11,7 @@ from vivavoce_engine.device import use_device
 from vivavoce_engine.errors import is_out_of_memory
 from vivavoce_engine.models.loader import load_encoders
 from vivavoce_engine.request import VoiceReference
+from vivavoce_engine.text.transcript import TranscriptJudge
 
 
 class ReferenceEncoder:
@@ -20,9 +21,9 @@ class ReferenceEncoder:
     entries would change.
     """
 
-    def __init__(self, checkpoint: Checkpoint, device: torch.device) -> None:
+    def __init__(self, checkpoint: Checkpoint, device: torch.device, judge: TranscriptJudge | None = None) -> None:
         assert checkpoint.encoder is not None, "only Base checkpoints encode"
-        self._device = device
+        self._device, self._judge = device, judge
         self._speaker, self._codec = load_encoders(checkpoint.path, checkpoint.encoder, device)
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
@@ -45,6 +46,14 @@ class ReferenceEncoder:
                 raise
         torch.cuda.empty_cache()
         return self._encode(audio)
+
+    def fit(self, reference: VoiceReference) -> float | None:
+        """The fit of a reference's text and codes, in nats a frame; None without a judge. See text/transcript.py.
+
+        Raises:
+            Rejected: recording and text are too long for the talker.
+        """
+        return None if self._judge is None else self._judge.fit(reference)
 
     def _encode(self, audio: NDArray[np.float32]) -> VoiceReference:
         beside = nullcontext() if self._stream is None else torch.cuda.stream(self._stream)

@@ -32,7 +32,7 @@ class EnginePool(SpeechEngine):
         self, model: Model, config: EngineConfig, engines: Sequence[RemoteEngine], store: VoiceStore | None = None
     ) -> None:
         assert engines
-        super().__init__(model.info, config, remote_voices(model, self, store))
+        super().__init__(model.info, config, remote_voices(model, self, config, store))
         self.engines = engines
 
     @classmethod
@@ -133,6 +133,10 @@ class EnginePool(SpeechEngine):
     def encode(self, audio: NDArray[np.float32]) -> VoiceReference:
         """Encodes a recording for Voices, as EngineProcess.encode."""
         return self._next_engine().encode(audio)
+
+    def fit(self, reference: VoiceReference) -> float | None:
+        """The fit of a reference's codes and text for Voices, as EngineProcess.fit."""
+        return self._next_engine().fit(reference)
 
     def presets(self) -> Mapping[str, NDArray[np.float32]]:
         """The preset speakers' embeddings for Voices, as EngineProcess.presets."""

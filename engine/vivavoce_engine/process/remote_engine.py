@@ -33,8 +33,10 @@ from vivavoce_engine.process.wire import (
     AnswerValue,
     Ask,
     Encode,
+    FitTranscript,
     GetPresets,
     Loaded,
+    Question,
     ReadProgress,
     Ready,
     RemoteSubmit,
@@ -62,7 +64,7 @@ class RemoteEngine(EngineFront):
         on_demand_s: float | None,
         carrier: CarrierMaker,
     ) -> None:
-        super().__init__(model.info, model.text, config, remote_voices(model, self, store))
+        super().__init__(model.info, model.text, config, remote_voices(model, self, config, store))
         self._on_demand_s = on_demand_s
         self._read_report_frames = int(config.max_unread_s / model.info.frame_s) // 4
         """Frames that a reader takes between two ReadProgress messages."""
@@ -154,6 +156,12 @@ class RemoteEngine(EngineFront):
         assert isinstance(reference, VoiceReference)
         return reference
 
+    def fit(self, reference: VoiceReference) -> float | None:
+        """The fit of a reference's codes and text, in nats a frame. Called and raises as `encode`."""
+        fit = self._ask(FitTranscript(reference))
+        assert fit is None or isinstance(fit, float)
+        return fit
+
     def presets(self) -> Mapping[str, NDArray[np.float32]]:
         """The preset speakers' embeddings, [hidden] float32 each. The first call waits for the process.
 
@@ -166,7 +174,7 @@ class RemoteEngine(EngineFront):
             self._presets = presets
         return self._presets
 
-    def _ask(self, question: Encode | GetPresets) -> AnswerValue:
+    def _ask(self, question: Question) -> AnswerValue:
         number, answer = next(self._ids), Future[AnswerValue]()
         with self._gate:
             self._require_process()

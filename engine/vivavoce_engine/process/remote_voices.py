@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.model import Model
 from vivavoce_engine.request import VoiceReference
 from vivavoce_engine.voices.registry import Voices
@@ -16,9 +17,11 @@ from vivavoce_engine.voices.store import VoiceStore
 
 
 class VoiceSource(Protocol):
-    """The process's part of a model's voices. Both methods wait for it, and raise EngineError if it is away."""
+    """The process's part of a model's voices. Its methods wait for it, and raise EngineError if it is away."""
 
     def encode(self, audio: NDArray[np.float32]) -> VoiceReference: ...
+
+    def fit(self, reference: VoiceReference) -> float | None: ...
 
     def presets(self) -> Mapping[str, NDArray[np.float32]]: ...
 
@@ -39,6 +42,7 @@ class _Presets(Mapping[str, NDArray[np.float32]]):
         return len(self._source.presets())
 
 
-def remote_voices(model: Model, source: VoiceSource, store: VoiceStore | None) -> Voices:
+def remote_voices(model: Model, source: VoiceSource, config: EngineConfig, store: VoiceStore | None) -> Voices:
     """Voices for a model whose process `source` reaches."""
-    return Voices(model.info, _Presets(source), source if model.info.clones else None, store)
+    encoder = source if model.info.clones else None
+    return Voices(model.info, _Presets(source), encoder, store, config.ref_text_check)

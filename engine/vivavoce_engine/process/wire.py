@@ -127,8 +127,18 @@ class Encode:
 
 
 @dataclass(frozen=True, slots=True)
+class FitTranscript:
+    """A reference with codes and text. Answered by their fit (text/transcript.py), or None if it cannot be told."""
+
+    reference: VoiceReference
+
+
+@dataclass(frozen=True, slots=True)
 class GetPresets:
     """Asks for the preset speakers' embeddings, [hidden] float32 each."""
+
+
+Question = Encode | FitTranscript | GetPresets
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +146,7 @@ class Ask:
     """A question. The worker answers one after the other, on a thread beside the loop."""
 
     number: int
-    question: Encode | GetPresets
+    question: Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +173,7 @@ class Report(SignOfLife):
     events: tuple[tuple[int, StreamEvent], ...]
 
 
-AnswerValue = VoiceReference | Mapping[str, NDArray[np.float32]]
+AnswerValue = VoiceReference | Mapping[str, NDArray[np.float32]] | float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from vivavoce_engine.batching.messages import (
 from vivavoce_engine.batching.pending import Pending, TrailingText
 from vivavoce_engine.batching.runner import Runner
 from vivavoce_engine.config import EngineConfig
-from vivavoce_engine.errors import EngineError, Overloaded
+from vivavoce_engine.errors import EngineError, Overloaded, Rejected
 from vivavoce_engine.ipc.pipe import Pipe
 from vivavoce_engine.ipc.spawn import pipe_to_parent
 from vivavoce_engine.ipc.unix_socket import listen
@@ -46,6 +46,7 @@ from vivavoce_engine.process.wire import (
     Answer,
     Ask,
     Encode,
+    FitTranscript,
     LoadCommand,
     Loaded,
     ReadProgress,
@@ -159,8 +160,13 @@ class Worker:
                 case Encode(audio=audio):
                     assert self._parts.encoder is not None
                     front.send(Answer(ask.number, self._parts.encoder.encode(audio)))
+                case FitTranscript(reference=reference):
+                    assert self._parts.encoder is not None
+                    front.send(Answer(ask.number, self._parts.encoder.fit(reference)))
                 case _:
                     front.send(Answer(ask.number, self._parts.presets))
+        except Rejected as error:
+            front.send(Answer(ask.number, error))
         except Exception as error:
             log.exception("a question could not be answered")
             front.send(Answer(ask.number, as_engine_error(error)))

@@ -1,6 +1,7 @@
 """Decodes audio files into the mono 24 kHz samples that voices are cloned from. Torch-free.
 
-Channels are averaged and the rate is converted as in qwen-tts (librosa 0.11: soxr's high quality). The level is kept.
+Channels are averaged and the rate is converted as in qwen-tts (librosa 0.11: soxr's high quality). `reference_shape.py`
+then sets level and ends, which qwen-tts leaves as they are.
 Files are untrusted. Only containers of audio and video are opened, and none that can refer to other files. Decoding
 stops soon after the maximum length, whatever length the header states.
 """
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from vivavoce_engine.checkpoint.files import REFERENCE_SAMPLE_RATE
 from vivavoce_engine.errors import Rejected
 from vivavoce_engine.voices.reference_length import is_cut, stated_length_s
+from vivavoce_engine.voices.reference_shape import NoSpeech, shaped
 
 Samples = NDArray[np.float32]
 
@@ -38,13 +40,6 @@ PEAK_MAX = 4.0
 """Largest sample of a plausible file. Float samples are on a scale of -1 to 1."""
 MAX_DAMAGED_SHARE = 0.05
 """Share of packets that may fail to decode, such as tags at the end of an mp3."""
-BLOCK_SAMPLES = REFERENCE_SAMPLE_RATE // 50
-SILENCE_STD = 1e-3
-"""Standard deviation within a block, -60 dB. A file in which no block reaches it is silent."""
-TRIM_RATIO = 10 ** (-50 / 20)
-"""Blocks below the loudest block times this, -50 dB, are trimmed at both ends."""
-TRIM_MARGIN_SAMPLES = REFERENCE_SAMPLE_RATE // 5
-"""Silence that is kept at both ends."""
 FORMATS = "aac,ac3,aiff,amr,ape,asf,au,avi,caf,flac,flv,loas,matroska,webm,mov,mp4,mp3,mpeg,mpegts,ogg,tta,w64,wav,wv"
 
 MAX_STREAMS = 16
@@ -57,11 +52,19 @@ OPEN_OPTIONS = {"format_whitelist": FORMATS, "codec_whitelist": AUDIO_CODECS, "m
 
 
 def read_reference(data: bytes) -> Samples:
-    """An audio file's bytes → mono samples [n] float32 at 24 kHz, silence at both ends trimmed, 1 to 30 s long.
+    """An audio file's bytes → mono samples [n] float32 at 24 kHz, ready to be cloned (`shaped`).
 
     Raises:
         Rejected: the file is not audio, or is too short, too long, or silent. The message says which.
     """
+    try:
+        return shaped(read_samples(data))
+    except NoSpeech as error:
+        raise rejected_audio(str(error)) from error
+
+
+def read_samples(data: bytes) -> Samples:
+    """An audio file's bytes → its mono samples [n] float32 at 24 kHz, 1 to 30 s long. Raises as `read_reference`."""
     if len(data) > MAX_BYTES:
         raise rejected_audio(f"is larger than {MAX_BYTES // 2**20} MiB")
     samples, rate = decode(data)
@@ -69,7 +72,7 @@ def read_reference(data: bytes) -> Samples:
         raise rejected_audio(f"is longer than {MAX_S:g} s")
     if len(samples) < MIN_S * rate:
         raise rejected_audio(f"has {len(samples) / rate:.2f} s; at least {MIN_S:g} s are needed")
-    return trim(resample(samples, rate))
+    return resample(samples, rate)
 
 
 def rejected_audio(what: str) -> Rejected:
@@ -149,19 +152,3 @@ def resample(samples: Samples, rate: int) -> Samples:
     count = math.ceil(len(samples) * (REFERENCE_SAMPLE_RATE / rate))
     converted = soxr.resample(samples, rate, REFERENCE_SAMPLE_RATE, quality="HQ")[:count]
     return np.pad(converted, (0, count - len(converted)))
-
-
-def trim(samples: Samples) -> Samples:
-    """Removes the silence at both ends, except TRIM_MARGIN_SAMPLES."""
-    assert samples.ndim == 1
-    assert len(samples) >= BLOCK_SAMPLES
-    blocks = samples[: len(samples) // BLOCK_SAMPLES * BLOCK_SAMPLES].reshape(-1, BLOCK_SAMPLES).std(axis=1)
-    if blocks.max() < SILENCE_STD:
-        raise rejected_audio("is silent")
-    loud = np.flatnonzero(blocks >= TRIM_RATIO * blocks.max())
-    start = max(0, loud[0] * BLOCK_SAMPLES - TRIM_MARGIN_SAMPLES)
-    trimmed = samples[start : (loud[-1] + 1) * BLOCK_SAMPLES + TRIM_MARGIN_SAMPLES]
-    if len(trimmed) < MIN_S * REFERENCE_SAMPLE_RATE:
-        heard_s = len(trimmed) / REFERENCE_SAMPLE_RATE
-        raise rejected_audio(f"has {heard_s:.2f} s that are not silent; at least {MIN_S:g} s are needed")
-    return np.ascontiguousarray(trimmed)

@@ -16,10 +16,12 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from vivavoce_engine.config import RefTextCheck
 from vivavoce_engine.embeddings import check_embedding
-from vivavoce_engine.errors import Overloaded, Rejected
+from vivavoce_engine.errors import Overloaded, RefTextMismatch, Rejected
 from vivavoce_engine.request import ModelInfo, VoiceReference
 from vivavoce_engine.runtime import lower_thread_priority
+from vivavoce_engine.text.transcript import is_mismatch, mismatch_message
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of, parse_blend
 from vivavoce_engine.voices.lru import ByteLimitedCache
 from vivavoce_engine.voices.reference_reader import ReferenceReader
@@ -39,6 +41,10 @@ class AudioEncoder(Protocol):
         """audio [samples] float32 mono at 24 kHz → embedding and codes, without text."""
         ...
 
+    def fit(self, reference: VoiceReference) -> float | None:
+        """The fit of a reference's text and codes, in nats a frame (text/transcript.py). None if it cannot be told."""
+        ...
+
 
 class Voices:
     """The voices of one engine.
@@ -53,14 +59,17 @@ class Voices:
         presets: Mapping[str, NDArray[np.float32]] | None = None,
         encoder: AudioEncoder | None = None,
         store: VoiceStore | None = None,
+        ref_text_check: RefTextCheck = "flag",
     ) -> None:
         self.store = store
+        self._ref_text_check = ref_text_check
         self._info = info
         self._presets = {} if presets is None else presets
         self._names = {name.casefold(): name for name in info.speakers}
         self._encoder = encoder
         self._reader = ReferenceReader()
         self._encoded: ByteLimitedCache[bytes, VoiceReference] = ByteLimitedCache(CACHE_BYTES)
+        self._judged: ByteLimitedCache[tuple[bytes, str], VoiceReference] = ByteLimitedCache(CACHE_BYTES)
         self._encoder_thread = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=lower_thread_priority)
         self._waiting_recordings = 0
         self._lock = threading.Lock()
@@ -162,13 +171,19 @@ class Voices:
 
         Raises:
             Rejected: this model does not clone, or the file cannot serve as a reference.
+            RefTextMismatch: the text is not what is said in it, and the setting `ref_text_check` refuses that.
             Overloaded: too many recordings are waiting.
         """
         if self._encoder is None:
             raise Rejected("reference", "this model does not clone voices from audio; a Base model does")
         key = hashlib.sha256(audio).digest()
-        encoded = self._encoded.get(key) or self._in_turn(partial(self._encode, key, audio))
-        return replace(encoded, text=text) if text.strip() else VoiceReference(encoded.embedding)
+        if not text.strip():
+            encoded = self._encoded.get(key) or self._in_turn(partial(self._encode, key, audio))
+            return VoiceReference(encoded.embedding)
+        reference = self._judged.get((key, text)) or self._in_turn(partial(self._judge, key, audio, text))
+        if self._ref_text_check == "refuse" and is_mismatch(reference):
+            raise RefTextMismatch("ref_text", mismatch_message(reference))
+        return reference
 
     def _in_turn(self, work: Callable[[], Result]) -> Result:
         """Does work with a recording on the encoder's thread. Raises Overloaded if too many wait."""
@@ -194,6 +209,17 @@ class Voices:
             assert not encoded.text, "only the caller knows it"
             self._encoded.put(key, encoded)
         return encoded
+
+    def _judge(self, key: bytes, audio: bytes, text: str) -> VoiceReference:
+        """Encodes one recording with its text, and has the talker look whether they fit, on the encoder's thread."""
+        reference = self._judged.get((key, text))
+        if reference is None:
+            reference = replace(self._encode(key, audio), text=text)
+            if self._ref_text_check != "off":
+                assert self._encoder is not None
+                reference = replace(reference, text_fit=self._encoder.fit(reference))
+            self._judged.put((key, text), reference)
+        return reference
 
     def check_recording(self, audio: bytes) -> None:
         """Decodes a recording that is to be kept, but not cloned.

@@ -289,6 +289,7 @@ def serialize_voice(voice: StoredVoice) -> bytes:
         "ref_text": reference.text,
         "label": voice.label,
         "prompt": voice.prompt,
+        "text_fit": "" if reference.text_fit is None else repr(reference.text_fit),
     }
     return save(tensors, metadata)
 
@@ -313,7 +314,10 @@ def read_voice(path: Path) -> StoredVoice:
     metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
     if metadata["format"] != FORMAT:
         raise ValueError("it is no voice file")
-    reference = VoiceReference(tensors["embedding"], tensors.get("codes"), metadata["ref_text"])
+    fit = metadata.get("text_fit")  # files of earlier versions have none
+    reference = VoiceReference(
+        tensors["embedding"], tensors.get("codes"), metadata["ref_text"], float(fit) if fit else None
+    )
     if not np.isfinite(reference.embedding).all():
         raise ValueError("its embedding is not finite")
     name = path.name.removesuffix(SUFFIX)

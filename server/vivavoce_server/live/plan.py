@@ -68,7 +68,7 @@ async def plan_live(options: SpeechOptions, service: Service) -> LivePlan:
         max_part_chars=job.engine.info.max_utterance_chars,
         voice_of_tag=job.voice_of_tag,
         turn_pause_s=turn_pause_s(options),
-        warnings=job.warnings,
+        warnings=job.warnings_with(cast),
         ignored=job.ignored_with(cast),
         words=options.wants_words,
         voice=names_of(job.request),

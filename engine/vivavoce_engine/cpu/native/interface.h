@@ -5,7 +5,7 @@
 #pragma once
 #include <stdint.h>
 
-#define VIVAVOCE_INTERFACE 2
+#define VIVAVOCE_INTERFACE 3
 enum Kind : int32_t { FLOAT32 = 0, BFLOAT16 = 1, INT8 = 2, INT11 = 3 };
 enum { BLOCK = 32 };  // outputs of a block of packed weights
 
@@ -120,6 +120,10 @@ void vivavoce_pool_end(Pool* pool);
 // state, and draws code 0 of frame 0.
 int64_t vivavoce_start_scratch(const Talker* talker, int32_t tokens);  // floats
 int32_t vivavoce_start(const Talker* talker, const Rows* state, Pool* pool, int32_t row, int32_t tokens, float* x,
+                       float* scratch);
+// Teacher forcing: runs x [tokens][hidden] at positions 0 to tokens - 1 of a cache of its own, keys and values
+// [layers][positions][kv_heads * head_dim], and leaves every token's hidden state in x. Needs vivavoce_start_scratch.
+int32_t vivavoce_force(const Talker* talker, Pool* pool, float* keys, float* values, int32_t tokens, float* x,
                        float* scratch);
 // Completes frame frames[i] of rows[i] for each i < count: code predictor, the sum of the code embeddings and the next
 // text embedding, talker at positions[i], code 0 of the next frame. ended[i]: that code is the end. windows[i] >= 0:

@@ -343,6 +343,20 @@ int32_t vivavoce_start(const Talker* talker, const Rows* state, Pool* pool, int3
     draw_code_0(*talker, *state, row, 0, last, s.draws.logits, s.draws.candidates);
     return 0;
 }
+int32_t vivavoce_force(const Talker* talker, Pool* pool, float* keys, float* values, int32_t tokens, float* x,
+                       float* scratch) {
+    if (!fits(*talker)) return REFUSED_SHAPE;
+    if (tokens < 1) return REFUSED_COUNT;
+    if (tokens > talker->stack.positions) return REFUSED_POSITION;
+    Scratch from = Scratch::of(scratch);
+    StartScratch s(from, *talker, tokens);
+    for (int first = 0; first < tokens; first += PROMPT_ROWS) {
+        int some = smaller(PROMPT_ROWS, tokens - first);
+        for (int i = 0; i < some; i++) s.places[i] = place_in(talker->stack, keys, values, 0, first + i);
+        stack(talker->stack, pool, some, x + (int64_t)first * talker->stack.hidden, s.places, nullptr, s.rest, some);
+    }
+    return 0;
+}
 int64_t vivavoce_frame_scratch(const Talker* talker, const Predictor* predictor, int32_t count) {
     if (count < 1 || !fits(*talker) || !fits(*predictor, *talker)) return REFUSED_SHAPE;
     Scratch scratch = Scratch::of(nullptr);

@@ -1,0 +1,105 @@
+"""The fit of a transcript and a recording: how much likelier its codes are with that text than without one.
+
+The talker reads the text and is forced to speak the recording's frames. The fit is the mean over the frames of
+log p(code 0 | text) - log p(code 0 | no text), in nats. It is above 0 where the text helps to foresee the codes, and
+below where it misleads. Torch-free: a runner gives the probabilities. LOG.md has the figures behind LEAST_FIT.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vivavoce_engine.errors import Rejected
+from vivavoce_engine.request import SpokenContext, UtteranceOptions, VoiceReference
+from vivavoce_engine.text.prompt import Prompt, TextFrontend
+
+LEAST_FIT = 1.0
+"""Fit, in nats a frame, below which a transcript is most likely of another recording."""
+NO_TEXT = "."
+"""Text that says nothing, in every language. A prompt needs one."""
+MAX_TOKENS_A_FRAME = 3
+"""Most text tokens a frame of 80 ms of a transcript that is scored. Nobody speaks as fast, and it bounds the work."""
+MAX_TOKENS_BESIDE = 32
+"""Tokens that a transcript of a short recording may have beyond that."""
+NO_FIT = -10.0
+"""Fit of a transcript that is too long to be spoken in its recording."""
+
+
+class Forcing(Protocol):
+    """A loaded talker that is forced to speak known frames. One thread beside the engine's calls it."""
+
+    def log_probabilities(self, prompt: Prompt) -> NDArray[np.float32]:
+        """Natural logarithms of the probabilities of code 0 [frames + 1, vocabulary] float32.
+
+        Row f is what the talker expects in place of frame f of the prompt's conditioning codes. The last row is what
+        it expects behind them.
+        """
+        ...
+
+
+class TranscriptJudge:
+    """Measures the fit of references of one checkpoint."""
+
+    def __init__(self, text: TextFrontend, forcing: Forcing, max_context: int) -> None:
+        """`max_context` is the length of the talker's cache, in positions."""
+        self._text, self._forcing, self._max_context = text, forcing, max_context
+
+    def fit(self, reference: VoiceReference) -> float:
+        """The fit of a reference's text and codes, in nats a frame. Both are there.
+
+        Raises:
+            Rejected: the checkpoint cannot speak with this reference, or it is too long for the talker.
+        """
+        assert reference.codes is not None, "a transcript needs a recording"
+        return self.fit_of(UtteranceOptions(reference=VoiceReference(reference.embedding)), reference)
+
+    def fit_of(self, voice: UtteranceOptions, spoken: VoiceReference) -> float:
+        """The fit of the text and codes of `spoken`, if the voice of the options says them. Raises as `fit`."""
+        assert spoken.codes is not None
+        tokens = self._tokens(spoken.text)
+        if too_long(len(tokens), len(spoken.codes)):
+            return NO_FIT
+        with_text, without = (self._scores(voice, ids, spoken.codes) for ids in (tokens, self._tokens(NO_TEXT)))
+        return float(np.mean(with_text - without))
+
+    def _tokens(self, text: str) -> list[int]:
+        live = self._text.live_text()
+        return [*live.append(text), *live.close()]
+
+    def _scores(self, voice: UtteranceOptions, tokens: list[int], codes: NDArray[np.int16]) -> NDArray[np.float64]:
+        """Logarithms of the probabilities of each frame's code 0 [frames], the whole text read before."""
+        forced = UtteranceOptions(
+            speaker=voice.speaker,
+            language=voice.language,
+            instructions=voice.instructions,
+            reference=voice.reference,
+            context=SpokenContext("", codes),
+        )
+        prompt = self._text.build(forced, tokens, complete=True)
+        if prompt.prefill_tokens > self._max_context:
+            message = f"the recording and ref_text take {prompt.prefill_tokens} of {self._max_context} positions"
+            raise Rejected("ref_text", message)
+        found = self._forcing.log_probabilities(prompt)
+        assert len(found) == len(codes) + 1
+        scores: NDArray[np.float64] = found[np.arange(len(codes)), codes[:, 0]].astype(np.float64)
+        return scores
+
+
+def is_mismatch(reference: VoiceReference) -> bool:
+    """True if the reference's text is most likely not what is said in its recording."""
+    return reference.text_fit is not None and reference.text_fit < LEAST_FIT
+
+
+def mismatch_message(reference: VoiceReference) -> str:
+    """The sentence about a reference of which that is true."""
+    assert reference.text_fit is not None
+    return (
+        f"ref_text is most likely not what is said in the recording: their fit is {reference.text_fit:.1f}, and that of"
+        f" a transcript at least {LEAST_FIT:.1f}; a clone of such a pair may say other words, or not end"
+    )
+
+
+def too_long(tokens: int, frames: int) -> bool:
+    """True if so many text tokens cannot be spoken in so many frames."""
+    return tokens > MAX_TOKENS_BESIDE + MAX_TOKENS_A_FRAME * frames
