@@ -48,7 +48,7 @@ def csv_lines(text: str, name: str) -> tuple[list[Line], list[str]]:
             if cells[spoken]:
                 lines.append(Line(cells[spoken], place, fields))
     except csv.Error as error:
-        raise BadFile(f"{name}, line {rows.line_num}: {error}") from error
+        raise BadFile(f"{name}, line {rows.reader.line_num}: {error}") from error
     return lines, unused
 
 
