@@ -99,13 +99,15 @@ def test_a_finished_job_needs_no_server(server: LiveServer, monkeypatch: pytest.
 
 def test_a_chapter_is_a_file_with_pauses_between_its_pieces(server: LiveServer) -> None:
     assert batch("book.md", BOOK, "--seed", "5", "--pause", "0.25", "--join") == 0
-    assert sorted(content_of(Path("out"))) == ["01-one.wav", "02-two.wav", "chapters.txt", "whole.wav"]
+    assert sorted(content_of(Path("out"))) == ["01-one.wav", "02-two.wav", "whole.chapters.txt", "whole.wav"]
     one = pcm_of(5, len("One.")) + silence(0.25) + pcm_of(5, len("It rained."))
     two = pcm_of(5, len("Two.")) + silence(0.25) + pcm_of(5, len("It shone."))
     assert pcm_in("out/01-one.wav") == one
     assert pcm_in("out/whole.wav") == one + silence(0.25) + two
     marks = [
-        line for line in Path("out/chapters.txt").read_text().splitlines() if line.startswith(("START", "END", "t"))
+        line
+        for line in Path("out/whole.chapters.txt").read_text().splitlines()
+        if line.startswith(("START", "END", "t"))
     ]
     begins = (len(one) + len(silence(0.25))) // 2
     assert marks == [

@@ -164,7 +164,7 @@ def test_a_book_has_subtitles_beside_each_chapter_and_marks_that_ffmpeg_reads(
     assert [cue.text for cue in whole] == [cue.text for cue in (*first, *second)]
     assert second[0].start_ms == 0
     chapters: Any
-    with av.open("out/chapters.txt", format="ffmetadata") as container:
+    with av.open("out/whole.chapters.txt", format="ffmetadata") as container:
         chapters = container.chapters()
     assert [chapter["metadata"]["title"] for chapter in chapters] == ["One = 1; #2", "Two"]
     assert whole[len(first)].start_ms == chapters[1]["start"] * 1000 // 24000

@@ -12,7 +12,7 @@ from vivavoce_client.protocol import SAMPLE_BYTES, SAMPLE_RATE, VivavoceError
 from vivavoce_client.word_files import NoWordTimes, Transcript
 from vivavoce_client.words import SpokenTurn, SpokenWord
 
-CHAPTERS_FILE = "chapters.txt"
+CHAPTERS_FILE = f"{WHOLE}.chapters.txt"
 SUFFIXES = {"srt": ".srt", "vtt": ".vtt", "words": ".json"}
 WORD = re.compile(r"\S+")
 OF_METADATA = re.compile(r"([=;#\\\n])")

@@ -1,10 +1,10 @@
 """A job's work: which requests are left to ask, and which tracks are left to make."""
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree as remove_tree
 from typing import Any
 
 from vivavoce_client.batch import files
@@ -15,7 +15,7 @@ from vivavoce_client.protocol import PCM, SAMPLE_BYTES, VivavoceError
 
 PARTS_FOLDER = ".parts"
 WHOLE = "whole"
-"""Name of the file of all tracks, without its suffix."""
+"""Name of the files of all tracks, without their suffixes."""
 SIDE_SUFFIXES = (".srt", ".vtt", ".json")
 """Suffixes of the files of words beside a track."""
 
@@ -110,18 +110,24 @@ class Work:
         recorded = self._job.tracks()
         for key, (file, content) in recorded.items():
             if key not in wanted:
-                for suffix in (Path(file).suffix, *SIDE_SUFFIXES):
-                    (self._folder / file).with_suffix(suffix).unlink(missing_ok=True)
+                self._remove_words(file)
+                (self._folder / file).unlink(missing_ok=True)
                 self._job.drop_track(key)
             elif Content.of(self._folder / file) != content:
                 self._job.drop_track(key)
             elif file != self._file(wanted[key].name):
+                self._remove_words(file)
                 # By way of a name that no other track has: tracks may change places.
                 self._move(key, file, f"{PARTS_FOLDER}/{key}", content)
         for key, (file, content) in self._job.tracks().items():
             if file != (name := self._file(wanted[key].name)):
                 self._move(key, file, name, content)
             self._made[wanted[key].name] = content
+
+    def _remove_words(self, file: str) -> None:
+        """Removes the files of words beside a track that is about to go."""
+        for suffix in SIDE_SUFFIXES:
+            (self._folder / file).with_suffix(suffix).unlink(missing_ok=True)
 
     def _move(self, key: str, file: str, name: str, content: Content) -> None:
         # A crash between the two leaves a file that the job does not know. Its lines are spoken again.
@@ -159,7 +165,7 @@ class Work:
 
     def finish(self) -> None:
         """Removes the folder of parts, which are all in tracks."""
-        shutil.rmtree(self._folder / PARTS_FOLDER)
+        remove_tree(self._folder / PARTS_FOLDER)
 
     def _make_if_complete(self, track: Track) -> None:
         parts = self._track_parts[track.name]
