@@ -1,7 +1,7 @@
 """The command `vivavoce`.
 
-`say`, `text`, `verify` and `voices` are built in. Other commands come from installed packages, as entry points of
-COMMAND_GROUP, and of BENCH_GROUP for `vivavoce bench`. The value of such an entry point has the two functions of
+`batch`, `say`, `text`, `verify` and `voices` are built in. Other commands come from installed packages, as entry points
+of COMMAND_GROUP, and of BENCH_GROUP for `vivavoce bench`. The value of such an entry point has the two functions of
 `Command`.
 """
 
@@ -14,6 +14,7 @@ from typing import Protocol
 
 from vivavoce_client import completions, say, text, verify, voices
 from vivavoce_client.arguments import USAGE_ERROR, Parser
+from vivavoce_client.batch import command as batch
 from vivavoce_client.protocol import VivavoceError
 
 COMMAND_GROUP = "vivavoce.commands"
@@ -97,6 +98,9 @@ def build_parser(arguments: list[str] | None) -> Parser:
     say_parser = commands.add_parser("say", help="speak a text: play it, or write a file")
     say.add_say_arguments(say_parser)
     say_parser.set_defaults(run=say.say)
+    batch_parser = commands.add_parser("batch", help="speak a file of lines or a book, into numbered files")
+    batch.add_arguments(batch_parser)
+    batch_parser.set_defaults(run=batch.run)
     text_parser = commands.add_parser("text", help="show what a server would say of a text")
     text.add_arguments(text_parser)
     text_parser.set_defaults(run=text.run)

@@ -20,6 +20,9 @@ from vivavoce_client.word_files import KINDS, WordFiles
 URL_VARIABLE = "VIVAVOCE_URL"
 KEY_VARIABLE = "VIVAVOCE_API_KEY"
 DEFAULT_FILE = "speech.wav"
+DEFAULT_VOICE = "alloy"
+NO_SUCH_ROUTE = (404, 405)
+"""Statuses of servers that have no list of voices, such as OpenAI's."""
 READ_BYTES = 4096
 TEXT_FIELDS = ("input", "text")
 """Fields that an error names if the text cannot be spoken."""
@@ -143,7 +146,7 @@ def say(args: argparse.Namespace) -> int:
         options = speech_options(args, wire_format)
         voice = args.voice
         if voice is None and segments is None:
-            voice = next((voice.id for voice in client.voices()), "alloy")
+            voice = default_voice(client)
         if args.text == STANDARD:
             with open_output(path, audio_format) as output:
                 say_standard_input(client, voice, options, output, args.lines, word_files)
@@ -156,9 +159,19 @@ def say(args: argparse.Namespace) -> int:
             finally:
                 # Places of words in a dialogue count its texts as lines.
                 text = args.text if segments is None else "\n".join(segment["text"] for segment in segments)
-                word_files.add(text, speech.words, speech.turns, speech.duration_s)
+                word_files.transcript.add(text, speech.words, speech.turns, speech.duration_s)
             print(timer.line(output.name, speech.first_audio_s, wire_format == PCM), file=sys.stderr)
     return 0
+
+
+def default_voice(client: Client) -> str:
+    """The server's first voice, or OpenAI's first where a server has no list of voices."""
+    try:
+        return next((voice.id for voice in client.voices()), DEFAULT_VOICE)
+    except ApiError as error:
+        if error.status not in NO_SUCH_ROUTE:
+            raise
+        return DEFAULT_VOICE
 
 
 def read_segments(path: str) -> list[Segment]:
@@ -222,7 +235,7 @@ def say_standard_input(
                     continue
                 finally:
                     if timer.received_bytes:
-                        word_files.add(speech.text, speech.words, speech.turns, speech.duration_s)
+                        word_files.transcript.add(speech.text, speech.words, speech.turns, speech.duration_s)
             print(timer.line(output.name, speech.first_audio_s, is_pcm), file=sys.stderr)
 
 

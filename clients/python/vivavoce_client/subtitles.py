@@ -89,10 +89,16 @@ def srt(
 
 
 def vtt(
-    words: Iterable[SpokenWord], text: str = "", turns: Sequence[SpokenTurn] = (), audio_s: float = math.inf
+    words: Iterable[SpokenWord],
+    text: str = "",
+    turns: Sequence[SpokenTurn] = (),
+    audio_s: float = math.inf,
+    word_times: bool = True,
 ) -> str:
-    """Subtitles as a WebVTT file, with the arguments of `srt`."""
+    """Subtitles as a WebVTT file, with the arguments of `srt`. `word_times` false leaves out the times of words."""
     cues = _cues(_pieces(tuple(words), text, turns, audio_s), audio_s)
+    if not word_times:
+        cues = [[replace(piece, is_known=False) for piece in cue] for cue in cues]
     return "WEBVTT\n\n" + "".join(f"{_times(cue, '.')}\n{_vtt_payload(cue)}\n\n" for cue in cues)
 
 

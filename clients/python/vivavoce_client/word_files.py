@@ -26,26 +26,20 @@ class BadPath(VivavoceError):
     """A file cannot be written where the command line wants it."""
 
 
-class WordFiles:
-    """The files of --srt, --vtt and --words. They are written when the block ends, also if the speech broke off."""
+class Transcript:
+    """The texts of speech that follows other speech, with the times of their words on the clock of it all."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        """Raises BadPath before anything is spoken."""
-        self._paths: dict[str, str] = {kind: path for kind in KINDS if (path := getattr(args, kind)) is not None}
-        if [*self._paths.values(), args.output].count(STANDARD) > 1:
-            raise BadPath("only one of -o, --srt, --vtt and --words can go to standard output")
-        files = [Path(path).resolve() for path in (*self._paths.values(), args.output) if path not in (None, STANDARD)]
-        if len(set(files)) < len(files):
-            raise BadPath("two of -o, --srt, --vtt and --words name one file")
-        for kind, path in self._paths.items():
-            if path != STANDARD and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
-                raise BadPath(f"--{kind} {path} cannot be written: its folder is missing, or it is a folder")
+    def __init__(self) -> None:
         self._words: list[SpokenWord] = []
         self._turns: list[SpokenTurn] = []
         self._text = ""
         self._spoken_s = 0.0
         self._is_whole = True
         """True if the length of all the audio is known."""
+
+    def __bool__(self) -> bool:
+        """True if it has words."""
+        return bool(self._words)
 
     def add(
         self, text: str, words: Sequence[SpokenWord], turns: Sequence[SpokenTurn], duration_s: float | None
@@ -60,22 +54,46 @@ class WordFiles:
         self._spoken_s += duration_s or 0
         self._is_whole &= duration_s is not None
 
-    def __enter__(self) -> Self:
-        return self
+    def move_to(self, start_s: float) -> None:
+        """Puts what is added next at a time of the clock, behind a silence."""
+        self._spoken_s = start_s
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._words:
-            for name, path in self._paths.items():
-                self._write(path, self._content(name))
-        elif error is None and self._paths:
-            raise NoWordTimes("the server sent no times of words, so there are no subtitles: its model may have none")
-
-    def _content(self, kind: str) -> str:
+    def content(self, kind: str, word_times: bool = True) -> str:
+        """The file of one of KINDS. Without `word_times`, no word of a WebVTT file has a time of its own."""
         if kind == "words":
             fields = {"text": self._text, "words": [word.fields() for word in self._words]}
             return json.dumps(fields, ensure_ascii=False, indent=1) + "\n"
         audio_s = self._spoken_s if self._is_whole else math.inf
-        return (srt if kind == "srt" else vtt)(self._words, self._text, self._turns, audio_s)
+        if kind == "srt":
+            return srt(self._words, self._text, self._turns, audio_s)
+        return vtt(self._words, self._text, self._turns, audio_s, word_times)
+
+
+class WordFiles:
+    """The files of --srt, --vtt and --words. They are written when the block ends, also if the speech broke off."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        """Raises BadPath before anything is spoken."""
+        self._paths: dict[str, str] = {kind: path for kind in KINDS if (path := getattr(args, kind)) is not None}
+        if [*self._paths.values(), args.output].count(STANDARD) > 1:
+            raise BadPath("only one of -o, --srt, --vtt and --words can go to standard output")
+        files = [Path(path).resolve() for path in (*self._paths.values(), args.output) if path not in (None, STANDARD)]
+        if len(set(files)) < len(files):
+            raise BadPath("two of -o, --srt, --vtt and --words name one file")
+        for kind, path in self._paths.items():
+            if path != STANDARD and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
+                raise BadPath(f"--{kind} {path} cannot be written: its folder is missing, or it is a folder")
+        self.transcript = Transcript()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self.transcript:
+            for name, path in self._paths.items():
+                self._write(path, self.transcript.content(name))
+        elif error is None and self._paths:
+            raise NoWordTimes("the server sent no times of words, so there are no subtitles: its model may have none")
 
     def _write(self, path: str, content: str) -> None:
         if path == STANDARD:
