@@ -82,6 +82,33 @@ class PhraseMetrics:
             self.errors.labels(kind)
 
 
+class RateMetrics:
+    """The speaking rates of complete speech, at the model's own pace."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.characters_per_minute = Histogram(
+            "vivavoce_characters_per_minute",
+            "Characters a minute of complete speech of a second or more, at the model's own pace",
+            ("model",),
+            buckets=CHARACTERS_PER_MINUTE_BUCKETS,
+            registry=registry,
+        )
+        self.words_per_minute = Histogram(
+            "vivavoce_words_per_minute",
+            "Words a minute of complete speech of a second or more, at the model's own pace",
+            ("model",),
+            buckets=WORDS_PER_MINUTE_BUCKETS,
+            registry=registry,
+        )
+
+    def observe(self, model: str, rate: SpeakingRate) -> None:
+        """Observes the rate of a request, unless its speech is too short to have one."""
+        characters, words = rate.characters_per_minute, rate.words_per_minute
+        if rate.seconds >= LEAST_RATED_S and characters is not None and words is not None:
+            self.characters_per_minute.labels(model).observe(characters)
+            self.words_per_minute.labels(model).observe(words)
+
+
 class Metrics:
     """The metrics of one app, in a registry of their own, so that several apps can share a process.
 
@@ -111,16 +138,7 @@ class Metrics:
             "Seconds without sound in a player that starts at the first sample, over a whole request",
             UNDERRUN_BUCKETS_S,
         )
-        self.characters_per_minute = self._histogram(
-            "characters_per_minute",
-            "Characters a minute of complete speech of a second or more, at the model's own pace",
-            CHARACTERS_PER_MINUTE_BUCKETS,
-        )
-        self.words_per_minute = self._histogram(
-            "words_per_minute",
-            "Words a minute of complete speech of a second or more, at the model's own pace",
-            WORDS_PER_MINUTE_BUCKETS,
-        )
+        self.rates = RateMetrics(self.registry)
         self.audio_s = Counter(
             "vivavoce_audio_seconds",
             "Seconds of audio made for listeners, cancelled speech included",
@@ -160,7 +178,7 @@ class Metrics:
                 self.requests.labels(model, outcome)
             for of_model in (
                 *(self.ttfa_s, self.queue_wait_s, self.rtf, self.underrun_s, self.audio_s, self.endless),
-                *(self.characters_per_minute, self.words_per_minute),
+                *(self.rates.characters_per_minute, self.rates.words_per_minute),
             ):
                 of_model.labels(model)
         for outcome in ("disconnected", "rejected", "refused", "failed"):
@@ -298,10 +316,4 @@ class SpeechMeter:
             self._metrics.rtf.labels(self._model).observe((self._clock() - self._asked_s) / self._audio_s)
             self._metrics.underrun_s.labels(self._model).observe(self._underrun_s)
         if outcome == "completed":
-            self._observe(rate)
-
-    def _observe(self, rate: SpeakingRate) -> None:
-        characters, words = rate.characters_per_minute, rate.words_per_minute
-        if rate.seconds >= LEAST_RATED_S and characters is not None and words is not None:
-            self._metrics.characters_per_minute.labels(self._model).observe(characters)
-            self._metrics.words_per_minute.labels(self._model).observe(words)
+            self._metrics.rates.observe(self._model, rate)

@@ -93,7 +93,7 @@ class LiveText:
         self._turn = -1
         """Number of the turn that speaks."""
         self.texts: list[str] = []
-        """What is said by each of the parts that speak. That of an open part grows."""
+        """Text of each part that speaks. That of an open part grows."""
         self.places = WordMap()
         """Places of the parts' words in the writing. Its `written` is the text that has been read."""
         self._said: list[Traced] = []
