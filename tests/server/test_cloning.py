@@ -96,9 +96,9 @@ def test_clones_read_the_text_while_they_speak_unless_told_otherwise(
 def test_an_embedding_is_a_voice(server: LiveServer, by_embedding: NDArray[np.int16]) -> None:
     first, second = (server.engine.voices.clone(recording(number)).embedding.tolist() for number in (0, 1))
     assert_same_samples(say(server, speaker_embedding=first), by_embedding)
-    mixed = say(server, speaker_embedding=[{"embedding": first, "weight": 3}, {"embedding": second}])
+    mixed = say(server, speaker_embedding=[{"embedding": first}, {"embedding": second, "weight": 3}])
     assert_same_samples(
-        mixed, say(server, speaker_embedding=(0.75 * np.array(first) + 0.25 * np.array(second)).tolist())
+        mixed, say(server, speaker_embedding=(0.25 * np.array(first) + 0.75 * np.array(second)).tolist())
     )
     assert_other_samples(mixed, by_embedding)
 

@@ -101,5 +101,5 @@ def mismatch_message(reference: VoiceReference) -> str:
 
 
 def too_long(tokens: int, frames: int) -> bool:
-    """True if so many text tokens cannot be spoken in so many frames."""
+    """True if this number of text tokens cannot be spoken in this number of frames."""
     return tokens > MAX_TOKENS_BESIDE + MAX_TOKENS_A_FRAME * frames
