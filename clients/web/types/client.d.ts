@@ -140,6 +140,7 @@ export class VivavoceClient {
     /** Stores a voice, which then is there by its id. @param {NewVoice} voice @returns {Promise<{ id: string }>} */
     addVoice({ recording, mix, ...fields }: NewVoice): Promise<{
         id: string;
+        warnings?: string[];
     }>;
     /** @param {string} id of a stored voice */
     deleteVoice(id: string): Promise<void>;
