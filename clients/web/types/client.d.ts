@@ -137,7 +137,7 @@ export class VivavoceClient {
     models(): Promise<Model[]>;
     /** @returns {Promise<Voice[]>} */
     voices(): Promise<Voice[]>;
-    /** Stores a voice, which then is there by its id. @param {NewVoice} voice @returns {Promise<{ id: string }>} */
+    /** Stores a voice, which then is there by its id. @param {NewVoice} voice @returns {Promise<{ id: string, warnings?: string[] }>} */
     addVoice({ recording, mix, ...fields }: NewVoice): Promise<{
         id: string;
         warnings?: string[];
