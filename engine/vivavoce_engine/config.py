@@ -16,7 +16,7 @@ NumberOrAuto = int | Literal["auto"]
 MOST_THREADS = 1024
 """Most threads of a pool: more than any machine has cores, and less than a system refuses to start."""
 RefTextCheck = Literal["refuse", "flag", "off"]
-"""What becomes of a transcript that does not fit its recording; `off` does not look."""
+"""Treatment of a transcript that does not fit its recording; `off` does not look."""
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 RUNNERS = ("auto", "triton", "native", "torch")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")

@@ -22,6 +22,7 @@ from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read
 from vivavoce_engine.cpu.runner import TorchRunner
 from vivavoce_engine.errors import EngineError
 from vivavoce_engine.front.stream import collect
+from vivavoce_engine.load import ModelRunner
 from vivavoce_engine.models.reference_encoder import ReferenceEncoder
 from vivavoce_voice import CHECKPOINT
 
@@ -129,7 +130,7 @@ def requests(checkpoint: Checkpoint, runner: TorchRunner, texts: Sequence[str]) 
     ]
 
 
-def cloned(checkpoint: Checkpoint, runner: TorchRunner) -> VoiceReference:
+def cloned(checkpoint: Checkpoint, runner: ModelRunner) -> VoiceReference:
     """The voice of a recording that the shipped voice speaks, for a model that only clones voices."""
     asked = SynthesisRequest(RECORDING_TEXT, speaker="heart", language="english", seed=0)
     config = EngineConfig(max_streams=1, max_context=MAX_CONTEXT, device="cpu")
@@ -137,7 +138,7 @@ def cloned(checkpoint: Checkpoint, runner: TorchRunner) -> VoiceReference:
     return replace(ReferenceEncoder(checkpoint, runner.device).encode(recording.pcm), codes=None)
 
 
-def speak(runner: TorchRunner, asked: Sequence[SynthesisRequest]) -> list[Utterance]:
+def speak(runner: ModelRunner, asked: Sequence[SynthesisRequest]) -> list[Utterance]:
     async def together() -> list[tuple[list[AudioChunk], Finished]]:
         return await asyncio.gather(*(collect(engine.submit(request)) for request in asked))
 

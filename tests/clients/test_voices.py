@@ -66,7 +66,15 @@ def test_the_command(server: LiveServer, folder: Path, tmp_path: Path, capsys: p
         main(["voices", "add", "bob", "--embedding", str(numbers), "--consent", CONSENT, "--model", "fake", *url]) == 0
     )
     assert main(["voices", "blend", "both", "heart(1)+bob(1)", *url]) == 0
-    assert capsys.readouterr().out.split() == ["ada", "bob", "both"]
+    printed = capsys.readouterr()
+    assert printed.out.split() == ["ada", "bob", "both"]
+    assert printed.err == ""
+    assert main(["voices", *url, "add", "odd", str(audio), "--consent", CONSENT, "--ref-text", "la " * 100]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.split() == ["odd"]
+    assert printed.err.startswith("vivavoce: ref_text_mismatch: ref_text is most likely not what is said")
+    assert main(["voices", *url, "delete", "odd"]) == 0
+    capsys.readouterr()
     both = VoiceStore(folder).get("both")
     assert both is not None
     assert both.reference.embedding.tolist() == [2.0] * EMBEDDING_SIZE

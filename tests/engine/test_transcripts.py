@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from vivavoce_engine import EngineConfig, RefTextMismatch, Rejected, Sampling, SamplingParams, SynthesisRequest
 from vivavoce_engine import VoiceReference as Reference
 from vivavoce_engine.checkpoint.files import Checkpoint, read_checkpoint
@@ -26,6 +27,7 @@ RUNNERS = ("native", "torch")
 TOP = SamplingParams(temperature=0)
 RECORDING = wav(voice_like(1, 1.2))
 TOO_LONG = "la " * 100
+Codes = NDArray[np.int16]
 NO_EMBEDDING = np.zeros(1, np.float32)
 
 
@@ -49,7 +51,7 @@ def request_of(checkpoint: Checkpoint) -> SynthesisRequest:
     return SynthesisRequest("A quiet word.", reference=Reference(embedding), sampling=Sampling(TOP, TOP), max_frames=12)
 
 
-def forced_prompt(runner: ModelRunner, request: SynthesisRequest, codes: np.ndarray) -> Prompt:
+def forced_prompt(runner: ModelRunner, request: SynthesisRequest, codes: Codes) -> Prompt:
     live = frontend(runner).live_text()
     ids = [*live.append(request.text), *live.close()]
     return frontend(runner).build(replace(request, context=SpokenContext("", codes)), ids, complete=True)
@@ -102,7 +104,7 @@ def test_texts_of_other_speech_do_not_fit(kind: str) -> None:
 
 def test_a_text_that_cannot_be_spoken_in_the_time_costs_nothing(tiny: Checkpoint) -> None:
     class Unused:
-        def log_probabilities(self, prompt: Prompt) -> np.ndarray:
+        def log_probabilities(self, prompt: Prompt) -> NDArray[np.float32]:
             raise AssertionError
 
     runner = runner_of(tiny, "torch")
@@ -129,7 +131,7 @@ class Counting(FakeEncoder):
     def __init__(self) -> None:
         self.encoded = self.judged = 0
 
-    def encode(self, audio: np.ndarray) -> Reference:
+    def encode(self, audio: NDArray[np.float32]) -> Reference:
         self.encoded += 1
         return super().encode(audio)
 
@@ -153,7 +155,7 @@ def test_a_mismatch_is_refused_if_the_setting_says_so() -> None:
     assert voices.clone(RECORDING, "What is said.").text_fit == FAKE_FIT
     for _ in range(2):  # the second one is known
         with pytest.raises(
-            RefTextMismatch, match=r"their fit is -10\.0, and that of a transcript at least 1\.0"
+            RefTextMismatch, match=r"their fit is -10\.0, and that of a transcript at least 0\.65"
         ) as refusal:
             voices.clone(RECORDING, TOO_LONG)
         assert refusal.value.param == "ref_text"

@@ -30,6 +30,8 @@ from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 from vivavoce_engine.gpu.runner import GraphRunner  # noqa: E402
 from vivavoce_engine.models.codec_decoder import CodecDecoder, CodecRows  # noqa: E402
 from vivavoce_engine.request import SpokenContext  # noqa: E402
+from vivavoce_engine.text.prompt import TextFrontend  # noqa: E402
+from vivavoce_engine.text.transcript import TranscriptJudge  # noqa: E402
 
 from tests.support.speaking import GREEDY, Speech, running, speak  # noqa: E402
 from tests.support.tiny_checkpoints import write_checkpoint  # noqa: E402
@@ -115,6 +117,26 @@ def test_it_says_what_the_cpu_says(tmp_path: Path, kind: Kind, monkeypatch: pyte
     for number, (mine, theirs) in enumerate(zip(ours, expected, strict=True)):
         assert mine.codes.tolist() == theirs.codes.tolist(), number
         assert np.abs(mine.pcm - theirs.pcm).max() < WAVE_TOLERANCE, number
+
+
+def test_it_judges_transcripts_as_the_cpu_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the weights of its kernels, and after it has spoken."""
+    monkeypatch.setitem(SHAPE, "tiny", SMALLEST)
+    monkeypatch.setattr(gpu_steps, "GpuCodec", PlainCodec)
+    checkpoint = read_checkpoint(write_checkpoint(tmp_path, "tiny", "base"))
+    request = clone(checkpoint.talker.transformer.hidden_size, checkpoint.talker.num_code_groups, in_context=True)
+    assert request.reference is not None
+    runners = (
+        GraphRunner("kernels", checkpoint, config(), DEVICE, torch.float32),
+        TorchRunner("plain", checkpoint, config()),
+    )
+    said(runners[0], request)
+    fits = []
+    for runner in runners:
+        assert isinstance(runner.text, TextFrontend)
+        fits.append(TranscriptJudge(runner.text, runner.forcing(), 256).fit(request.reference))
+    assert abs(fits[0] - fits[1]) < 1e-4
+    assert abs(fits[0]) > 1e-3
 
 
 @dataclass(frozen=True)

@@ -94,11 +94,15 @@ class Voice:
 
 @dataclass(frozen=True, slots=True)
 class StoredVoice:
-    """A voice that has just been stored."""
+    """A voice that has just been stored.
+
+    `warnings` tell what may go wrong with it, such as a transcript that does not fit its recording.
+    """
 
     id: str
     name: str
     created_at: int
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,4 +288,4 @@ class NewVoice:
 
 def parse_stored_voice(body: bytes) -> StoredVoice:
     voice = json.loads(body)
-    return StoredVoice(voice["id"], voice["name"], voice["created_at"])
+    return StoredVoice(voice["id"], voice["name"], voice["created_at"], tuple(voice.get("warnings", ())))

@@ -70,6 +70,8 @@ def store(args: argparse.Namespace, voice: NewVoice) -> int:
     with connect(args) as client:
         stored = client.add_voice(voice)
     print(stored.id)
+    for warning in stored.warnings:
+        print(f"vivavoce: {warning}", file=sys.stderr)
     return 0
 
 

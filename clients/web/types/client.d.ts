@@ -137,9 +137,10 @@ export class VivavoceClient {
     models(): Promise<Model[]>;
     /** @returns {Promise<Voice[]>} */
     voices(): Promise<Voice[]>;
-    /** Stores a voice, which then is there by its id. @param {NewVoice} voice @returns {Promise<{ id: string }>} */
+    /** Stores a voice, which then is there by its id. @param {NewVoice} voice @returns {Promise<{ id: string, warnings?: string[] }>} */
     addVoice({ recording, mix, ...fields }: NewVoice): Promise<{
         id: string;
+        warnings?: string[];
     }>;
     /** @param {string} id of a stored voice */
     deleteVoice(id: string): Promise<void>;

@@ -152,7 +152,7 @@ export class VivavoceClient {
     return (await this.#get("v1/audio/voices")).voices;
   }
 
-  /** Stores a voice, which then is there by its id. @param {NewVoice} voice @returns {Promise<{ id: string }>} */
+  /** Stores a voice, which then is there by its id. @param {NewVoice} voice @returns {Promise<{ id: string, warnings?: string[] }>} */
   async addVoice({ recording, mix, ...fields }) {
     const form = new FormData();
     for (const [name, value] of Object.entries(fields)) if (value !== undefined) form.set(name, value);

@@ -21,9 +21,9 @@ export function storing({ name, button, said }, voiceOf, stored) {
         name.focus();
         throw new Error("Give the voice a name of 1 to 64 letters a-z, digits, _ and -, which begins with a letter or a digit.");
       }
-      const { id } = await client().addVoice({ name: wanted, ...(await voiceOf()) });
+      const { id, warnings = [] } = await client().addVoice({ name: wanted, ...(await voiceOf()) });
       name.value = "";
-      said.textContent = `Stored as ${id}.`;
+      said.textContent = [`Stored as ${id}.`, ...warnings].join(" ");
       await stored(id);
     });
 }

@@ -14,7 +14,7 @@ from vivavoce_engine.errors import Rejected
 from vivavoce_engine.request import SpokenContext, UtteranceOptions, VoiceReference
 from vivavoce_engine.text.prompt import Prompt, TextFrontend
 
-LEAST_FIT = 1.0
+LEAST_FIT = 0.65
 """Fit, in nats a frame, below which a transcript is most likely of another recording."""
 NO_TEXT = "."
 """Text that says nothing, in every language. A prompt needs one."""
@@ -96,10 +96,10 @@ def mismatch_message(reference: VoiceReference) -> str:
     assert reference.text_fit is not None
     return (
         f"ref_text is most likely not what is said in the recording: their fit is {reference.text_fit:.1f}, and that of"
-        f" a transcript at least {LEAST_FIT:.1f}; a clone of such a pair may say other words, or not end"
+        f" a transcript at least {LEAST_FIT:g}; a clone of such a pair may say other words, or not end"
     )
 
 
 def too_long(tokens: int, frames: int) -> bool:
-    """True if so many text tokens cannot be spoken in so many frames."""
+    """True if this number of text tokens cannot be spoken in this number of frames."""
     return tokens > MAX_TOKENS_BESIDE + MAX_TOKENS_A_FRAME * frames
