@@ -16,8 +16,8 @@ A server of one process starts an engine process and speaks through it:
     ──► LoadCommand, RemoteSubmit, AppendText, Cancel, ReadProgress, Ask, Ping, Shutdown
     ◄── Loaded, Report (audio, ends, the loop's state), Answer, Logged, Broken
 
-A server of several processes has a supervisor, which starts the engine process, and fronts, each of which speaks with it
-over a socket of its own. Speech does not pass through the supervisor:
+A server of several processes has a supervisor, which starts the engine process, and fronts, each of which speaks with
+it over a socket of its own. Speech does not pass through the supervisor:
 
     front: LinkedEngine ◄─► Link ◄── state of the process; need ──► supervisor: EngineHost ──► Watcher ──► Child
                              ▲                                                                               ▲
