@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,12 +30,15 @@ from vivavoce_engine import (
     private_folder,
 )
 from vivavoce_engine.fake_runner import FakeEncoder, tone
-from vivavoce_engine.process import link, watcher
+from vivavoce_engine.process import link, remote_engine, watcher
 from vivavoce_engine.process.carrier import Phase
+from vivavoce_engine.process.connection import Connection
+from vivavoce_engine.process.host_wire import Need, ProcessStatus
+from vivavoce_engine.process.wire import Loaded, RemoteSubmit
 from vivavoce_engine.request import UtteranceOptions
 
 from tests.support.faulty_models import SLOW, faulty_model
-from tests.support.waiting import soon, until
+from tests.support.waiting import HUNG_S, soon, until
 
 ENDLESS = SynthesisRequest(SLOW + "x" * 5000, speaker="heart")
 
@@ -251,23 +255,39 @@ async def test_a_front_that_stands_still_holds_nobody_up() -> None:
 # ---- a process that ends
 
 
-async def test_fronts_come_back_to_the_next_process() -> None:
-    with house() as home:
+@pytest.mark.parametrize(("signum", "reason"), [(signal.SIGKILL, "killed"), (signal.SIGSTOP, "hang")])
+async def test_fronts_come_back_to_the_next_process(signum: signal.Signals, reason: str) -> None:
+    with house(max_step_s=3.0) as home:
         fronts = [home.front(), home.front()]
         streams = [front.submit(ENDLESS) for front in fronts]
         for stream in streams:
             await soon(anext(stream))
         pid = home.host.pid or 0
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signum)
         for stream in streams:
             with pytest.raises(NotServing, match="broke down"):
                 await soon(collect(stream))
         for front in fronts:
             await until(lambda front=front: front.ready)  # type: ignore[misc]
             assert front.pid == home.host.pid != pid
-            assert front.restarts == {"killed": 1}
+            assert front.restarts == {reason: 1}
             await assert_speaks(front)
             assert (front.stats().running, front.stats().queued, front.outstanding) == (0, 0, 0)
+
+
+async def test_a_question_without_an_answer_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_engine, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(watcher, "ANSWER_TIMEOUT_S", 0.1)
+    with house(max_step_s=3600) as home:
+        front = home.front()
+        os.kill(home.host.pid or 0, signal.SIGSTOP)
+        with pytest.raises(NotServing, match="does not answer"):
+            await asyncio.to_thread(front.encode, np.zeros(24000, np.float32))
+        await until(lambda: home.host.restarts == {"hang": 1})
+        await until(lambda: front.ready)
+        monkeypatch.setattr(remote_engine, "ANSWER_TIMEOUT_S", HUNG_S)
+        answer = await asyncio.to_thread(front.encode, np.zeros(24000, np.float32))
+        assert answer.embedding.shape == (8,)
 
 
 async def test_while_it_is_away_every_front_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,6 +356,40 @@ async def test_a_process_is_not_unloaded_under_a_request() -> None:
             for heard in await asyncio.gather(*speech):
                 assert np.array_equal(heard, tone(turn, 0, 2))
         assert fronts[0].restarts == {}
+
+
+async def test_nothing_is_sent_before_the_host_has_answered_the_need() -> None:
+    """What the host said before may be old: the process may be about to be unloaded."""
+    with private_folder() as folder:
+        fronts: list[Connection] = []
+        links: list[Connection] = []
+
+        async def accept(into: list[Connection], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            into.append(Connection(reader, writer))
+
+        host = await asyncio.start_unix_server(partial(accept, fronts), folder / "host")
+        process = await asyncio.start_unix_server(partial(accept, links), folder / "process")
+        engine = LinkedEngine(faulty_model(), EngineConfig(), folder / "host", None, 60.0)
+        starting = asyncio.create_task(asyncio.to_thread(engine.start))
+        await until(lambda: len(fronts) == 1)
+        status = ProcessStatus(Phase.SERVING, 1, folder / "process", False, {}, None)
+        fronts[0].send(status)
+        await soon(starting)
+        stream = engine.submit(says(2))
+        assert await soon(fronts[0].receive()) == Need(True)
+        fronts[0].send(status)
+        await asyncio.sleep(0.2)
+        assert (links, engine.phase) == ([], Phase.WAKING)
+        fronts[0].send(replace(status, answers_need=True))
+        await until(lambda: len(links) == 1)
+        links[0].send(Loaded(EngineConfig(), ""))
+        assert isinstance(await soon(links[0].receive()), RemoteSubmit)
+        stream.cancel()
+        await asyncio.to_thread(engine.stop)
+        for connection in (*fronts, *links):
+            connection.close()
+        host.close()
+        process.close()
 
 
 async def test_all_who_wait_for_a_model_that_does_not_load_hear_why(tmp_path: Path) -> None:
