@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -126,6 +127,51 @@ def test_a_keys_places_are_those_of_all_fronts_and_a_dead_front_gives_them_back(
         assert after["vivavoce_audio_seconds_total", "fake"] > before["vivavoce_audio_seconds_total", "fake"]
         assert after["vivavoce_engine_restarts_total", "fake", "killed"] == 0
         assert rest_of(kept).endswith(LAST_CHUNK), "the other front's speech goes on to its end"
+
+
+BURST = 12
+
+
+def test_bursts_at_all_fronts_fill_one_queue_and_no_more(start: Callable[..., Fronts]) -> None:
+    fronts = start("--max-streams", "1", "--max-queue", "3")
+    one, two = fronts.pids
+    kinds: list[dict[str, object]] = [{}, {"stream": False}, {"stream_format": "sse"}]
+    for kind in kinds:
+        request = request_of("POST", "/v1/audio/speech", json.dumps({**SPEECH, **kind}).encode())
+        with ExitStack() as stack:
+            slow = stack.enter_context(fronts.connected(one))
+            slow_speech(slow)
+            clients = [stack.enter_context(fronts.connected(pid)) for pid in (one, two) * (BURST // 2)]
+            for client in clients:
+                client.sendall(request)
+            refused = answered(clients, BURST - 3)
+            for client in refused:
+                answer = rest_of(client)
+                assert answer.startswith(b"HTTP/1.1 429")
+                assert b"retry-after: " in answer.lower()
+                assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "queue_full"
+            slow.close()
+            assert [rest_of(client)[:12] for client in clients if client not in refused] == [b"HTTP/1.1 200"] * 3
+    found = metrics(fronts, two)
+    assert found["vivavoce_requests_total", "fake", "refused"] == len(kinds) * (BURST - 3)
+    assert found["vivavoce_requests_total", "fake", "completed"] == len(kinds) * 3
+
+
+def answered(clients: list[socket.socket], number: int) -> list[socket.socket]:
+    """The first clients of which there is an answer, this many."""
+    poll = select.poll()
+    by_number = {client.fileno(): client for client in clients}
+    for client in clients:
+        poll.register(client, select.POLLIN)
+    found: list[socket.socket] = []
+    while len(found) < number:
+        ready = [by_number[descriptor] for descriptor, _ in poll.poll(HUNG_S * 1000)]
+        assert ready, f"{len(found)} of {number} answers"
+        for client in ready:
+            poll.unregister(client)
+        found += ready
+    assert len(found) == number
+    return found
 
 
 def test_live_connections_are_limited_over_all_fronts(start: Callable[..., Fronts]) -> None:

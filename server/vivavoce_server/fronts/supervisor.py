@@ -41,14 +41,14 @@ class FrontFailed(EngineError):
 
 @dataclass(frozen=True)
 class Plan:
-    """All that the fronts need. `output` are the descriptors of the real stdout and stderr."""
+    """Settings, models and sockets of the fronts. `output` are the descriptors of the real stdout and stderr."""
 
     fronts: int
     config: ServerConfig
     engine_config: EngineConfig
     models: Mapping[str, LinkedModel]
     listeners: Sequence[socket.socket]
-    """That for HTTP, and the one for the Wyoming protocol if there is one, which the first front serves."""
+    """The socket for HTTP, and the one for the Wyoming protocol if there is one, which the first front serves."""
     output: tuple[int, int]
     metrics_folder: Path
 
