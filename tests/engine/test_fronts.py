@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,9 @@ from vivavoce_engine import (
 from vivavoce_engine.fake_runner import FakeEncoder, tone
 from vivavoce_engine.process import link, watcher
 from vivavoce_engine.process.carrier import Phase
+from vivavoce_engine.process.connection import Connection
+from vivavoce_engine.process.host_wire import Need, ProcessStatus
+from vivavoce_engine.process.wire import Loaded, RemoteSubmit
 from vivavoce_engine.request import UtteranceOptions
 
 from tests.support.faulty_models import SLOW, faulty_model
@@ -336,6 +340,40 @@ async def test_a_process_is_not_unloaded_under_a_request() -> None:
             for heard in await asyncio.gather(*speech):
                 assert np.array_equal(heard, tone(turn, 0, 2))
         assert fronts[0].restarts == {}
+
+
+async def test_nothing_is_sent_before_the_host_has_answered_the_need() -> None:
+    """What the host said before may be old: the process may be about to be unloaded."""
+    with private_folder() as folder:
+        fronts: list[Connection] = []
+        links: list[Connection] = []
+
+        async def accept(into: list[Connection], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            into.append(Connection(reader, writer))
+
+        host = await asyncio.start_unix_server(partial(accept, fronts), folder / "host")
+        process = await asyncio.start_unix_server(partial(accept, links), folder / "process")
+        engine = LinkedEngine(faulty_model(), EngineConfig(), folder / "host", None, 60.0)
+        starting = asyncio.create_task(asyncio.to_thread(engine.start))
+        await until(lambda: len(fronts) == 1)
+        status = ProcessStatus(Phase.SERVING, 1, folder / "process", False, {}, None)
+        fronts[0].send(status)
+        await soon(starting)
+        stream = engine.submit(says(2))
+        assert await soon(fronts[0].receive()) == Need(True)
+        fronts[0].send(status)
+        await asyncio.sleep(0.2)
+        assert (links, engine.phase) == ([], Phase.WAKING)
+        fronts[0].send(replace(status, answers_need=True))
+        await until(lambda: len(links) == 1)
+        links[0].send(Loaded(EngineConfig(), ""))
+        assert isinstance(await soon(links[0].receive()), RemoteSubmit)
+        stream.cancel()
+        await asyncio.to_thread(engine.stop)
+        for connection in (*fronts, *links):
+            connection.close()
+        host.close()
+        process.close()
 
 
 async def test_all_who_wait_for_a_model_that_does_not_load_hear_why(tmp_path: Path) -> None:

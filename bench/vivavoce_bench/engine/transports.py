@@ -84,6 +84,7 @@ class SharedEnd:
 
     def __init__(self, end: socket.socket, memory: SharedMemory) -> None:
         self._pipe = Pipe(end)
+        assert memory.buf is not None, "it is open"
         self._memory = memory.buf
         self._sent = self._received = 0
 

@@ -146,6 +146,15 @@ class Fronts:
                     continue
                 yield from self._messages_of(key.data)
 
+    def close(self) -> None:
+        """Ends the links to all fronts, but not that to the server that started the worker."""
+        self._selector.close()
+        for front in self:
+            if not front.is_parent:
+                front.pipe.close()
+        if self._listener is not None:
+            self._listener.close()
+
     def _messages_of(self, front: Front) -> Iterator[tuple[Front, object | None]]:
         while True:
             try:

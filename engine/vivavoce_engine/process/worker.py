@@ -75,7 +75,11 @@ class Worker:
         self._answer_thread = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=lower_thread_priority)
 
     def run(self) -> None:
-        self._loop.run(self)
+        """Runs the loop to its end, of which fronts hear at once, however long the process still takes to end."""
+        try:
+            self._loop.run(self)
+        finally:
+            self._fronts.close()
 
     def take(self) -> Iterator[Command]:
         """Yields the loop's commands that have arrived, and handles all other messages."""
