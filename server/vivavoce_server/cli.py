@@ -92,7 +92,7 @@ def given_flags(args: argparse.Namespace) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Start:
-    """Settings and signals that a start has read and checked. `output` are the descriptors of the real stdout and stderr."""
+    """Settings and signals that a start has read and checked. `output`: descriptors of the real stdout and stderr."""
 
     config: ServerConfig
     engine_config: EngineConfig

@@ -19,6 +19,7 @@ from vivavoce_engine.fake_runner import FAKE_CHAT_INFO, FAKE_INFO
 from vivavoce_server import ServerConfig
 from vivavoce_server.fronts import count
 from vivavoce_server.fronts.count import count_fronts
+from vivavoce_server.metrics import FOLDER_VARIABLE
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
@@ -246,10 +247,14 @@ def test_fronts_whose_supervisor_is_killed_end(start: Callable[..., Fronts]) -> 
     fronts = start()
     pids = [*fronts.pids, *children_of(fronts.process.pid, "vivavoce_engine.process.worker")]
     assert len(pids) == 3
+    environment = Path(f"/proc/{pids[0]}/environ").read_text().split("\0")
+    (folder,) = (Path(each.partition("=")[2]) for each in environment if each.startswith(f"{FOLDER_VARIABLE}="))
+    assert folder.stat().st_mode & 0o777 == 0o700
     fronts.process.kill()
     wait_until(lambda: not any(Path(f"/proc/{pid}/fd").exists() and alive(pid) for pid in pids))
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{fronts.url}/health")
+    assert not folder.exists()
 
 
 def alive(pid: int) -> bool:

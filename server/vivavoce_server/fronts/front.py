@@ -5,6 +5,7 @@ at once, because nobody would end it, and it holds the sockets.
 """
 
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -22,6 +23,7 @@ from vivavoce_server.engines import link_engine, open_store
 from vivavoce_server.fronts.messages import Begin, Leave, Renew, Serving, ToFront
 from vivavoce_server.ledger import Ledger
 from vivavoce_server.logs import log_to_stderr
+from vivavoce_server.metrics import FOLDER_VARIABLE
 from vivavoce_server.reading import warm_up
 from vivavoce_server.wyoming import open_wyoming
 
@@ -104,6 +106,7 @@ def obey(pipe: Pipe, server: DrainingServer) -> None:
         try:
             message = pipe.receive()
         except (EOFError, OSError):
+            shutil.rmtree(os.environ[FOLDER_VARIABLE], ignore_errors=True)  # nobody else is there to remove it
             server.leave(now=True)
             threading.Timer(ORPHAN_S, os._exit, (1,)).start()
             return
