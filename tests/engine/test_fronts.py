@@ -30,7 +30,7 @@ from vivavoce_engine import (
     private_folder,
 )
 from vivavoce_engine.fake_runner import FakeEncoder, tone
-from vivavoce_engine.process import link, watcher
+from vivavoce_engine.process import link, remote_engine, watcher
 from vivavoce_engine.process.carrier import Phase
 from vivavoce_engine.process.connection import Connection
 from vivavoce_engine.process.host_wire import Need, ProcessStatus
@@ -38,7 +38,7 @@ from vivavoce_engine.process.wire import Loaded, RemoteSubmit
 from vivavoce_engine.request import UtteranceOptions
 
 from tests.support.faulty_models import SLOW, faulty_model
-from tests.support.waiting import soon, until
+from tests.support.waiting import HUNG_S, soon, until
 
 ENDLESS = SynthesisRequest(SLOW + "x" * 5000, speaker="heart")
 
@@ -255,23 +255,39 @@ async def test_a_front_that_stands_still_holds_nobody_up() -> None:
 # ---- a process that ends
 
 
-async def test_fronts_come_back_to_the_next_process() -> None:
-    with house() as home:
+@pytest.mark.parametrize(("signum", "reason"), [(signal.SIGKILL, "killed"), (signal.SIGSTOP, "hang")])
+async def test_fronts_come_back_to_the_next_process(signum: signal.Signals, reason: str) -> None:
+    with house(max_step_s=3.0) as home:
         fronts = [home.front(), home.front()]
         streams = [front.submit(ENDLESS) for front in fronts]
         for stream in streams:
             await soon(anext(stream))
         pid = home.host.pid or 0
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signum)
         for stream in streams:
             with pytest.raises(NotServing, match="broke down"):
                 await soon(collect(stream))
         for front in fronts:
             await until(lambda front=front: front.ready)  # type: ignore[misc]
             assert front.pid == home.host.pid != pid
-            assert front.restarts == {"killed": 1}
+            assert front.restarts == {reason: 1}
             await assert_speaks(front)
             assert (front.stats().running, front.stats().queued, front.outstanding) == (0, 0, 0)
+
+
+async def test_a_question_without_an_answer_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_engine, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(watcher, "ANSWER_TIMEOUT_S", 0.1)
+    with house(max_step_s=3600) as home:
+        front = home.front()
+        os.kill(home.host.pid or 0, signal.SIGSTOP)
+        with pytest.raises(NotServing, match="does not answer"):
+            await asyncio.to_thread(front.encode, np.zeros(24000, np.float32))
+        await until(lambda: home.host.restarts == {"hang": 1})
+        await until(lambda: front.ready)
+        monkeypatch.setattr(remote_engine, "ANSWER_TIMEOUT_S", HUNG_S)
+        answer = await asyncio.to_thread(front.encode, np.zeros(24000, np.float32))
+        assert answer.embedding.shape == (8,)
 
 
 async def test_while_it_is_away_every_front_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,10 @@ class Waiting:
     frames: float
     silent_frames: float = 0.0
 
+    def __reduce__(self) -> tuple[type["Waiting"], tuple[str, float, float]]:
+        """Pickles the values alone: reports to all fronts hold the whole queue."""
+        return Waiting, (self.client, self.frames, self.silent_frames)
+
     @property
     def audio_frames(self) -> float:
         return self.frames + self.silent_frames
