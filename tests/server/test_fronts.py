@@ -243,6 +243,19 @@ def test_a_second_signal_ends_all_fronts_at_once(start: Callable[..., Fronts]) -
     assert fronts.process.returncode == 0
 
 
+def test_a_front_that_does_not_go_on_is_replaced(start: Callable[..., Fronts]) -> None:
+    fronts = start()
+    one, two = fronts.pids
+    with fronts.connected(two) as kept:
+        os.kill(one, signal.SIGSTOP)
+        slow_speech(kept)
+        read_until(fronts.process, "does not go on")
+        wait_until(lambda: len(fronts.pids) == 2 and one not in fronts.pids)
+        assert rest_of(kept).endswith(LAST_CHUNK)
+    (other,) = set(fronts.pids) - {two}
+    assert fronts.ask(other, SPEAK)[0] == 200
+
+
 def test_fronts_whose_supervisor_is_killed_end(start: Callable[..., Fronts]) -> None:
     fronts = start()
     pids = [*fronts.pids, *children_of(fronts.process.pid, "vivavoce_engine.process.worker")]

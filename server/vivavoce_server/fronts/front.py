@@ -4,6 +4,7 @@ Signals of the process group are the supervisor's. A thread reads what it says. 
 at once, because nobody would end it, and it holds the sockets.
 """
 
+import asyncio
 import os
 import shutil
 import socket
@@ -20,13 +21,14 @@ from vivavoce_server.app import create_app
 from vivavoce_server.certificates import Certificate
 from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import link_engine, open_store
-from vivavoce_server.fronts.messages import Begin, Leave, Renew, Serving, ToFront
+from vivavoce_server.fronts.messages import Alive, Begin, Leave, Renew, ToFront
 from vivavoce_server.ledger import Ledger
 from vivavoce_server.logs import log_to_stderr
 from vivavoce_server.metrics import FOLDER_VARIABLE
 from vivavoce_server.reading import warm_up
 from vivavoce_server.wyoming import open_wyoming
 
+ALIVE_EVERY_S = 1.0
 ORPHAN_S = 3.0
 """Seconds in which a front whose supervisor has gone ends in order."""
 
@@ -90,14 +92,20 @@ def run(pipe: Pipe, app: FastAPI, begin: Begin, listeners: list[socket.socket]) 
 
     def begin_to_obey() -> None:
         threading.Thread(target=obey, args=(pipe, server), name="vivavoce-supervisor", daemon=True).start()
-        with suppress(OSError):  # the supervisor has gone, which the thread finds too
-            pipe.send(Serving())
+        show_life(pipe)
 
     server = FrontServer(app, begin.config, begin_to_obey, wyoming=wyoming)
     if (certificate := Certificate.of(begin.config)) is not None:
         server.secure(certificate)
     freeze_gc()  # before the event loop runs, which it would stop for a tenth of a second
     server.run(sockets=[listener])
+
+
+def show_life(pipe: Pipe) -> None:
+    """Tells the supervisor now and each second that the event loop goes on."""
+    with suppress(OSError):  # the supervisor has gone, which its thread finds too
+        pipe.send(Alive())
+    asyncio.get_running_loop().call_later(ALIVE_EVERY_S, show_life, pipe)
 
 
 def obey(pipe: Pipe, server: DrainingServer) -> None:
