@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
-from prometheus_client import generate_latest
 from vivavoce_server import ServerConfig
 from vivavoce_server.config import Settings, load_settings
 from vivavoce_server.service import Service
