@@ -1,5 +1,6 @@
 """Reports of the engine's process to the server, and their times."""
 
+import errno
 import os
 import socket
 import threading
@@ -22,7 +23,7 @@ from vivavoce_engine.process.wire import Loaded, Ping, RemoteSubmit, Report
 from vivavoce_engine.process.worker import Worker
 
 from tests.support.utterances import pending
-from tests.support.waiting import HUNG_S
+from tests.support.waiting import HUNG_S, wait_until
 
 FRAMES = 20
 
@@ -123,6 +124,32 @@ def test_a_stranger_is_cut_off(address: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     with connect(address) as end:
         assert end.recv(1) == b""
+
+
+def answers(front: Pipe) -> bool:
+    front.send(Ping())  # as a server does once a second
+    return bool(next_report(front))
+
+
+def test_a_front_that_cannot_be_accepted_does_not_end_the_worker(
+    address: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_: socket.socket) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with connect(address) as one:
+        first = Pipe(one)
+        assert isinstance(first.receive(), Loaded)
+        with monkeypatch.context() as patched:
+            patched.setattr(socket.socket, "accept", refuse)
+            with connect(address) as two:
+                wait_until(lambda: "Too many open files" in caplog.text)
+                first.send(Ping())
+                assert next_report(first).events == ()
+                assert caplog.text.count("Too many") == 1, "it is not tried again at once"
+                patched.undo()
+                wait_until(lambda: answers(first) and Pipe(two).has_message(0))
+                assert isinstance(Pipe(two).receive(), Loaded)
 
 
 def test_half_a_message_holds_nobody_up(address: Path) -> None:

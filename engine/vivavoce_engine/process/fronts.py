@@ -1,5 +1,6 @@
 """The worker's ends of its links: to the server that started it, and to the fronts that connect to its socket."""
 
+import logging
 import math
 import selectors
 import socket
@@ -13,8 +14,11 @@ from vivavoce_engine.ipc.pipe import PatientPipe, Pipe
 from vivavoce_engine.ipc.unix_socket import is_own_user
 from vivavoce_engine.process.wire import Loaded, Report
 
+log = logging.getLogger(__name__)
+
 STALL_S = 15.0
 """A front that takes nothing of what it is sent for this long is cut off. It may come back."""
+ACCEPT_AGAIN_S = 0.5
 CHANGES_EVERY_S = 0.02
 """Shortest time between two reports to a front of changes that others have made."""
 
@@ -123,8 +127,11 @@ class Fronts:
         self._all = {parent.fileno(): self._parent}
         self._selector = selectors.DefaultSelector()
         self._selector.register(parent, selectors.EVENT_READ, self._parent)
+        self._refused_s: float | None = None
+        """Time at which the system refused a front, for which it is not asked until ACCEPT_AGAIN_S later."""
         if listener is not None:
-            self._selector.register(listener, selectors.EVENT_READ, None)
+            listener.setblocking(False)
+        self._listen()
 
     def __iter__(self) -> Iterator[Front]:
         return iter(list(self._all.values()))
@@ -139,11 +146,13 @@ class Fronts:
         Raises:
             EOFError: the server that started the worker has gone.
         """
-        while ready := self._selector.select(0):
-            for key, _ in ready:
-                if key.data is None:
-                    self._accept()
-                    continue
+        if self._refused_s is not None and time.monotonic() - self._refused_s > ACCEPT_AGAIN_S:
+            self._listen()
+        for key, _ in self._selector.select(0):
+            if key.data is None:
+                assert isinstance(key.fileobj, socket.socket)
+                self._accept(key.fileobj)
+            else:
                 yield from self._messages_of(key.data)
 
     def close(self) -> None:
@@ -169,9 +178,19 @@ class Fronts:
                 return
             yield front, message
 
-    def _accept(self) -> None:
-        assert self._listener is not None
-        end, _ = self._listener.accept()
+    def _listen(self) -> None:
+        self._refused_s = None
+        if self._listener is not None:
+            self._selector.register(self._listener, selectors.EVENT_READ, None)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            end, _ = listener.accept()
+        except OSError as error:  # no descriptor is free, for example: the engine goes on all the same
+            log.warning("a front could not be accepted: %s", error)
+            self._selector.unregister(listener)
+            self._refused_s = time.monotonic()
+            return
         if not is_own_user(end):
             end.close()
             return
