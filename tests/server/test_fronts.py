@@ -3,8 +3,10 @@
 import json
 import os
 import select
+import shutil
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -24,7 +26,9 @@ from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
 from tests.server.test_cli import SPEECH_BODY, raw_request
+from tests.support.certificates import make_pair
 from tests.support.fronts import Fronts, children_of, request_of
+from tests.support.programs import needs
 from tests.support.server_process import launched, read_until, serving, url_of
 from tests.support.waiting import HUNG_S, wait_until
 
@@ -207,6 +211,44 @@ def test_all_fronts_take_other_keys_at_a_signal(start: Callable[..., Fronts], tm
     wait_until(lambda: len(fronts.pids) == 2 and first[0] not in fronts.pids)
     (later,) = set(fronts.pids) - set(first)
     assert [fronts.ask(later, asked[key])[0] for key in ("sk-b", "sk-a")] == [200, 401]
+
+
+@needs("openssl")
+def test_all_fronts_take_a_renewed_certificate(start: Callable[..., Fronts], tmp_path: Path) -> None:
+    old, new = make_pair(tmp_path, "old"), make_pair(tmp_path, "new")
+    fronts = start("--ssl-certfile", str(old.certificate), "--ssl-keyfile", str(old.key))
+    shutil.copy(new.key, old.key)
+    shutil.copy(new.certificate, old.certificate)
+    fronts.process.send_signal(signal.SIGHUP)
+    trusting = ssl.create_default_context(cafile=new.certificate)
+    for _ in fronts.pids:
+        read_until(fronts.process, "reloaded the certificate")
+    for pid in fronts.pids:
+        with fronts.connected(pid) as plain, trusting.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+            secure.sendall(SPEAK)
+            assert secure.recv(12) == b"HTTP/1.1 200"
+
+
+def test_all_fronts_see_an_engine_die_and_come_back(start: Callable[..., Fronts]) -> None:
+    fronts = start()
+    one, two = fronts.pids
+    (engine,) = children_of(fronts.process.pid, "vivavoce_engine.process.worker")
+    with fronts.connected(one) as first, fronts.connected(two) as second:
+        for connection in (first, second):
+            slow_speech(connection)
+        os.kill(engine, signal.SIGKILL)
+        for connection in (first, second):
+            assert not rest_of(connection).endswith(LAST_CHUNK)
+    for pid in (one, two):
+        wait_until(lambda pid=pid: fronts.ask(pid, request_of("GET", "/ready"))[0] == 200)  # type: ignore[misc]
+        assert fronts.ask(pid, SPEAK)[0] == 200
+        assert fronts.ask(pid, request_of("GET", "/health"))[0] == 200
+    for pid in (one, two):
+        found = metrics(fronts, pid)
+        assert found["vivavoce_engine_restarts_total", "fake", "killed"] == 1
+        assert found["vivavoce_requests_total", "fake", "cut_off"] == 2
+        assert found["vivavoce_engine_processes", "fake"] == 1
+    assert sorted(fronts.pids) == sorted([one, two])
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
