@@ -92,7 +92,7 @@ def given_flags(args: argparse.Namespace) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class Start:
-    """What a start has read and checked. `output` are the descriptors of the real stdout and stderr."""
+    """Settings and signals that a start has read and checked. `output`: descriptors of the real stdout and stderr."""
 
     config: ServerConfig
     engine_config: EngineConfig
@@ -327,9 +327,9 @@ def progress(what: str) -> Iterator[None]:
 
     def tell() -> None:
         while not done.wait(PROGRESS_EVERY_S):
-            print(f"  ... {what}, {time.monotonic() - started_s:.0f} s", file=sys.stderr, flush=True)
+            say(f"  ... {what}, {time.monotonic() - started_s:.0f} s")
 
-    print(f"{what} ...", file=sys.stderr, flush=True)
+    say(f"{what} ...")
     teller = threading.Thread(target=tell, name="vivavoce-progress", daemon=True)
     teller.start()
     try:
@@ -337,4 +337,10 @@ def progress(what: str) -> Iterator[None]:
     finally:
         done.set()
         teller.join()
-    print(f"{what} took {time.monotonic() - started_s:.1f} s", file=sys.stderr, flush=True)
+    say(f"{what} took {time.monotonic() - started_s:.1f} s")
+
+
+def say(line: str) -> None:
+    """Prints a line on stderr at once: lines of the log, which another thread writes, come before or behind it."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

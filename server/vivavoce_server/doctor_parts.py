@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from urllib.parse import urlsplit
 
-from vivavoce_engine import Finding, why_not_writable
+from vivavoce_engine import Finding, usable_cores, why_not_writable
 
 from vivavoce_server.certificates import Certificate, files_of
 from vivavoce_server.config import ServerConfig
@@ -31,6 +31,7 @@ def checks_of_parts(config: ServerConfig) -> list[tuple[str, Check]]:
     """Pairs (name, check) of the parts that these settings turn on."""
     has_tls = any((config.ssl_certfile, config.ssl_keyfile, config.ssl_keyfile_password, config.ssl_ca_certs))
     parts: list[tuple[str, bool, Callable[[ServerConfig], list[Finding]]]] = [
+        ("fronts", config.fronts not in ("auto", 1), check_fronts),
         ("socket", config.uds is not None, check_socket),
         ("tls", has_tls, check_tls),
         ("wyoming", config.wyoming_zeroconf, check_zeroconf),
@@ -43,6 +44,16 @@ def checks_of_parts(config: ServerConfig) -> list[tuple[str, Check]]:
 
 def would_not_start(name: str, error: object) -> list[Finding]:
     return [Finding(name, "error", f"The server would not start: {error}.")]
+
+
+def check_fronts(config: ServerConfig) -> list[Finding]:
+    """The number of fronts beside that of the cores. More of them than cores take turns."""
+    cores = usable_cores()
+    told = f"{config.fronts} fronts serve HTTP"
+    if int(config.fronts) > cores:
+        text = f"{told} on {cores} core{'s' * (cores > 1)}, which they share with the engine: they take turns."
+        return [Finding("fronts", "warning", text, "vivavoce serve --fronts auto")]
+    return [Finding("fronts", "ok", f"{told}; there are {cores} cores.")]
 
 
 def check_socket(config: ServerConfig) -> list[Finding]:

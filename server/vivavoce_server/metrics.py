@@ -200,7 +200,7 @@ class Metrics:
 
 
 class _Now(Collector):
-    """What is read at each scrape: the engines' own counters, and figures that any process of the server tells."""
+    """Figures that are read at each scrape: the engines' own counters, and what any process of the server can tell."""
 
     def __init__(self, engines: Mapping[str, SpeechEngine], ledger: Ledger, phrases: PhraseMetrics) -> None:
         self._engines = engines

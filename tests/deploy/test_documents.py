@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
-from prometheus_client import generate_latest
 from vivavoce_server import ServerConfig
 from vivavoce_server.config import Settings, load_settings
 from vivavoce_server.service import Service
@@ -180,7 +179,7 @@ def test_settings_are_settings_of_the_server() -> None:
 
 def test_metrics_and_alerts_of_the_guide_are_all_that_there_are() -> None:
     guide = (DEPLOY / "OPERATIONS.md").read_text()
-    text = generate_latest(Service({"m": fake_engine()}, ServerConfig()).metrics.registry).decode()
+    text = Service({"m": fake_engine()}, ServerConfig()).metrics.exposition().decode()
     exported = set(re.findall(r"^# TYPE (vivavoce_\w+) (?:histogram|gauge|counter)$", text, re.MULTILINE))
     exported = {name for name in exported if not name.endswith("_created")}
     assert set(re.findall(r"`(vivavoce_\w+)`", guide)) == exported

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from vivavoce_engine import Finding
-from vivavoce_server import ServerConfig
+from vivavoce_server import ServerConfig, doctor_parts
 from vivavoce_server.doctor_parts import checks_of_parts
 
 from tests.support.certificates import make_pair
@@ -26,6 +26,13 @@ def findings(config: ServerConfig) -> dict[str, Finding]:
 
 def test_a_server_without_such_settings_has_nothing_to_check() -> None:
     assert checks_of_parts(ServerConfig()) == []
+
+
+@pytest.mark.parametrize(("fronts", "state"), [(2, "ok"), (4, "ok"), (5, "warning")])
+def test_more_fronts_than_cores_are_a_warning(monkeypatch: pytest.MonkeyPatch, fronts: int, state: str) -> None:
+    monkeypatch.setattr(doctor_parts, "usable_cores", lambda: 4)
+    found = findings(ServerConfig(fronts=fronts))["fronts"]
+    assert (found.state, str(fronts) in found.text, "4 cores" in found.text) == (state, True, True)
 
 
 def test_a_socket_file_is_free_taken_or_impossible_and_none_is_left(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 import json
 import os
+import select
+import shutil
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -18,11 +21,14 @@ from vivavoce_engine.fake_runner import FAKE_CHAT_INFO, FAKE_INFO
 from vivavoce_server import ServerConfig
 from vivavoce_server.fronts import count
 from vivavoce_server.fronts.count import count_fronts
+from vivavoce_server.metrics import FOLDER_VARIABLE
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
 from tests.server.test_cli import SPEECH_BODY, raw_request
+from tests.support.certificates import make_pair
 from tests.support.fronts import Fronts, children_of, request_of
+from tests.support.programs import needs
 from tests.support.server_process import launched, read_until, serving, url_of
 from tests.support.waiting import HUNG_S, wait_until
 
@@ -128,6 +134,51 @@ def test_a_keys_places_are_those_of_all_fronts_and_a_dead_front_gives_them_back(
         assert rest_of(kept).endswith(LAST_CHUNK), "the other front's speech goes on to its end"
 
 
+BURST = 12
+
+
+def test_bursts_at_all_fronts_fill_one_queue_and_no_more(start: Callable[..., Fronts]) -> None:
+    fronts = start("--max-streams", "1", "--max-queue", "3")
+    one, two = fronts.pids
+    kinds: list[dict[str, object]] = [{}, {"stream": False}, {"stream_format": "sse"}]
+    for kind in kinds:
+        request = request_of("POST", "/v1/audio/speech", json.dumps({**SPEECH, **kind}).encode())
+        with ExitStack() as stack:
+            slow = stack.enter_context(fronts.connected(one))
+            slow_speech(slow)
+            clients = [stack.enter_context(fronts.connected(pid)) for pid in (one, two) * (BURST // 2)]
+            for client in clients:
+                client.sendall(request)
+            refused = answered(clients, BURST - 3)
+            for client in refused:
+                answer = rest_of(client)
+                assert answer.startswith(b"HTTP/1.1 429")
+                assert b"retry-after: " in answer.lower()
+                assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "queue_full"
+            slow.close()
+            assert [rest_of(client)[:12] for client in clients if client not in refused] == [b"HTTP/1.1 200"] * 3
+    found = metrics(fronts, two)
+    assert found["vivavoce_requests_total", "fake", "refused"] == len(kinds) * (BURST - 3)
+    assert found["vivavoce_requests_total", "fake", "completed"] == len(kinds) * 3
+
+
+def answered(clients: list[socket.socket], number: int) -> list[socket.socket]:
+    """The first clients of which there is an answer, this many."""
+    poll = select.poll()
+    by_number = {client.fileno(): client for client in clients}
+    for client in clients:
+        poll.register(client, select.POLLIN)
+    found: list[socket.socket] = []
+    while len(found) < number:
+        ready = [by_number[descriptor] for descriptor, _ in poll.poll(HUNG_S * 1000)]
+        assert ready, f"{len(found)} of {number} answers"
+        for client in ready:
+            poll.unregister(client)
+        found += ready
+    assert len(found) == number
+    return found
+
+
 def test_live_connections_are_limited_over_all_fronts(start: Callable[..., Fronts]) -> None:
     fronts = start("--live-max-sessions", "3")
     url = f"{fronts.url.replace('http', 'ws')}/v1/audio/speech/stream"
@@ -160,6 +211,44 @@ def test_all_fronts_take_other_keys_at_a_signal(start: Callable[..., Fronts], tm
     wait_until(lambda: len(fronts.pids) == 2 and first[0] not in fronts.pids)
     (later,) = set(fronts.pids) - set(first)
     assert [fronts.ask(later, asked[key])[0] for key in ("sk-b", "sk-a")] == [200, 401]
+
+
+@needs("openssl")
+def test_all_fronts_take_a_renewed_certificate(start: Callable[..., Fronts], tmp_path: Path) -> None:
+    old, new = make_pair(tmp_path, "old"), make_pair(tmp_path, "new")
+    fronts = start("--ssl-certfile", str(old.certificate), "--ssl-keyfile", str(old.key))
+    shutil.copy(new.key, old.key)
+    shutil.copy(new.certificate, old.certificate)
+    fronts.process.send_signal(signal.SIGHUP)
+    trusting = ssl.create_default_context(cafile=new.certificate)
+    for _ in fronts.pids:
+        read_until(fronts.process, "reloaded the certificate")
+    for pid in fronts.pids:
+        with fronts.connected(pid) as plain, trusting.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+            secure.sendall(SPEAK)
+            assert secure.recv(12) == b"HTTP/1.1 200"
+
+
+def test_all_fronts_see_an_engine_die_and_come_back(start: Callable[..., Fronts]) -> None:
+    fronts = start()
+    one, two = fronts.pids
+    (engine,) = children_of(fronts.process.pid, "vivavoce_engine.process.worker")
+    with fronts.connected(one) as first, fronts.connected(two) as second:
+        for connection in (first, second):
+            slow_speech(connection)
+        os.kill(engine, signal.SIGKILL)
+        for connection in (first, second):
+            assert not rest_of(connection).endswith(LAST_CHUNK)
+    for pid in (one, two):
+        wait_until(lambda pid=pid: fronts.ask(pid, request_of("GET", "/ready"))[0] == 200)  # type: ignore[misc]
+        assert fronts.ask(pid, SPEAK)[0] == 200
+        assert fronts.ask(pid, request_of("GET", "/health"))[0] == 200
+    for pid in (one, two):
+        found = metrics(fronts, pid)
+        assert found["vivavoce_engine_restarts_total", "fake", "killed"] == 1
+        assert found["vivavoce_requests_total", "fake", "cut_off"] == 2
+        assert found["vivavoce_engine_processes", "fake"] == 1
+    assert sorted(fronts.pids) == sorted([one, two])
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
@@ -196,14 +285,31 @@ def test_a_second_signal_ends_all_fronts_at_once(start: Callable[..., Fronts]) -
     assert fronts.process.returncode == 0
 
 
+def test_a_front_that_does_not_go_on_is_replaced(start: Callable[..., Fronts]) -> None:
+    fronts = start()
+    one, two = fronts.pids
+    with fronts.connected(two) as kept:
+        os.kill(one, signal.SIGSTOP)
+        slow_speech(kept)
+        read_until(fronts.process, "does not go on")
+        wait_until(lambda: len(fronts.pids) == 2 and one not in fronts.pids)
+        assert rest_of(kept).endswith(LAST_CHUNK)
+    (other,) = set(fronts.pids) - {two}
+    assert fronts.ask(other, SPEAK)[0] == 200
+
+
 def test_fronts_whose_supervisor_is_killed_end(start: Callable[..., Fronts]) -> None:
     fronts = start()
     pids = [*fronts.pids, *children_of(fronts.process.pid, "vivavoce_engine.process.worker")]
     assert len(pids) == 3
+    environment = Path(f"/proc/{pids[0]}/environ").read_text().split("\0")
+    (folder,) = (Path(each.partition("=")[2]) for each in environment if each.startswith(f"{FOLDER_VARIABLE}="))
+    assert folder.stat().st_mode & 0o777 == 0o700
     fronts.process.kill()
     wait_until(lambda: not any(Path(f"/proc/{pid}/fd").exists() and alive(pid) for pid in pids))
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{fronts.url}/health")
+    assert not folder.exists()
 
 
 def alive(pid: int) -> bool:

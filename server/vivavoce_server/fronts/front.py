@@ -4,7 +4,9 @@ Signals of the process group are the supervisor's. A thread reads what it says. 
 at once, because nobody would end it, and it holds the sockets.
 """
 
+import asyncio
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -19,12 +21,14 @@ from vivavoce_server.app import create_app
 from vivavoce_server.certificates import Certificate
 from vivavoce_server.draining import DrainingServer
 from vivavoce_server.engines import link_engine, open_store
-from vivavoce_server.fronts.messages import Begin, Leave, Renew, Serving, ToFront
+from vivavoce_server.fronts.messages import Alive, Begin, Leave, Renew, ToFront
 from vivavoce_server.ledger import Ledger
 from vivavoce_server.logs import log_to_stderr
+from vivavoce_server.metrics import FOLDER_VARIABLE
 from vivavoce_server.reading import warm_up
 from vivavoce_server.wyoming import open_wyoming
 
+ALIVE_EVERY_S = 1.0
 ORPHAN_S = 3.0
 """Seconds in which a front whose supervisor has gone ends in order."""
 
@@ -88,8 +92,7 @@ def run(pipe: Pipe, app: FastAPI, begin: Begin, listeners: list[socket.socket]) 
 
     def begin_to_obey() -> None:
         threading.Thread(target=obey, args=(pipe, server), name="vivavoce-supervisor", daemon=True).start()
-        with suppress(OSError):  # the supervisor has gone, which the thread finds too
-            pipe.send(Serving())
+        show_life(pipe)
 
     server = FrontServer(app, begin.config, begin_to_obey, wyoming=wyoming)
     if (certificate := Certificate.of(begin.config)) is not None:
@@ -98,12 +101,20 @@ def run(pipe: Pipe, app: FastAPI, begin: Begin, listeners: list[socket.socket]) 
     server.run(sockets=[listener])
 
 
+def show_life(pipe: Pipe) -> None:
+    """Tells the supervisor now and each second that the event loop goes on."""
+    with suppress(OSError):  # the supervisor has gone, which its thread finds too
+        pipe.send(Alive())
+    asyncio.get_running_loop().call_later(ALIVE_EVERY_S, show_life, pipe)
+
+
 def obey(pipe: Pipe, server: DrainingServer) -> None:
     """Does what the supervisor says, until it is gone."""
     while True:
         try:
             message = pipe.receive()
         except (EOFError, OSError):
+            shutil.rmtree(os.environ[FOLDER_VARIABLE], ignore_errors=True)  # nobody else is there to remove it
             server.leave(now=True)
             threading.Timer(ORPHAN_S, os._exit, (1,)).start()
             return

@@ -1,7 +1,8 @@
 """Messages between the supervisor and a front, over the pipe of `spawn_module`.
 
 Supervisor → front: Begin first, and its descriptors; then Renew and Leave at any time. The end of the pipe is a Leave.
-Front → supervisor: Serving, once. A front that cannot serve ends, and the log says why.
+Front → supervisor: Alive, from the moment that it answers, once a second. A front that cannot serve ends, and the log
+says why.
 """
 
 from collections.abc import Mapping
@@ -57,8 +58,8 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """The front answers."""
+class Alive:
+    """The front answers, and its event loop goes on."""
 
 
 ToFront = Renew | Leave

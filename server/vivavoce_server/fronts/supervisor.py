@@ -17,7 +17,7 @@ from vivavoce_engine import EngineConfig, EngineError, Pipe, spawn_module
 from vivavoce_server.access import read_keys_again
 from vivavoce_server.config import ServerConfig
 from vivavoce_server.draining import CLOSE_CONNECTIONS_S
-from vivavoce_server.fronts.messages import Begin, Keys, Leave, LinkedModel, Renew, Serving
+from vivavoce_server.fronts.messages import Alive, Begin, Keys, Leave, LinkedModel, Renew
 from vivavoce_server.ledger import Ledger, create_memory
 from vivavoce_server.metrics import FOLDER_VARIABLE
 from vivavoce_server.sighup import SighupHandler
@@ -29,6 +29,8 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.25, 30.0
 STABLE_AFTER_S = 60.0
 """A front that has lived for this long did not die soon."""
 MAX_DOUBLINGS = 16
+START_S, SILENT_S = 120.0, 20.0
+"""Longest time until a front serves, and later until it shows life again, after which it is killed."""
 LEAVE_S = 4 * CLOSE_CONNECTIONS_S + 6.0
 """Seconds beyond `grace_s` after which a front that has not ended is killed."""
 LEAVE_NOW_S = 3.0
@@ -41,14 +43,14 @@ class FrontFailed(EngineError):
 
 @dataclass(frozen=True)
 class Plan:
-    """All that the fronts need. `output` are the descriptors of the real stdout and stderr."""
+    """Settings, models and sockets of the fronts. `output` are the descriptors of the real stdout and stderr."""
 
     fronts: int
     config: ServerConfig
     engine_config: EngineConfig
     models: Mapping[str, LinkedModel]
     listeners: Sequence[socket.socket]
-    """That for HTTP, and the one for the Wyoming protocol if there is one, which the first front serves."""
+    """The socket for HTTP, and the one for the Wyoming protocol if there is one, which the first front serves."""
     output: tuple[int, int]
     metrics_folder: Path
 
@@ -121,12 +123,8 @@ class Supervisor:
         failures = 0
         while not self._leaving.is_set():
             child = await self._start(number)
-            try:
-                assert isinstance(await child.receive(), Serving)
-                self._note_serving(number)
-                await child.receive()  # nothing more comes
-            except EOFError:
-                pass
+            with suppress(EOFError):
+                await self._watch(number, child)
             status = await asyncio.to_thread(child.process.wait)
             child.end.close()
             del self._children[number]
@@ -141,6 +139,20 @@ class Supervisor:
             log.error(message, number, _told(status), pause_s)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._leaving.wait(), pause_s)
+
+    async def _watch(self, number: int, child: Child) -> None:
+        """Hears a front until it ends, and kills one that does not go on. Raises EOFError at its end."""
+        limit_s = START_S
+        while True:
+            try:
+                async with asyncio.timeout(limit_s):
+                    assert isinstance(await child.receive(), Alive)
+            except TimeoutError:
+                log.error("front %d does not go on since %g s, and is killed", number, limit_s)
+                child.process.kill()
+            else:
+                self._note_serving(number)
+                limit_s = SILENT_S
 
     async def _start(self, number: int) -> Child:
         """A new process for this front, which has been told all that it needs."""
@@ -176,7 +188,7 @@ class Supervisor:
 
     def _note_serving(self, number: int) -> None:
         self._serving.add(number)
-        if len(self._serving) == self._plan.fronts and self._on_started is not None:
+        if len(self._serving) == self._plan.fronts:
             on_started, self._on_started = self._on_started, lambda: None
             on_started()
 
