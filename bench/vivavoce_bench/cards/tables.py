@@ -7,10 +7,10 @@ A page marks a table by its kind and the files, whose paths count from the page:
     <!-- table: engine results/engine-h200.json -->
     <!-- /table -->
 
-The lines between the marks are replaced by the table and a line that names its source. With --check nothing is written,
-and the exit status is 1 if a page is not what its files say. Kinds: `engine` and `summary` (engine-CARD.json of
-cards/report.py), `server` (results of cards/server.py), `load` (results of `vivavoce bench load -o`), `cards` (results
-of `vivavoce bench card`).
+The lines between the marks are replaced by the table and, except for a `summary`, a line that names its source. With
+--check nothing is written, and the exit status is 1 if a page is not what its files say. Kinds: `engine` and `summary`
+(engine-CARD.json of cards/report.py), `server` (results of cards/server.py), `load` (results of `vivavoce bench load
+-o`), `cards` (results of `vivavoce bench card`).
 """
 
 import argparse
@@ -105,10 +105,11 @@ def summary_table(document: Json) -> Rows:
         rows.append([told, *(NONE if ms is None else f"{number(ms)} ms" for ms in times)])
     audio = document.get("engine_audio_s_per_s", {})
     rows.append(["first audio of an idle engine", *_of_model(sizes, audio, f"{number(document['first_pcm_ms'])} ms")])
-    made = ["" if size not in audio else _by_rows(audio[size]) for size in sizes]
-    rows.append(["seconds of audio a second with 1, 64, 256 streams", *made])
     dry = document.get("engine_dry_streams", {})
-    if dry:
+    none = "; none ran dry" if dry and not any(count for counts in dry.values() for count in counts.values()) else ""
+    made = ["" if size not in audio else _by_rows(audio[size]) for size in sizes]
+    rows.append([f"seconds of audio a second with 1, 64, 256 streams{none}", *made])
+    if dry and not none:
         rows.append(["streams of these that ran dry", *(_by_rows(dry[size]) if size in dry else "" for size in sizes)])
     return rows
 
@@ -272,7 +273,9 @@ def tables_made(page: str, folder: Path) -> str:
         elif block["kind"] in TABLES:
             lines = []
             for file, document in zip(files, documents, strict=True):
-                lines += [*markdown(TABLES[block["kind"]](document)), "", source(document, file)]
+                lines += markdown(TABLES[block["kind"]](document))
+                if block["kind"] != "summary":
+                    lines += ["", source(document, file)]
         else:
             raise ValueError(f"there is no kind of table {block['kind']!r}; there are cards, {', '.join(TABLES)}")
         return block[1] + "\n" + "\n".join(lines) + "\n\n" + block[4]
