@@ -147,6 +147,8 @@ def test_a_server_is_started_loaded_and_stopped(tmp_path: Path, monkeypatch: pyt
         assert run["ttfa_ms"]["p50"] > 0
         assert len(run["generator_cores"]) == 2
         assert run["machine_stalls"] >= 0
+        ((first, *others),) = run["server_processes"]
+        assert (first, "engine" in others) == ("server", True)
     (burst,) = entry["burst"]["4"]["bursts"]
     assert (burst["requests"], burst["heard"]) == (4, 4)
     assert burst["last_first_audio_ms"] >= entry["burst"]["4"]["ttfa_ms"]["p50"]
