@@ -191,7 +191,7 @@ def _heard(heard: Json, audio_s_per_s: float | None) -> list[str]:
     ]
 
 
-LOAD_HEAD = [*SERVER_HEAD[:1], "requests: incomplete, all", *SERVER_HEAD[2:7], "own lag p95, ms"]
+LOAD_HEAD = [*SERVER_HEAD[:1], "requests: incomplete, all", *SERVER_HEAD[2:7], "own lag p95, ms", "generators, cores"]
 
 
 def load_table(document: Json) -> Rows:
@@ -201,12 +201,15 @@ def load_table(document: Json) -> Rows:
         ((kind, amount),) = [(kind, amount) for kind, amount in run["load"].items() if kind != "every_s"]
         name = _load({"poisson_rate": "rate"}.get(kind, kind), f"{amount:g}")
         counts = f"{run['incomplete']}, {run['requests']}"
-        lag = number(run["generators"]["lag_p95_ms"])
-        rows.append([name, counts, *_heard(_as_of_server(run), run["received_audio_s_per_s"]), lag])
+        own = [
+            number(run["generators"]["lag_p95_ms"]),
+            ", ".join(f"{cores:.2f}" for cores in run["generators"]["cores"]),
+        ]
+        rows.append([name, counts, *_heard(_as_of_server(run), run["received_audio_s_per_s"]), *own])
         if len(run["classes"]) > 1:
             for text_class, heard in run["classes"].items():
                 counts = f"{heard['incomplete']}, {heard['requests']}"
-                rows.append([f"· {text_class}", counts, *_heard(_as_of_server(heard), None), NONE])
+                rows.append([f"· {text_class}", counts, *_heard(_as_of_server(heard), None), NONE, NONE])
     return _without_empty_columns(rows)
 
 

@@ -3,14 +3,11 @@
 import argparse
 import json
 import os
-import platform
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from vivavoce_bench.listener.generators import Generators, generators_for
 from vivavoce_bench.listener.load import Burst, Closed, LoadPlan, OfferedLoad, Poisson, Run
 from vivavoce_bench.listener.progress import Progress
 from vivavoce_bench.listener.prompts import load_classes
-from vivavoce_bench.listener.report import is_on_time, request_json, run_json, table, target_json
+from vivavoce_bench.listener.report import environment, is_on_time, request_json, run_json, table, target_json
 from vivavoce_bench.listener.servers import SERVERS, TRANSPORTS, Target
 
 INVALID, USAGE_ERROR = 1, 2
@@ -144,7 +141,8 @@ def run_load_command(args: argparse.Namespace) -> int:
         print(table(runs))
         document = {
             "bench": "load",
-            **_environment(args),
+            **environment("vivavoce"),
+            "prompts": args.prompts,
             **target_json(target),
             "runs": [run_json(each) for each in runs],
         }
@@ -171,7 +169,8 @@ def run_compare_command(args: argparse.Namespace) -> int:
     print(comparison_table(pairs))
     document = {
         "bench": "compare",
-        **_environment(args),
+        **environment("vivavoce"),
+        "prompts": args.prompts,
         "a": target_json(targets[0]),
         "b": target_json(targets[1]),
         "ratios": {name: asdict(each) for name, each in ratios(pairs).items()},
@@ -263,25 +262,6 @@ def _plotter(folder: Path | None) -> Callable[[Sequence[Run], str], list[Path]]:
     from vivavoce_bench.listener.plots import write_plots
 
     return partial(write_plots, folder=folder)
-
-
-def _environment(args: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "command": shlex.join(["vivavoce", *sys.argv[1:]]),
-        "prompts": args.prompts,
-        "client": f"vivavoce-speech {version('vivavoce-speech')}",
-        "versions": dict(_versions()),
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-    }
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for package in ("h11", "websockets"):
-        try:
-            yield package, version(package)
-        except PackageNotFoundError:
-            continue
 
 
 def _measure_pairs(generators: Generators, targets: Sequence[Target], plan: LoadPlan, pairs: int) -> list[Pair]:

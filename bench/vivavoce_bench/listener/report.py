@@ -1,7 +1,12 @@
 """A run as tables for people, and as JSON for programs."""
 
+import os
+import platform
+import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from typing import Any
 
 from vivavoce_bench.listener.load import Burst, Closed, Poisson, Run
@@ -152,6 +157,16 @@ def run_json(run: Run) -> dict[str, Any]:
                 "cores": [each.cores for each in run.generators],
             }
         ),
+    }
+
+
+def environment(program: str) -> dict[str, Any]:
+    """The command, the versions and the machine of a measurement. `program` is the command without its arguments."""
+    packages = ("vivavoce-speech", "h11", "websockets")
+    return {
+        "command": shlex.join([*program.split(), *sys.argv[1:]]),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
     }
 
 

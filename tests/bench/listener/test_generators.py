@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from vivavoce_bench.listener import limit
 from vivavoce_bench.listener.generators import GeneratorFailed, Generators, generators_for
 from vivavoce_bench.listener.load import Burst, Closed, Counts, GeneratorFacts, LoadPlan, Poisson, Run
 from vivavoce_bench.listener.report import generator_lag_ms, is_on_time, measurement_of, request_json, run_json, table
@@ -131,4 +133,18 @@ def test_bursts_and_classes_on_the_command_line(
     }
     assert {each["audio_s"] for each in requests if each["text_class"] == "long"} <= {1.92}
     assert document["command"].startswith("vivavoce ")
-    assert set(document["versions"]) == {"h11", "websockets"}
+    assert set(document["versions"]) == {"python", "vivavoce-speech", "h11", "websockets"}
+
+
+def test_the_generator_s_own_limit_is_measured_at_a_server_that_only_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "limit.json"
+    monkeypatch.setattr(sys, "argv", ["limit", "--rate", "20", "--duration", "1", "-o", str(output)])
+    monkeypatch.setattr("vivavoce_bench.listener.limit.WARMUP_S", 0.2)
+    limit.main()
+    (run,) = json.loads(output.read_text())["runs"]
+    assert run["valid"]
+    assert run["audio_s"] == pytest.approx(5.68 * run["requests"])
+    assert len(run["generators"]["cores"]) == 1
+    assert "20 requests/s" in capsys.readouterr().out
