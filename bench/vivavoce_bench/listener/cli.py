@@ -16,7 +16,7 @@ from vivavoce_client.say import KEY_VARIABLE, add_server_arguments, server_url
 
 from vivavoce_bench.listener.compare import MIN_PAIRS, Pair, comparison_table, pair_plans, ratios
 from vivavoce_bench.listener.generators import Generators, generators_for
-from vivavoce_bench.listener.load import Burst, Closed, LoadPlan, OfferedLoad, Poisson, Run
+from vivavoce_bench.listener.load import BURST_EVERY_S, Burst, Closed, LoadPlan, OfferedLoad, Poisson, Run
 from vivavoce_bench.listener.progress import Progress
 from vivavoce_bench.listener.prompts import load_classes
 from vivavoce_bench.listener.report import environment, is_on_time, request_json, run_json, table, target_json
@@ -75,8 +75,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser, warmup_s: float, duratio
     parser.add_argument(
         "--burst-every",
         type=_positive(float),
-        default=10,
-        help="seconds from one burst to the next, by which all answers must have ended [%(default)s]",
+        help=f"seconds from one burst to the next, by which all answers must have ended [{BURST_EVERY_S:g}]",
     )
     parser.add_argument(
         "--generators",
@@ -213,10 +212,12 @@ def _usage_error(error: ValueError) -> int:
 
 
 def _loads(args: argparse.Namespace) -> list[OfferedLoad]:
+    if args.burst is not None:
+        return [Burst(requests, args.burst_every or BURST_EVERY_S) for requests in args.burst]
+    if args.burst_every is not None:
+        raise ValueError("--burst-every is for --burst")
     if args.rate is not None:
         return [Poisson(rate) for rate in args.rate]
-    if args.burst is not None:
-        return [Burst(requests, args.burst_every) for requests in args.burst]
     return [Closed(listeners) for listeners in args.concurrency]
 
 

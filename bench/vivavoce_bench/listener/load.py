@@ -25,6 +25,7 @@ from vivavoce_bench.listener.summary import Summary
 from vivavoce_bench.listener.transports import Speaker
 
 LATEST = 50
+BURST_EVERY_S = 10.0
 Item = TypeVar("Item")
 TICK_S = 0.01
 """Seconds between two looks at how late a generator's event loop is."""
@@ -55,7 +56,7 @@ class Burst:
     """`requests` in one moment, every `every_s` seconds."""
 
     requests: int
-    every_s: float = 10.0
+    every_s: float = BURST_EVERY_S
 
     def __str__(self) -> str:
         return f"bursts of {self.requests}"

@@ -19,7 +19,9 @@ from vivavoce_bench.listener.summary import summarize
 from vivavoce_client.__main__ import main
 
 from tests.support.live_server import LiveServer, live_server
+from tests.support.programs import needs
 from tests.support.speech_servers import Answer, ScriptedHttp, run_http, texts, tone
+from tests.support.tls import tls_in_front
 
 
 @pytest.fixture(scope="module")
@@ -148,3 +150,16 @@ def test_the_generator_s_own_limit_is_measured_at_a_server_that_only_answers(
     assert run["audio_s"] == pytest.approx(5.68 * run["requests"])
     assert len(run["generators"]["cores"]) == 1
     assert "20 requests/s" in capsys.readouterr().out
+
+
+@needs("openssl")
+def test_a_server_behind_tls(server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = LoadPlan(Closed(2), texts("Hi there."), duration_s=0.5, warmup_s=0.0)
+    with tls_in_front(server.url, tmp_path) as proxy:
+        with Generators(1, nothing) as generators:
+            (fault, *_) = generators.run(plan, Target("vivavoce", proxy.url)).summary.faults
+        assert "certificate verify failed" in fault
+        monkeypatch.setenv("SSL_CERT_FILE", str(proxy.certificate))
+        with Generators(1, nothing) as generators:
+            summary = generators.run(plan, Target("vivavoce", proxy.url)).summary
+    assert (summary.faults, summary.valid) == ((), True)
