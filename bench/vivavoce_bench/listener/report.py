@@ -46,7 +46,7 @@ def table(runs: Sequence[Run]) -> str:
         if len(run.summary.classes) > 1:
             rows += [_row(f"  {name}", heard, None) for name, heard in run.summary.classes.items()]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     notes = [note for run in runs for note in _notes(run)]
     return "\n".join([*lines, *notes, LEGEND])
 
