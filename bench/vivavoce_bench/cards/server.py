@@ -242,7 +242,7 @@ def pooled(generated: Sequence[Generated], stalls: Spans) -> dict[str, Any]:
         "faults": dict(Counter(each.error for each in measurements if each.error is not None)),
         **_heard(summary),
         "audio_s_per_s": sum(run["received_audio_s_per_s"] for run in runs),
-        "classes": {name: _heard(heard) for name, heard in summary.classes.items()},
+        "classes": {name: _heard(heard) for name, heard in summary.classes.items() if len(summary.classes) > 1},
         "bursts": [asdict(burst) for burst in summary.bursts],
         "generator_lag_p95_ms": max((run["generators"]["lag_p95_ms"] for run in runs), default=0.0),
         "generator_cores": [cores for run in runs for cores in run["generators"]["cores"]],
