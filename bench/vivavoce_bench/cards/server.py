@@ -39,6 +39,8 @@ VIVAVOCE = (sys.executable, "-m", "vivavoce_client")
 INVALID = 1
 """Exit status of a load with incomplete or inaudible answers. Such a load is a result too."""
 REFUSED = "HTTP 429"
+MODULES = {"front": "vivavoce_server.fronts", "engine": "vivavoce_engine.process"}
+"""Kinds of a server's child processes, and the Python package that each runs."""
 KINDS = ("rate", "listeners", "burst")
 START_LIMIT_S = 400.0
 STOP_LIMIT_S = 60.0
@@ -126,6 +128,17 @@ def cpu_s(pid: int) -> dict[int, float]:
         if pid in (number, parent):
             found[number] = (int(fields[11]) + int(fields[12])) / ticks
     return dict(sorted(found.items(), key=lambda item: item[0] != pid))
+
+
+def kind_of(pid: int, server: Server) -> str:
+    """The work of one of a server's processes. A server without fronts is its own front."""
+    if pid == server.pid:
+        return "server"
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:  # it has ended
+        return "other"
+    return next((kind for kind, module in MODULES.items() if module in command), "other")
 
 
 def card_facts(what: str) -> list[str]:
@@ -229,7 +242,7 @@ def pooled(generated: Sequence[Generated], stalls: Spans) -> dict[str, Any]:
         "faults": dict(Counter(each.error for each in measurements if each.error is not None)),
         **_heard(summary),
         "audio_s_per_s": sum(run["received_audio_s_per_s"] for run in runs),
-        "classes": {name: _heard(heard) for name, heard in summary.classes.items()},
+        "classes": {name: _heard(heard) for name, heard in summary.classes.items() if len(summary.classes) > 1},
         "bursts": [asdict(burst) for burst in summary.bursts],
         "generator_lag_p95_ms": max((run["generators"]["lag_p95_ms"] for run in runs), default=0.0),
         "generator_cores": [cores for run in runs for cores in run["generators"]["cores"]],
@@ -323,8 +336,17 @@ def measure(
                 for each, before in zip(servers, cpu_before, strict=True)
             ]
             figures["server_cores"] = [[round(cpu / taken_s, 2) for cpu in each.values()] for each in taken_cpu_s]
+            kinds = [
+                {pid: kind_of(pid, each) for pid in taken} for each, taken in zip(servers, taken_cpu_s, strict=True)
+            ]
+            figures["server_processes"] = [list(each.values()) for each in kinds]
             entry[load.kind][f"{load.amount:g}"] = figures
-            front_cpu_s = sum(taken[each.pid] for each, taken in zip(servers, taken_cpu_s, strict=True))
+            front_cpu_s = sum(
+                cpu
+                for each, taken in zip(kinds, taken_cpu_s, strict=True)
+                for pid, cpu in taken.items()
+                if each[pid] in ("server", "front")
+            )
             runs.append(checkable(load, generated, stalls, front_cpu_s))
             print(f"{gpus}, {load.kind} {load.amount:g}: {json.dumps(figures)}", flush=True)
     return entry, runs

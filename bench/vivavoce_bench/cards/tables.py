@@ -7,10 +7,10 @@ A page marks a table by its kind and the files, whose paths count from the page:
     <!-- table: engine results/engine-h200.json -->
     <!-- /table -->
 
-The lines between the marks are replaced by the table and a line that names its source. With --check nothing is written,
-and the exit status is 1 if a page is not what its files say. Kinds: `engine` and `summary` (engine-CARD.json of
-cards/report.py), `server` (results of cards/server.py), `load` (results of `vivavoce bench load -o`), `cards` (results
-of `vivavoce bench card`).
+The lines between the marks are replaced by the table and, except for a `summary`, a line that names its source. With
+--check nothing is written, and the exit status is 1 if a page is not what its files say. Kinds: `engine` and `summary`
+(engine-CARD.json of cards/report.py), `server` (results of cards/server.py), `load` (results of `vivavoce bench load
+-o`), `cards` (results of `vivavoce bench card`).
 """
 
 import argparse
@@ -105,10 +105,11 @@ def summary_table(document: Json) -> Rows:
         rows.append([told, *(NONE if ms is None else f"{number(ms)} ms" for ms in times)])
     audio = document.get("engine_audio_s_per_s", {})
     rows.append(["first audio of an idle engine", *_of_model(sizes, audio, f"{number(document['first_pcm_ms'])} ms")])
-    made = ["" if size not in audio else _by_rows(audio[size]) for size in sizes]
-    rows.append(["seconds of audio a second with 1, 64, 256 streams", *made])
     dry = document.get("engine_dry_streams", {})
-    if dry:
+    none = "; none ran dry" if dry and not any(count for counts in dry.values() for count in counts.values()) else ""
+    made = ["" if size not in audio else _by_rows(audio[size]) for size in sizes]
+    rows.append([f"seconds of audio a second with 1, 64, 256 streams{none}", *made])
+    if dry and not none:
         rows.append(["streams of these that ran dry", *(_by_rows(dry[size]) if size in dry else "" for size in sizes)])
     return rows
 
@@ -190,7 +191,7 @@ def _heard(heard: Json, audio_s_per_s: float | None) -> list[str]:
     ]
 
 
-LOAD_HEAD = [*SERVER_HEAD[:1], "requests: incomplete, all", *SERVER_HEAD[2:7], "own lag p95, ms"]
+LOAD_HEAD = [*SERVER_HEAD[:1], "requests: incomplete, all", *SERVER_HEAD[2:7], "own lag p95, ms", "generators, cores"]
 
 
 def load_table(document: Json) -> Rows:
@@ -200,12 +201,15 @@ def load_table(document: Json) -> Rows:
         ((kind, amount),) = [(kind, amount) for kind, amount in run["load"].items() if kind != "every_s"]
         name = _load({"poisson_rate": "rate"}.get(kind, kind), f"{amount:g}")
         counts = f"{run['incomplete']}, {run['requests']}"
-        lag = number(run["generators"]["lag_p95_ms"])
-        rows.append([name, counts, *_heard(_as_of_server(run), run["received_audio_s_per_s"]), lag])
+        own = [
+            number(run["generators"]["lag_p95_ms"]),
+            ", ".join(f"{cores:.2f}" for cores in run["generators"]["cores"]),
+        ]
+        rows.append([name, counts, *_heard(_as_of_server(run), run["received_audio_s_per_s"]), *own])
         if len(run["classes"]) > 1:
             for text_class, heard in run["classes"].items():
                 counts = f"{heard['incomplete']}, {heard['requests']}"
-                rows.append([f"· {text_class}", counts, *_heard(_as_of_server(heard), None), NONE])
+                rows.append([f"· {text_class}", counts, *_heard(_as_of_server(heard), None), NONE, NONE])
     return _without_empty_columns(rows)
 
 
@@ -272,7 +276,9 @@ def tables_made(page: str, folder: Path) -> str:
         elif block["kind"] in TABLES:
             lines = []
             for file, document in zip(files, documents, strict=True):
-                lines += [*markdown(TABLES[block["kind"]](document)), "", source(document, file)]
+                lines += markdown(TABLES[block["kind"]](document))
+                if block["kind"] != "summary":
+                    lines += ["", source(document, file)]
         else:
             raise ValueError(f"there is no kind of table {block['kind']!r}; there are cards, {', '.join(TABLES)}")
         return block[1] + "\n" + "\n".join(lines) + "\n\n" + block[4]

@@ -14,5 +14,6 @@ reception.py, onset.py  the arrival times of the audio, and its first audible sa
 player.py    playback of that audio as a listener would hear it
 metrics.py, summary.py  figures of a request and of a run
 compare.py   two servers under the same load
+limit.py     the generator's own limit
 report.py, plots.py, progress.py   output
 """

@@ -3,14 +3,11 @@
 import argparse
 import json
 import os
-import platform
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,10 +16,10 @@ from vivavoce_client.say import KEY_VARIABLE, add_server_arguments, server_url
 
 from vivavoce_bench.listener.compare import MIN_PAIRS, Pair, comparison_table, pair_plans, ratios
 from vivavoce_bench.listener.generators import Generators, generators_for
-from vivavoce_bench.listener.load import Burst, Closed, LoadPlan, OfferedLoad, Poisson, Run
+from vivavoce_bench.listener.load import BURST_EVERY_S, Burst, Closed, LoadPlan, OfferedLoad, Poisson, Run
 from vivavoce_bench.listener.progress import Progress
 from vivavoce_bench.listener.prompts import load_classes
-from vivavoce_bench.listener.report import is_on_time, request_json, run_json, table, target_json
+from vivavoce_bench.listener.report import environment, is_on_time, request_json, run_json, table, target_json
 from vivavoce_bench.listener.servers import SERVERS, TRANSPORTS, Target
 
 INVALID, USAGE_ERROR = 1, 2
@@ -78,8 +75,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser, warmup_s: float, duratio
     parser.add_argument(
         "--burst-every",
         type=_positive(float),
-        default=10,
-        help="seconds from one burst to the next, by which all answers must have ended [%(default)s]",
+        help=f"seconds from one burst to the next, by which all answers must have ended [{BURST_EVERY_S:g}]",
     )
     parser.add_argument(
         "--generators",
@@ -144,7 +140,8 @@ def run_load_command(args: argparse.Namespace) -> int:
         print(table(runs))
         document = {
             "bench": "load",
-            **_environment(args),
+            **environment("vivavoce"),
+            "prompts": args.prompts,
             **target_json(target),
             "runs": [run_json(each) for each in runs],
         }
@@ -171,7 +168,8 @@ def run_compare_command(args: argparse.Namespace) -> int:
     print(comparison_table(pairs))
     document = {
         "bench": "compare",
-        **_environment(args),
+        **environment("vivavoce"),
+        "prompts": args.prompts,
         "a": target_json(targets[0]),
         "b": target_json(targets[1]),
         "ratios": {name: asdict(each) for name, each in ratios(pairs).items()},
@@ -214,10 +212,12 @@ def _usage_error(error: ValueError) -> int:
 
 
 def _loads(args: argparse.Namespace) -> list[OfferedLoad]:
+    if args.burst is not None:
+        return [Burst(requests, args.burst_every or BURST_EVERY_S) for requests in args.burst]
+    if args.burst_every is not None:
+        raise ValueError("--burst-every is for --burst")
     if args.rate is not None:
         return [Poisson(rate) for rate in args.rate]
-    if args.burst is not None:
-        return [Burst(requests, args.burst_every) for requests in args.burst]
     return [Closed(listeners) for listeners in args.concurrency]
 
 
@@ -263,25 +263,6 @@ def _plotter(folder: Path | None) -> Callable[[Sequence[Run], str], list[Path]]:
     from vivavoce_bench.listener.plots import write_plots
 
     return partial(write_plots, folder=folder)
-
-
-def _environment(args: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "command": shlex.join(["vivavoce", *sys.argv[1:]]),
-        "prompts": args.prompts,
-        "client": f"vivavoce-speech {version('vivavoce-speech')}",
-        "versions": dict(_versions()),
-        "python": platform.python_version(),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-    }
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for package in ("h11", "websockets"):
-        try:
-            yield package, version(package)
-        except PackageNotFoundError:
-            continue
 
 
 def _measure_pairs(generators: Generators, targets: Sequence[Target], plan: LoadPlan, pairs: int) -> list[Pair]:

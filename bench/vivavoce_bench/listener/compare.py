@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 from vivavoce_bench.listener.load import LoadPlan, Run
@@ -28,24 +29,35 @@ T_975 = (
 T_975_LIMIT = 2.042
 
 
-def _quantile(figure: str, which: str) -> Callable[[Summary], float | None]:
-    def read(summary: Summary) -> float | None:
-        found = summary.figures.get(figure)
-        return None if found is None else float(getattr(found, which))
-
-    return read
-
-
-COMPARED: dict[str, Callable[[Summary], float | None]] = {
-    "TTFA p50": _quantile("ttfa_ms", "p50"),
-    "TTFA p95": _quantile("ttfa_ms", "p95"),
-    "safe start p50": _quantile("safe_start_ms", "p50"),
-    "safe start p95": _quantile("safe_start_ms", "p95"),
-    "end to end p50": _quantile("end_to_end_ms", "p50"),
-    "end to end p95": _quantile("end_to_end_ms", "p95"),
-    "RTF p50": _quantile("rtf", "p50"),
-    "audio s/s": lambda summary: summary.received_audio_s_per_s,
+Read = Callable[[Summary], float | None]
+"""Reads one figure of a run; None if the run has none."""
+COMPARED = {
+    "TTFA p50": ("ttfa_ms", "p50"),
+    "TTFA p95": ("ttfa_ms", "p95"),
+    "safe start p50": ("safe_start_ms", "p50"),
+    "safe start p95": ("safe_start_ms", "p95"),
+    "end to end p50": ("end_to_end_ms", "p50"),
+    "end to end p95": ("end_to_end_ms", "p95"),
+    "RTF p50": ("rtf", "p50"),
 }
+"""Figures that are compared, for all requests and for each class of texts."""
+
+
+def compared_figures(pairs: Sequence["Pair"]) -> dict[str, Read]:
+    """Names of the compared figures, and how each is read: of all texts, then of each class if there are several."""
+    figures: dict[str, Read] = {name: partial(_read, figure, None) for name, figure in COMPARED.items()}
+    figures["audio s/s"] = lambda summary: summary.received_audio_s_per_s
+    classes = sorted({name for pair in pairs for run in pair for name in run.summary.classes})
+    if len(classes) > 1:
+        for each in classes:
+            figures |= {f"{each}: {name}": partial(_read, figure, each) for name, figure in COMPARED.items()}
+    return figures
+
+
+def _read(figure: tuple[str, str], text_class: str | None, summary: Summary) -> float | None:
+    heard = summary if text_class is None else summary.classes.get(text_class)
+    found = None if heard is None else heard.figures.get(figure[0])
+    return None if found is None else float(getattr(found, figure[1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +101,7 @@ def pair_plans(plan: LoadPlan, pairs: int) -> Iterator[tuple[LoadPlan, bool]]:
 def ratios(pairs: Sequence[Pair]) -> dict[str, Ratio]:
     """Ratios of all figures that every run has."""
     found = {}
-    for name, read in COMPARED.items():
+    for name, read in compared_figures(pairs).items():
         of_a, of_b = ([read(run.summary) for run in runs] for runs in zip(*pairs, strict=True))
         values_a, values_b = ([value for value in values if value] for values in (of_a, of_b))
         if len(values_a) == len(values_b) == len(pairs):
@@ -99,18 +111,20 @@ def ratios(pairs: Sequence[Pair]) -> dict[str, Ratio]:
 
 def comparison_table(pairs: Sequence[Pair]) -> str:
     """Table of the means over the pairs, the ratios, and whether a difference is shown."""
-    lines = [f"{'':16}{'A':>10}{'B':>10}{'B / A':>9}   95 % interval"]
-    for name, each in ratios(pairs).items():
-        mean_a, mean_b = (_mean(COMPARED[name], runs) for runs in zip(*pairs, strict=True))
+    figures, found = compared_figures(pairs), ratios(pairs)
+    width = max(map(len, ("dry at 1000 ms", *found))) + 2
+    lines = [f"{'':{width}}{'A':>10}{'B':>10}{'B / A':>9}   95 % interval"]
+    for name, each in found.items():
+        mean_a, mean_b = (_mean(figures[name], runs) for runs in zip(*pairs, strict=True))
         verdict = "" if each.is_difference else "   no difference shown"
         interval = f"{each.low:.3f} to {each.high:.3f}"
-        lines.append(f"{name:16}{mean_a:10.3f}{mean_b:10.3f}{each.value:9.3f}   {interval}{verdict}")
+        lines.append(f"{name:{width}}{mean_a:10.3f}{mean_b:10.3f}{each.value:9.3f}   {interval}{verdict}")
     underruns = [sum(run.summary.underrun_requests for run in runs) for runs in zip(*pairs, strict=True)]
     requests = [sum(run.summary.requests for run in runs) for runs in zip(*pairs, strict=True)]
-    lines.append(f"{'ran dry':16}{underruns[0]:10}{underruns[1]:10}   of {requests[0]} and {requests[1]} requests")
+    lines.append(f"{'ran dry':{width}}{underruns[0]:10}{underruns[1]:10}   of {requests[0]} and {requests[1]} requests")
     for buffer_ms in BUFFERS_MS:
         dry = [sum(run.summary.buffered[str(buffer_ms)].requests for run in runs) for runs in zip(*pairs, strict=True)]
-        lines.append(f"{f'dry at {buffer_ms} ms':16}{dry[0]:10}{dry[1]:10}")
+        lines.append(f"{f'dry at {buffer_ms} ms':{width}}{dry[0]:10}{dry[1]:10}")
     for number, pair in enumerate(pairs):
         for name, run in zip("AB", pair, strict=True):
             if not is_on_time(run):
@@ -122,5 +136,5 @@ def comparison_table(pairs: Sequence[Pair]) -> str:
     return "\n".join(lines)
 
 
-def _mean(read: Callable[[Summary], float | None], runs: Sequence[Run]) -> float:
+def _mean(read: Read, runs: Sequence[Run]) -> float:
     return statistics.mean(value for run in runs if (value := read(run.summary)) is not None)

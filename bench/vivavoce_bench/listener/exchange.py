@@ -7,11 +7,11 @@ httpx.
 
 import asyncio
 import socket
-import ssl
 from typing import Protocol
 from urllib.parse import urlsplit
 
 import h11
+import httpx
 from vivavoce_client.client import CONNECT_TIMEOUT_S
 
 from vivavoce_bench.listener.reception import Incomplete
@@ -57,7 +57,7 @@ class HttpExchange:
             raise ValueError(f"{url!r} is not the URL of an HTTP server")
         self._host = parts.hostname
         self._port = parts.port or DEFAULT_PORTS[parts.scheme]
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = httpx.create_ssl_context() if parts.scheme == "https" else None
         self._target = parts.path.rstrip("/") + path
         self._headers = [
             ("Host", parts.netloc.rpartition("@")[2]),

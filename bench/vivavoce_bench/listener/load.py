@@ -19,12 +19,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from vivavoce_bench.listener.metrics import Measurement, Request, Timing, measure
-from vivavoce_bench.listener.prompts import PromptOrder, TextClass
+from vivavoce_bench.listener.prompts import ClassOrder, TextClass
 from vivavoce_bench.listener.reception import Incomplete, Reception
 from vivavoce_bench.listener.summary import Summary
 from vivavoce_bench.listener.transports import Speaker
 
 LATEST = 50
+BURST_EVERY_S = 10.0
 Item = TypeVar("Item")
 TICK_S = 0.01
 """Seconds between two looks at how late a generator's event loop is."""
@@ -55,7 +56,7 @@ class Burst:
     """`requests` in one moment, every `every_s` seconds."""
 
     requests: int
-    every_s: float = 10.0
+    every_s: float = BURST_EVERY_S
 
     def __str__(self) -> str:
         return f"bursts of {self.requests}"
@@ -172,7 +173,7 @@ class Generator:
         self.counts = Counts()
         self.tick_late_ms = array("d")
         """Lateness of the event loop in the measured time, looked at every TICK_S."""
-        self._orders = {warmup: PromptOrder(plan.texts, f"{plan.seed}/{warmup}") for warmup in (True, False)}
+        self._orders = {warmup: ClassOrder(plan.texts, f"{plan.seed}/{warmup}") for warmup in (True, False)}
         self._now = asyncio.get_running_loop().time
         self._timing = Timing(self._now(), plan.window)
 

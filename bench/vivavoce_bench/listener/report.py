@@ -1,7 +1,12 @@
 """A run as tables for people, and as JSON for programs."""
 
+import os
+import platform
+import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from typing import Any
 
 from vivavoce_bench.listener.load import Burst, Closed, Poisson, Run
@@ -41,7 +46,7 @@ def table(runs: Sequence[Run]) -> str:
         if len(run.summary.classes) > 1:
             rows += [_row(f"  {name}", heard, None) for name, heard in run.summary.classes.items()]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     notes = [note for run in runs for note in _notes(run)]
     return "\n".join([*lines, *notes, LEGEND])
 
@@ -152,6 +157,16 @@ def run_json(run: Run) -> dict[str, Any]:
                 "cores": [each.cores for each in run.generators],
             }
         ),
+    }
+
+
+def environment(program: str) -> dict[str, Any]:
+    """The command, the versions and the machine of a measurement. `program` is the command without its arguments."""
+    packages = ("vivavoce-speech", "h11", "websockets")
+    return {
+        "command": shlex.join([*program.split(), *sys.argv[1:]]),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
     }
 
 

@@ -75,7 +75,7 @@ def test_what_was_measured_at_two_servers_is_pooled() -> None:
     full = "HTTP 429: The server is full"
     dry = {"gaps": [{"at_s": 2.0, "length_s": 0.1}], "pieces": 2}
     first = [request(ttfa_ms=20.0), request(ttfa_ms=90.0, **dry), refused(full)]
-    second = [refused("the connection failed"), request(ttfa_ms=30.0), refused(full, warmup=True)]
+    second = [refused("the connection failed"), request(ttfa_ms=30.0, text_class="zh"), refused(full, warmup=True)]
     stalls = [(7.0, 7.02), (9.0, 9.01)]
     figures = pooled([generated(first, 12.0), generated(second, 8.5)], stalls)
     assert {name: figures[name] for name in ("requests", "completed", "refused", "failed", "underrun_requests")} == {
@@ -90,7 +90,10 @@ def test_what_was_measured_at_two_servers_is_pooled() -> None:
     assert figures["ttfa_ms"] == {"p50": 30.0, "p95": 90.0, "p99": 90.0}
     assert (figures["audio_s_per_s"], figures["longest_underrun_ms"]) == (20.5, 100.0)
     assert figures["continuity"] == {"c50": 0, "c100": 1, "c200": 1, "of": 1}
-    assert figures["classes"]["en"]["ttfa_ms"] == figures["ttfa_ms"]
+    assert {name: heard["ttfa_ms"] for name, heard in figures["classes"].items()} == {
+        "en": {"p50": 20.0, "p95": 90.0, "p99": 90.0},
+        "zh": {"p50": 30.0, "p95": 30.0, "p99": 30.0},
+    }
     assert (figures["on_time"], figures["generator_lag_p95_ms"], figures["generator_cores"]) == (
         True,
         2.5,
@@ -102,6 +105,7 @@ def test_what_was_measured_at_two_servers_is_pooled() -> None:
 def test_a_run_of_which_nothing_came_has_no_times() -> None:
     figures = pooled([generated([refused("HTTP 429: The server is full")])], [])
     assert (figures["completed"], figures["refused"], figures["ttfa_ms"], figures["valid"]) == (0, 1, None, False)
+    assert figures["classes"] == {}, "one class is the whole"
 
 
 def test_requests_come_back_by_one_clock_in_the_order_in_which_they_were_due() -> None:
@@ -147,6 +151,8 @@ def test_a_server_is_started_loaded_and_stopped(tmp_path: Path, monkeypatch: pyt
         assert run["ttfa_ms"]["p50"] > 0
         assert len(run["generator_cores"]) == 2
         assert run["machine_stalls"] >= 0
+        ((first, *others),) = run["server_processes"]
+        assert (first, "engine" in others) == ("server", True)
     (burst,) = entry["burst"]["4"]["bursts"]
     assert (burst["requests"], burst["heard"]) == (4, 4)
     assert burst["last_first_audio_ms"] >= entry["burst"]["4"]["ttfa_ms"]["p50"]

@@ -75,6 +75,9 @@ def test_the_front_page_s_table() -> None:
         ["seconds of audio a second with 1, 64, 256 streams", "", "36.0, 1000, 2000"],
         ["streams of these that ran dry", "", "0, 0, 3"],
     ]
+    nobody = {**ENGINE, "engine_dry_streams": {"1.7b": {"1": 0, "64": 0, "256": 0}}}
+    told = "seconds of audio a second with 1, 64, 256 streams; none ran dry"
+    assert summary_table(nobody)[-1] == [told, "", "36.0, 1000, 2000"]
 
 
 def test_the_table_of_a_server_with_classes_and_bursts() -> None:
@@ -140,7 +143,7 @@ def test_a_page_gets_its_table_and_its_source(
 ) -> None:
     (tmp_path / "x.json").write_text(json.dumps(ENGINE))
     page = tmp_path / "page.md"
-    page.write_text("Before.\n\n<!-- table: summary x.json -->\nold\n<!-- /table -->\n\nAfter.\n")
+    page.write_text("Before.\n\n<!-- table: engine x.json -->\nold\n<!-- /table -->\n\nAfter.\n")
     monkeypatch.setattr(sys, "argv", ["tables", str(page), "--check"])
     with pytest.raises(SystemExit, match="tables that are not"):
         tables.main()
@@ -148,7 +151,7 @@ def test_a_page_gets_its_table_and_its_source(
     monkeypatch.setattr(sys, "argv", ["tables", str(page)])
     tables.main()
     made = page.read_text()
-    assert made.startswith("Before.\n\n<!-- table: summary x.json -->\n\n| | 0.6B | 1.7B |\n|---|---|---|\n")
+    assert made.startswith("Before.\n\n<!-- table: engine x.json -->\n\n| | 1 row | 8 rows |")
     assert "\n<sub>[x.json](x.json): NVIDIA X; torch 9; `make bench-gpu`</sub>\n\n<!-- /table -->\n\nAfter.\n" in made
     monkeypatch.setattr(sys, "argv", ["tables", str(page), "--check"])
     tables.main()

@@ -110,6 +110,8 @@ def test_no_server_is_an_invalid_run(texts: str, capsys: pytest.CaptureFixture[s
         (["--rate", "1", "--prompts", "nowhere"], "neither en, zh nor a readable file"),
         (["--rate", "1", "--server", "openai", "--transport", "websocket"], "openai has no websocket"),
         (["--rate", "1", "--field", "x"], "is not NAME=VALUE"),
+        (["--rate", "1", "--burst-every", "3"], "--burst-every is for --burst"),
+        (["--rate", "1", "--prompts", "en", "en@3"], "have the same name"),
     ],
 )
 def test_wrong_arguments(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

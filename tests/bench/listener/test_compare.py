@@ -3,10 +3,12 @@
 import asyncio
 import random
 from functools import cache
+from typing import Any
 
 import pytest
 from vivavoce_bench.listener.compare import Pair, comparison_table, pair_plans, ratio, ratios
 from vivavoce_bench.listener.load import LoadPlan, Poisson, Run
+from vivavoce_bench.listener.prompts import TextClass
 from vivavoce_bench.listener.servers import Target
 from vivavoce_bench.listener.transports import HttpSpeaker
 
@@ -45,6 +47,35 @@ def test_a_planted_difference_is_found() -> None:
         assert found[name].low < 1.2 < found[name].high
     assert found["TTFA p50"].high - found["TTFA p50"].low < 0.2
     assert "no difference" not in _line(comparison_table(measured(1.2)), "TTFA p50")
+
+
+def test_classes_of_texts_are_compared_by_themselves() -> None:
+    """B is slower with long texts alone."""
+    classes = (TextClass("short", ("One.",)), TextClass("long", ("One two three four.",)))
+    plan = LoadPlan(Poisson(4.0), classes, duration_s=10.0, warmup_s=0.0)
+
+    def server(seed: int, factor: float) -> ScriptedHttp:
+        noise = random.Random(seed)
+
+        def answer(_: int, body: dict[str, Any]) -> Answer:
+            slower = factor if len(body["input"]) > 5 else 1.0
+            return Answer([(0.1 * slower * noise.lognormvariate(0, 0.1), tone(0.4))])
+
+        return ScriptedHttp(answer)
+
+    async def run() -> list[Pair]:
+        a, b = (
+            HttpSpeaker(Target("vivavoce", "http://a"), server(seed, factor)) for seed, factor in ((1, 1.0), (2, 2.0))
+        )
+        return [Pair(await run_load(each, a), await run_load(each, b)) for each, _ in pair_plans(plan, 4)]
+
+    pairs = run_in_virtual_time(run())
+    found = ratios(pairs)
+    assert found["long: TTFA p50"].value == pytest.approx(2.0, rel=0.1)
+    assert found["short: TTFA p50"].value == pytest.approx(1.0, rel=0.1)
+    assert found["long: safe start p95"].is_difference
+    assert "long: TTFA p50" in comparison_table(pairs)
+    assert not any(name.startswith("all:") for name in ratios(measured(1.0))), "one class is the whole"
 
 
 def test_no_difference_is_found_where_there_is_none() -> None:

@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from vivavoce_bench.listener import limit
 from vivavoce_bench.listener.generators import GeneratorFailed, Generators, generators_for
 from vivavoce_bench.listener.load import Burst, Closed, Counts, GeneratorFacts, LoadPlan, Poisson, Run
 from vivavoce_bench.listener.report import generator_lag_ms, is_on_time, measurement_of, request_json, run_json, table
@@ -17,7 +19,9 @@ from vivavoce_bench.listener.summary import summarize
 from vivavoce_client.__main__ import main
 
 from tests.support.live_server import LiveServer, live_server
+from tests.support.programs import needs
 from tests.support.speech_servers import Answer, ScriptedHttp, run_http, texts, tone
+from tests.support.tls import tls_in_front
 
 
 @pytest.fixture(scope="module")
@@ -131,4 +135,31 @@ def test_bursts_and_classes_on_the_command_line(
     }
     assert {each["audio_s"] for each in requests if each["text_class"] == "long"} <= {1.92}
     assert document["command"].startswith("vivavoce ")
-    assert set(document["versions"]) == {"h11", "websockets"}
+    assert set(document["versions"]) == {"python", "vivavoce-speech", "h11", "websockets"}
+
+
+def test_the_generator_s_own_limit_is_measured_at_a_server_that_only_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "limit.json"
+    monkeypatch.setattr(sys, "argv", ["limit", "--rate", "20", "--duration", "1", "-o", str(output)])
+    monkeypatch.setattr("vivavoce_bench.listener.limit.WARMUP_S", 0.2)
+    limit.main()
+    (run,) = json.loads(output.read_text())["runs"]
+    assert run["valid"]
+    assert run["audio_s"] == pytest.approx(5.68 * run["requests"])
+    assert len(run["generators"]["cores"]) == 1
+    assert "20 requests/s" in capsys.readouterr().out
+
+
+@needs("openssl")
+def test_a_server_behind_tls(server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = LoadPlan(Closed(2), texts("Hi there."), duration_s=0.5, warmup_s=0.0)
+    with tls_in_front(server.url, tmp_path) as proxy:
+        with Generators(1, nothing) as generators:
+            (fault, *_) = generators.run(plan, Target("vivavoce", proxy.url)).summary.faults
+        assert "certificate verify failed" in fault
+        monkeypatch.setenv("SSL_CERT_FILE", str(proxy.certificate))
+        with Generators(1, nothing) as generators:
+            summary = generators.run(plan, Target("vivavoce", proxy.url)).summary
+    assert (summary.faults, summary.valid) == ((), True)

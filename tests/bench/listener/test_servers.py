@@ -12,6 +12,7 @@ from vivavoce_bench.listener.load import Closed, LoadPlan
 from vivavoce_bench.listener.prompts import (
     BUNDLED,
     CHARACTERS_PER_S,
+    ClassOrder,
     PromptOrder,
     TextClass,
     load_classes,
@@ -154,11 +155,19 @@ def test_texts_of_a_file(tmp_path: Path) -> None:
 
 
 def test_each_text_comes_once_before_any_comes_again() -> None:
+    texts = [str(number) for number in range(50)]
+    order = PromptOrder(texts, "a")
+    assert sorted(order[index] for index in range(50, 100)) == sorted(texts)
+    assert [PromptOrder(texts, "a")[index] for index in range(50)] == [order[index] for index in range(50)]
+    assert [PromptOrder(texts, "b")[index] for index in range(50)] != [order[index] for index in range(50)]
+
+
+def test_classes_come_as_often_as_their_weights_say() -> None:
     texts = tuple(str(number) for number in range(50))
     classes = [TextClass("a", texts, weight=2), TextClass("b", ("x", "y"))]
 
     def order(seed: str) -> list[tuple[str, str]]:
-        prompts = PromptOrder(classes, seed)
+        prompts = ClassOrder(classes, seed)
         return [prompts[index] for index in range(600)]
 
     of_a = [text for name, text in order("s") if name == "a"]

@@ -103,18 +103,26 @@ def _joined(sentences: Sequence[str], between: str, least: float, most: float) -
 
 
 class PromptOrder:
-    """Endless order of (class, text) by index. The same seed gives the same order, wherever an index is asked for.
+    """Endless order of texts. Each comes once before any comes again. The same seed gives the same order."""
 
-    Within a class each text comes once before any comes again. Classes come as often as their weights say.
+    def __init__(self, texts: Sequence[str], seed: str) -> None:
+        self._texts = list(texts)
+        random.Random(seed).shuffle(self._texts)
+
+    def __getitem__(self, index: int) -> str:
+        return self._texts[index % len(self._texts)]
+
+
+class ClassOrder:
+    """Endless order of (class, text). Classes come as often as their weights say, and texts as in a PromptOrder each.
+
+    The same seed gives the same order, wherever an index is asked for.
     """
 
     def __init__(self, classes: Sequence[TextClass], seed: str) -> None:
-        draw = random.Random(seed)
-        self._texts = {each.name: list(each.texts) for each in classes}
-        for texts in self._texts.values():
-            draw.shuffle(texts)
+        self._texts = {each.name: PromptOrder(each.texts, seed) for each in classes}
         self._names = [each.name for each in classes for _ in range(each.weight * ROUNDS)]
-        draw.shuffle(self._names)
+        random.Random(seed).shuffle(self._names)
         self._in_period = {each.name: each.weight * ROUNDS for each in classes}
         seen = dict.fromkeys(self._texts, 0)
         self._ranks = []
@@ -125,5 +133,4 @@ class PromptOrder:
     def __getitem__(self, index: int) -> tuple[str, str]:
         period, place = divmod(index, len(self._names))
         name = self._names[place]
-        texts = self._texts[name]
-        return name, texts[(period * self._in_period[name] + self._ranks[place]) % len(texts)]
+        return name, self._texts[name][period * self._in_period[name] + self._ranks[place]]
