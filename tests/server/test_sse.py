@@ -41,7 +41,7 @@ def test_deltas_are_the_file_and_done_counts(server: LiveServer) -> None:
     assert {name for name, _ in deltas} == {"speech.audio.delta"}
     assert all(data["type"] == name and data.keys() == {"type", "audio"} for name, data in deltas)
     assert b"".join(base64.b64decode(data["audio"]) for _, data in deltas) == bare.content
-    usage = {"input_tokens": 12, "output_tokens": 12, "total_tokens": 24}
+    usage: dict[str, float] = {"input_tokens": 12, "output_tokens": 12, "total_tokens": 24}
     usage |= {"characters_per_minute": 750.0, "words_per_minute": 125.0}
     assert done == ("speech.audio.done", {"type": "speech.audio.done", "usage": usage})
     assert "[DONE]" not in response.text

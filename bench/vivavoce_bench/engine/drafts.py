@@ -43,7 +43,7 @@ class Frames:
         return len(self.codes)
 
     def part(self, chosen: Tensor) -> "Frames":
-        """Selects frames by `chosen` [N] bool."""
+        """Selects frames by `chosen`, [N] bool, or numbers in the wanted order."""
         return Frames(self.hidden[chosen], self.codes[chosen], self.seed[chosen], self.frame[chosen])
 
 
@@ -180,11 +180,11 @@ def right_guesses(draft: Draft, predictor: CodePredictor, run: Replay, draw: Dra
 
 def rates(right: Flags) -> list[float]:
     """Rates at which the first, second, … guess is right where those before it are, over all codes behind which there
-    is such a guess; a guess of the last code saves no pass and does not count. nan where there is none."""
+    is such a guess; a guess of the last code saves no pass and does not count. 0 where there is none."""
     _, codes, guesses = right.shape
     found = []
     for ahead in range(guesses):
         some = right[:, : codes - 1 - ahead]
         before = some[..., :ahead].all(-1)
-        found.append(float(some[..., ahead][before].mean()) if before.any() else float("nan"))
+        found.append(float(some[..., ahead][before].mean()) if before.any() else 0.0)
     return found

@@ -48,10 +48,11 @@ class Recorder(TorchRunner):
         self._recorded: list[Frames] = []
 
     def recorded(self) -> tuple[CodePredictor, Frames]:
-        """Returns the code predictor, and all frames that it has made."""
+        """Returns the code predictor, and all frames that it has made, in the order of seeds and of frames."""
         parts = self._recorded
-        columns = [[frames.hidden, frames.codes, frames.seed, frames.frame] for frames in parts]
-        return self._predictor, Frames(*(torch.cat(column) for column in zip(*columns, strict=True)))
+        columns = [[part.hidden, part.codes, part.seed, part.frame] for part in parts]
+        frames = Frames(*(torch.cat(column) for column in zip(*columns, strict=True)))
+        return self._predictor, frames.part(torch.argsort(frames.seed * self.config.max_context + frames.frame))
 
     def _predict(self, rows: list[int], index: Tensor, frame: Tensor, hidden: Tensor, code_0: Tensor) -> Tensor:
         seed = self._seed[index]

@@ -25,7 +25,7 @@ from vivavoce_client.words import SpokenWord
 
 from vivavoce_bench.listener.compare import MIN_PAIRS, Ratio, ratio
 from vivavoce_bench.listener.live_text import words as live_words
-from vivavoce_bench.listener.prompts import BUNDLED, PromptOrder, TextClass, load_prompts
+from vivavoce_bench.listener.prompts import BUNDLED, PromptOrder, load_prompts
 
 LAYOUTS = ("whole", "streaming", "live")
 """Whole text first; a token of the text beside each frame; the same while the text arrives, over the socket."""
@@ -118,13 +118,13 @@ def _measure(
 
 def long_texts(prompts: Sequence[str], count: int, chars: int, seed: int) -> list[str]:
     """Texts of at least this many characters, of whole sentences, none of which comes again before all have come."""
-    order, at, texts = PromptOrder([TextClass("prompts", tuple(prompts))], f"pace {seed}"), 0, []
+    order, at, texts = PromptOrder(prompts, f"pace {seed}"), 0, []
     blank = " " if prompts[0][-1:].isascii() else ""
     for _ in range(count):
-        _, text = order[at]
+        text = order[at]
         at += 1
         while len(text) < chars:
-            text += blank + order[at][1]
+            text += blank + order[at]
             at += 1
         texts.append(text)
     return texts
