@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx
 import pytest
-from vivavoce_client import AsyncClient
+from vivavoce_client import AsyncClient, Client
 from vivavoce_client.__main__ import main
 from vivavoce_client.batch import command, speaking
-from vivavoce_client.batch.job import JOB_FILE
+from vivavoce_client.batch.job import JOB_FILE, Job
 
 from tests.clients.batch.folders import content_of
 from tests.support.live_server import LiveServer, live_server
@@ -47,7 +47,8 @@ def batch(name: str, content: str, *options: str) -> int:
 def pcm_in(path: str) -> bytes:
     with wave.open(path) as file:
         assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 24000)
-        return file.readframes(file.getnframes())
+        pcm: bytes = file.readframes(file.getnframes())
+        return pcm
 
 
 def silence(seconds: float) -> bytes:
@@ -300,7 +301,7 @@ def test_a_job_of_another_version_is_told(server: LiveServer, capsys: pytest.Cap
 
 def test_two_processes_do_not_work_at_one_job(server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert batch("lines.txt", "One.\n") == 0
-    with command.Job(Path("out")):
+    with Job(Path("out")):
         assert batch("lines.txt", "One.\n") == 1
     assert "another process works at this job" in capsys.readouterr().err
 
@@ -409,7 +410,7 @@ def test_a_server_without_a_list_of_voices_speaks_with_openais_first(
     monkeypatch.chdir(tmp_path)
     other = Other(monkeypatch)
     client: Callable[..., Any] = partial(
-        command.Client, transport=httpx.MockTransport(lambda request: httpx.Response(404, text="Not Found"))
+        Client, transport=httpx.MockTransport(lambda request: httpx.Response(404, text="Not Found"))
     )
     monkeypatch.setattr(command, "Client", client)
     assert batch("lines.txt", "One.\n", "--url", "http://server", "--model", "tts-1") == 0

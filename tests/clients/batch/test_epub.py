@@ -164,7 +164,7 @@ def test_files_of_this_machine_are_not_read(tmp_path: Path) -> None:
     assert chapters_of(of_one_page(tmp_path / "a.epub", page("<p>Before &e; after.</p>", declared))) == [
         ("", ["Before after."])
     ]
-    outside = {"OPS/book.opf": package(["../../secret.txt"], "")}
+    outside: dict[str, str | bytes] = {"OPS/book.opf": package(["../../secret.txt"], "")}
     with pytest.raises(BadFile, match=r"has no file '\.\./secret\.txt', which it names"):
         chapters_of(book(tmp_path / "b.epub", outside))
     for href in (str(secret), secret.as_uri()):
