@@ -1,8 +1,15 @@
 """`vivavoce batch` over a real socket: files, what is said again, and what is refused."""
 
 import asyncio
+import errno
+import io
+import itertools
 import json
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import types
 import wave
 from collections.abc import Callable, Iterator
@@ -18,8 +25,9 @@ from vivavoce_client.batch import command, speaking
 from vivavoce_client.batch.job import JOB_FILE, Job
 
 from tests.clients.batch.folders import content_of
-from tests.support.live_server import LiveServer, live_server
+from tests.support.live_server import LiveServer, fake_engine, live_server
 from tests.support.live_socket import pcm_of
+from tests.support.waiting import HUNG_S, wait_until
 
 TABLE = "text,voice,seed\nHello there.,heart,5\nAnd so on!,michael,6\nBye.,,\n"
 BOOK = "# One\n\nIt rained.\n\n# Two\n\nIt shone.\n"
@@ -422,3 +430,68 @@ def test_the_voice_that_a_job_began_with_stays(server: LiveServer, monkeypatch: 
     monkeypatch.setattr(command, "default_voice", lambda client: "michael")
     assert batch("lines.txt", "One.\n", "--seed", "5") == 0
     assert batch("lines.txt", "One.\n", "--seed", "5", "--voice", "heart") == 0
+
+
+# ---- this machine -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", [2, 3, 8])
+def test_a_full_disk_is_told_and_the_job_goes_on_once_there_is_room(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: int
+) -> None:
+    assert batch("lines.txt", "One.\nTwo.\nThree.\n", "--seed", "5", "--join") == 0
+    Path("out").rename("expected")
+    sync, calls = os.fsync, itertools.count(1)
+
+    def full(descriptor: int) -> None:
+        if next(calls) >= call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert batch("lines.txt", "One.\nTwo.\nThree.\n", "--seed", "5", "--join") == 1
+    assert "cannot be written: No space left on device" in capsys.readouterr().err.replace("[Errno 28] ", "")
+    assert batch("lines.txt", "One.\nTwo.\nThree.\n", "--seed", "5", "--join") == 0
+    assert content_of(Path("out")) == content_of(Path("expected"))
+
+
+def test_a_signal_ends_the_job_and_tells_its_state(tmp_path: Path) -> None:
+    source = tmp_path / "lines.txt"
+    source.write_text("One.\n" + "This is a long line. " * 100 + "\n")
+    with live_server(fake_engine(step_s=0.005)) as slow:
+        command = ["batch", str(source), "--out", str(tmp_path / "out"), "--url", slow.url, "--streams", "1"]
+        with subprocess.Popen([sys.executable, "-m", "vivavoce_client", *command], stderr=subprocess.PIPE) as process:
+            wait_until(lambda: (tmp_path / "out/0001.wav").exists() or process.poll() is not None)
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 1
+    assert b"1 of 2 lines are done; the same command goes on from there" in told
+    assert b"Traceback" not in told
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("has_bar", [True, False])
+def test_a_terminal_shows_a_bar(server: LiveServer, monkeypatch: pytest.MonkeyPatch, has_bar: bool) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    if not has_bar:
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert batch("lines.txt", "One.\n---\n") == 1
+    shown = terminal.getvalue()
+    assert ("2/2" in shown) == has_bar
+    assert ("[2 of 2]" in shown) != has_bar
+    assert "1 of 2 lines were refused" in shown
+
+
+def test_a_book_without_its_readers_names_the_extra(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "markdown_it", None)
+    assert batch("book.md", BOOK) == 2
+    assert "pip install 'vivavoce-speech[batch]'" in capsys.readouterr().err
+    assert not Path("out").exists()
