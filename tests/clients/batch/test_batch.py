@@ -163,11 +163,13 @@ def test_a_changed_source_is_noticed_and_nothing_is_touched(
     before = content_of(Path("out"))
     assert batch("lines.txt", "One.\nToo.\nThree.\n", "--seed", "5") == 1
     told = capsys.readouterr().err
-    assert "1 of 3 requests are new; the first is lines.txt, line 2, and 1 are gone. --changed keeps" in told
+    assert (
+        "1 of 3 requests are new (the first is lines.txt, line 2), 1 are gone, and 1 files would go. --changed" in told
+    )
     assert batch("lines.txt", "One.\nTwo.\nThree.\n", "--seed", "6") == 1
     assert "3 of 3 requests are new" in capsys.readouterr().err
     assert batch("lines.txt", "Two.\nOne.\nThree.\n", "--seed", "5") == 1
-    assert "0 of 3 requests are new, and 0 are gone" in capsys.readouterr().err
+    assert "0 of 3 requests are new, 0 are gone, and 0 files would go" in capsys.readouterr().err
     assert content_of(Path("out")) == before
 
 
@@ -204,6 +206,36 @@ def test_after_a_change_of_a_book_other_chapters_stay_and_stale_files_go(
     assert batch("book.md", BOOK.replace("# Two", "# 2nd"), "--seed", "5", "--changed") == 0
     assert sorted(said) == ["2nd.", "It shone."]
     assert sorted(content_of(Path("out"))) == ["01-one.srt", "01-one.wav", "02-2nd.wav"]
+
+
+@pytest.mark.parametrize("options", [["--pause", "1"], ["--format", "pcm"], ["--depth", "2"], ["--words"]])
+def test_options_that_would_change_the_files_are_noticed(
+    server: LiveServer, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    book = BOOK.replace("It shone.", "It shone.\n\n## Three\n\nIt froze.")
+    assert batch("book.md", book, "--seed", "5") == 0
+    before = content_of(Path("out"))
+    assert batch("book.md", book, "--seed", "5", *options) == 1
+    assert "this is not the job that out holds" in capsys.readouterr().err
+    assert content_of(Path("out")) == before
+    assert batch("book.md", book, "--seed", "5", *options, "--changed") == 0
+    after = content_of(Path("out"))
+    Path("out").rename("old")
+    assert batch("book.md", book, "--seed", "5", *options) == 0
+    assert content_of(Path("out")) == after
+
+
+def test_before_anything_is_said_a_job_may_change(server: LiveServer) -> None:
+    assert batch("lines.txt", "One.\n", "--voice", "nobody") == 1
+    assert batch("lines.txt", "Two.\n", "--voice", "heart", "--seed", "5") == 0
+    assert pcm_in("out/0001.wav") == pcm_of(5, len("Two."))
+
+
+def test_a_whole_that_is_no_longer_true_is_removed(server: LiveServer) -> None:
+    assert batch("book.md", BOOK, "--join", "--srt") == 0
+    Path("out/01-one.wav").unlink()
+    assert batch("book.md", BOOK) == 0
+    assert sorted(content_of(Path("out"))) == ["01-one.wav", "02-two.srt", "02-two.wav"]
 
 
 @pytest.mark.parametrize("harm", ["cut", "changed", "gone"])
