@@ -100,11 +100,12 @@ class Work:
             return
         has_begun = bool(made or self._job.parts())
         if has_begun and not may_change:
-            new = [part for part in self.parts if part.key not in set(planned)]
+            known = set(planned)
+            new = [part for part in self.parts if part.key not in known]
             first = f" (the first is {new[0].line.place})" if new else ""
             raise ChangedSource(
                 f"this is not the job that {self._folder} holds: {len(new)} of {len(keys)} requests are new{first}, "
-                f"{len(set(planned) - set(keys))} are gone, and {len(stale)} files would go. "
+                f"{len(known - set(keys))} are gone, and {len(stale)} files would go. "
                 "--changed keeps what is the same and makes the rest"
             )
         self._remove_whole()
