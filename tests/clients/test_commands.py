@@ -164,7 +164,7 @@ def test_every_command_of_the_project_has_a_line_of_help(capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["sya", "Hi"], "vivavoce: there is no command 'sya' among say, text, verify, voices, bench, "),
+        (["sya", "Hi"], "vivavoce: there is no command 'sya' among say, batch, text, verify, voices, bench, "),
         (["sya", "Hi"], "; did you mean say?"),
         (["voices", "lits"], "there is no command 'lits' among list, add, blend, delete; did you mean list?"),
         (["bench", "laod"], "; did you mean load?"),

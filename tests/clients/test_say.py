@@ -283,6 +283,23 @@ def test_a_path_that_cannot_be_written_is_told_before_anything_is_spoken(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("status", "is_told"), [(404, False), (405, False), (500, True)])
+def test_a_server_without_a_list_of_voices_speaks_with_openais_first(
+    status: int, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(status, text="no list")
+        asked.append(json.loads(request.content)["voice"])
+        return httpx.Response(200, headers={"content-type": "audio/pcm"}, stream=httpx.ByteStream(bytes(480)))
+
+    monkeypatch.setattr(say, "connect", lambda args: Client("http://server", transport=httpx.MockTransport(answer)))
+    assert main(["say", SAID, "-o", str(tmp_path / "a.wav")]) == int(is_told)
+    assert asked == ([] if is_told else ["alloy"])
+
+
 # ---- dialogue -----------------------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ what the letters do not.
 
 # ruff: noqa: RUF001 - the signs of other scripts are meant
 
+import bisect
 import math
 import re
 import unicodedata
@@ -114,7 +115,8 @@ def _pieces(words: tuple[SpokenWord, ...], text: str, turns: Sequence[SpokenTurn
         replace(piece, start_s=word.start_s or 0, end_s=word.end_s or 0, is_known=word.start_s is not None)
         for piece, word in zip(written, words, strict=True)
     ]
-    return [_in_turn(part, turns) for piece in _with_times(timed, audio_s) for part in _chopped(piece)]
+    starts_s = [turn.start_s for turn in turns]
+    return [_in_turn(part, turns, starts_s) for piece in _with_times(timed, audio_s) for part in _chopped(piece)]
 
 
 def _written(words: tuple[SpokenWord, ...], text: str) -> Iterator[tuple[str, str]]:
@@ -158,10 +160,10 @@ def _with_times(pieces: list[_Piece], audio_s: float) -> list[_Piece]:
     return made
 
 
-def _in_turn(piece: _Piece, turns: Sequence[SpokenTurn]) -> _Piece:
+def _in_turn(piece: _Piece, turns: Sequence[SpokenTurn], starts_s: list[float]) -> _Piece:
     # A millisecond is what the server rounds by.
-    begun = [turn for turn in turns if turn.start_s <= piece.start_s + 0.001]
-    return replace(piece, turn=begun[-1].index, voice=begun[-1].voice) if begun else piece
+    begun = bisect.bisect_right(starts_s, piece.start_s + 0.001)
+    return replace(piece, turn=turns[begun - 1].index, voice=turns[begun - 1].voice) if begun else piece
 
 
 def _chopped(piece: _Piece) -> list[_Piece]:

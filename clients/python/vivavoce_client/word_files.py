@@ -1,4 +1,4 @@
-"""Files that `vivavoce say` writes beside the speech: subtitles, and the words with their times."""
+"""Files beside the speech of `vivavoce say` and `vivavoce batch`: subtitles, and the words with their times."""
 
 import argparse
 import json
@@ -32,7 +32,9 @@ class Transcript:
     def __init__(self) -> None:
         self._words: list[SpokenWord] = []
         self._turns: list[SpokenTurn] = []
-        self._text = ""
+        self._texts: list[str] = []
+        self._chars = 0
+        """Characters of all texts so far, each with the break behind it."""
         self._spoken_s = 0.0
         self._is_whole = True
         """True if the length of all the audio is known."""
@@ -45,9 +47,9 @@ class Transcript:
         self, text: str, words: Sequence[SpokenWord], turns: Sequence[SpokenTurn], duration_s: float | None
     ) -> None:
         """Adds speech that follows what was spoken before. `duration_s` is None if it broke off."""
-        self._text += "\n" if self._text else ""
-        self._words += [word.moved(self._spoken_s, len(self._text)) for word in words]
-        self._text += text
+        self._words += [word.moved(self._spoken_s, self._chars) for word in words]
+        self._texts.append(text)
+        self._chars += len(text) + 1
         if self._turns and not turns:
             turns = [SpokenTurn(0, None, 0, duration_s or 0)]
         self._turns += [turn.moved(self._spoken_s, len(self._turns)) for turn in turns]
@@ -60,13 +62,14 @@ class Transcript:
 
     def content(self, kind: str, word_times: bool = True) -> str:
         """The file of one of KINDS. Without `word_times`, no word of a WebVTT file has a time of its own."""
+        text = "\n".join(self._texts)
         if kind == "words":
-            fields = {"text": self._text, "words": [word.fields() for word in self._words]}
+            fields = {"text": text, "words": [word.fields() for word in self._words]}
             return json.dumps(fields, ensure_ascii=False, indent=1) + "\n"
         audio_s = self._spoken_s if self._is_whole else math.inf
         if kind == "srt":
-            return srt(self._words, self._text, self._turns, audio_s)
-        return vtt(self._words, self._text, self._turns, audio_s, word_times)
+            return srt(self._words, text, self._turns, audio_s)
+        return vtt(self._words, text, self._turns, audio_s, word_times)
 
 
 class WordFiles:

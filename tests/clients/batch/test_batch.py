@@ -1,8 +1,15 @@
 """`vivavoce batch` over a real socket: files, what is said again, and what is refused."""
 
 import asyncio
+import errno
+import io
+import itertools
 import json
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
 import types
 import wave
 from collections.abc import Callable, Iterator
@@ -12,14 +19,15 @@ from typing import Any
 
 import httpx
 import pytest
-from vivavoce_client import AsyncClient
+from vivavoce_client import AsyncClient, Client
 from vivavoce_client.__main__ import main
 from vivavoce_client.batch import command, speaking
-from vivavoce_client.batch.job import JOB_FILE
+from vivavoce_client.batch.job import JOB_FILE, Job
 
 from tests.clients.batch.folders import content_of
-from tests.support.live_server import LiveServer, live_server
+from tests.support.live_server import LiveServer, fake_engine, live_server
 from tests.support.live_socket import pcm_of
+from tests.support.waiting import HUNG_S, wait_until
 
 TABLE = "text,voice,seed\nHello there.,heart,5\nAnd so on!,michael,6\nBye.,,\n"
 BOOK = "# One\n\nIt rained.\n\n# Two\n\nIt shone.\n"
@@ -47,7 +55,8 @@ def batch(name: str, content: str, *options: str) -> int:
 def pcm_in(path: str) -> bytes:
     with wave.open(path) as file:
         assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 24000)
-        return file.readframes(file.getnframes())
+        pcm: bytes = file.readframes(file.getnframes())
+        return pcm
 
 
 def silence(seconds: float) -> bytes:
@@ -154,11 +163,13 @@ def test_a_changed_source_is_noticed_and_nothing_is_touched(
     before = content_of(Path("out"))
     assert batch("lines.txt", "One.\nToo.\nThree.\n", "--seed", "5") == 1
     told = capsys.readouterr().err
-    assert "1 of 3 requests are new; the first is lines.txt, line 2, and 1 are gone. --changed keeps" in told
+    assert (
+        "1 of 3 requests are new (the first is lines.txt, line 2), 1 are gone, and 1 files would go. --changed" in told
+    )
     assert batch("lines.txt", "One.\nTwo.\nThree.\n", "--seed", "6") == 1
     assert "3 of 3 requests are new" in capsys.readouterr().err
     assert batch("lines.txt", "Two.\nOne.\nThree.\n", "--seed", "5") == 1
-    assert "0 of 3 requests are new, and 0 are gone" in capsys.readouterr().err
+    assert "0 of 3 requests are new, 0 are gone, and 0 files would go" in capsys.readouterr().err
     assert content_of(Path("out")) == before
 
 
@@ -195,6 +206,36 @@ def test_after_a_change_of_a_book_other_chapters_stay_and_stale_files_go(
     assert batch("book.md", BOOK.replace("# Two", "# 2nd"), "--seed", "5", "--changed") == 0
     assert sorted(said) == ["2nd.", "It shone."]
     assert sorted(content_of(Path("out"))) == ["01-one.srt", "01-one.wav", "02-2nd.wav"]
+
+
+@pytest.mark.parametrize("options", [["--pause", "1"], ["--format", "pcm"], ["--depth", "2"], ["--words"]])
+def test_options_that_would_change_the_files_are_noticed(
+    server: LiveServer, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    book = BOOK.replace("It shone.", "It shone.\n\n## Three\n\nIt froze.")
+    assert batch("book.md", book, "--seed", "5") == 0
+    before = content_of(Path("out"))
+    assert batch("book.md", book, "--seed", "5", *options) == 1
+    assert "this is not the job that out holds" in capsys.readouterr().err
+    assert content_of(Path("out")) == before
+    assert batch("book.md", book, "--seed", "5", *options, "--changed") == 0
+    after = content_of(Path("out"))
+    Path("out").rename("old")
+    assert batch("book.md", book, "--seed", "5", *options) == 0
+    assert content_of(Path("out")) == after
+
+
+def test_before_anything_is_said_a_job_may_change(server: LiveServer) -> None:
+    assert batch("lines.txt", "One.\n", "--voice", "nobody") == 1
+    assert batch("lines.txt", "Two.\n", "--voice", "heart", "--seed", "5") == 0
+    assert pcm_in("out/0001.wav") == pcm_of(5, len("Two."))
+
+
+def test_a_whole_that_is_no_longer_true_is_removed(server: LiveServer) -> None:
+    assert batch("book.md", BOOK, "--join", "--srt") == 0
+    Path("out/01-one.wav").unlink()
+    assert batch("book.md", BOOK) == 0
+    assert sorted(content_of(Path("out"))) == ["01-one.wav", "02-two.srt", "02-two.wav"]
 
 
 @pytest.mark.parametrize("harm", ["cut", "changed", "gone"])
@@ -300,7 +341,7 @@ def test_a_job_of_another_version_is_told(server: LiveServer, capsys: pytest.Cap
 
 def test_two_processes_do_not_work_at_one_job(server: LiveServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert batch("lines.txt", "One.\n") == 0
-    with command.Job(Path("out")):
+    with Job(Path("out")):
         assert batch("lines.txt", "One.\n") == 1
     assert "another process works at this job" in capsys.readouterr().err
 
@@ -409,7 +450,7 @@ def test_a_server_without_a_list_of_voices_speaks_with_openais_first(
     monkeypatch.chdir(tmp_path)
     other = Other(monkeypatch)
     client: Callable[..., Any] = partial(
-        command.Client, transport=httpx.MockTransport(lambda request: httpx.Response(404, text="Not Found"))
+        Client, transport=httpx.MockTransport(lambda request: httpx.Response(404, text="Not Found"))
     )
     monkeypatch.setattr(command, "Client", client)
     assert batch("lines.txt", "One.\n", "--url", "http://server", "--model", "tts-1") == 0
@@ -421,3 +462,68 @@ def test_the_voice_that_a_job_began_with_stays(server: LiveServer, monkeypatch: 
     monkeypatch.setattr(command, "default_voice", lambda client: "michael")
     assert batch("lines.txt", "One.\n", "--seed", "5") == 0
     assert batch("lines.txt", "One.\n", "--seed", "5", "--voice", "heart") == 0
+
+
+# ---- this machine -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", [1, 2, 4, 7])
+def test_a_full_disk_is_told_and_the_job_goes_on_once_there_is_room(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], call: int
+) -> None:
+    assert batch("lines.txt", "One.\nTwo.\nThree.\n", "--seed", "5", "--join") == 0
+    Path("out").rename("expected")
+    replace, calls = os.replace, itertools.count(1)
+
+    def full(source: Path, target: Path) -> None:
+        if next(calls) >= call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        assert batch("lines.txt", "One.\nTwo.\nThree.\n", "--seed", "5", "--join") == 1
+    assert "cannot be written: No space left on device" in capsys.readouterr().err
+    assert batch("lines.txt", "One.\nTwo.\nThree.\n", "--seed", "5", "--join") == 0
+    assert content_of(Path("out")) == content_of(Path("expected"))
+
+
+def test_a_signal_ends_the_job_and_tells_its_state(tmp_path: Path) -> None:
+    source = tmp_path / "lines.txt"
+    source.write_text("One.\n" + "This is a long line. " * 100 + "\n")
+    with live_server(fake_engine(step_s=0.005)) as slow:
+        command = ["batch", str(source), "--out", str(tmp_path / "out"), "--url", slow.url, "--streams", "1"]
+        with subprocess.Popen([sys.executable, "-m", "vivavoce_client", *command], stderr=subprocess.PIPE) as process:
+            wait_until(lambda: (tmp_path / "out/0001.wav").exists() or process.poll() is not None)
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 1
+    assert b"1 of 2 lines are done; the same command goes on from there" in told
+    assert b"Traceback" not in told
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("has_bar", [True, False])
+def test_a_terminal_shows_a_bar(server: LiveServer, monkeypatch: pytest.MonkeyPatch, has_bar: bool) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    if not has_bar:
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+    assert batch("lines.txt", "One.\n---\n") == 1
+    shown = terminal.getvalue()
+    assert ("2/2" in shown) == has_bar
+    assert ("[2 of 2]" in shown) != has_bar
+    assert "1 of 2 lines were refused" in shown
+
+
+def test_a_book_without_its_readers_names_the_extra(
+    server: LiveServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "markdown_it", None)
+    assert batch("book.md", BOOK) == 2
+    assert "pip install 'vivavoce-speech[batch]'" in capsys.readouterr().err
+    assert not Path("out").exists()

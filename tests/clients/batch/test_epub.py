@@ -164,7 +164,7 @@ def test_files_of_this_machine_are_not_read(tmp_path: Path) -> None:
     assert chapters_of(of_one_page(tmp_path / "a.epub", page("<p>Before &e; after.</p>", declared))) == [
         ("", ["Before after."])
     ]
-    outside = {"OPS/book.opf": package(["../../secret.txt"], "")}
+    outside: dict[str, str | bytes] = {"OPS/book.opf": package(["../../secret.txt"], "")}
     with pytest.raises(BadFile, match=r"has no file '\.\./secret\.txt', which it names"):
         chapters_of(book(tmp_path / "b.epub", outside))
     for href in (str(secret), secret.as_uri()):
@@ -197,6 +197,33 @@ def test_ways_of_packing_that_epub_does_not_have_are_refused(tmp_path: Path, met
 def test_a_document_of_nonsense_has_no_text_or_is_refused(tmp_path: Path, content: str) -> None:
     with pytest.raises(BadFile, match=r"nothing to say|cannot be read|is empty"):
         chapters_of(of_one_page(tmp_path / "a.epub", content))
+
+
+@pytest.mark.parametrize(
+    ("content", "chars"),
+    [
+        ("<p>" + "<i>x</i>" * 100_000 + "</p>", 100_000),
+        ("<p>" + '<i id="a"/>x ' * 100_000 + "</p>", 100_000),
+        ("<p>x</p>" * 100_000, 100_000),
+        ("<p>" + "x" * 4_000_000 + "</p>", 4_000_000),
+    ],
+)
+def test_a_large_document_is_read_in_one_pass(tmp_path: Path, content: str, chars: int) -> None:
+    ((_, pieces),) = chapters_of(of_one_page(tmp_path / "a.epub", page(content)))
+    assert sum(piece.count("x") for piece in pieces) == chars
+
+
+def test_many_entries_of_the_contents_lead_into_one_document(tmp_path: Path) -> None:
+    count = 20_000
+    entries = "".join(f'<li><a href="a.xhtml#n{at}">Chapter {at}</a></li>' for at in range(count))
+    files: dict[str, str | bytes] = {
+        "OPS/book.opf": package(["a.xhtml"]),
+        "OPS/nav.xhtml": nav(f"<ol>{entries}</ol>"),
+        "OPS/a.xhtml": page("".join(f'<p id="n{at}">x</p>' for at in range(count))),
+    }
+    chapters = chapters_of(book(tmp_path / "a.epub", files))
+    assert chapters[::5000] == [(f"Chapter {at}", ["x"]) for at in range(0, count, 5000)]
+    assert len(chapters) == count
 
 
 def test_an_encrypted_book_is_told(tmp_path: Path) -> None:

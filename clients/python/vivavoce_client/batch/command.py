@@ -3,13 +3,14 @@
 import argparse
 import asyncio
 import os
+import sqlite3
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from vivavoce_client.batch import whole
-from vivavoce_client.batch.files import JOINED_FORMATS
+from vivavoce_client.batch.files import JOINED_FORMATS, BadOutput
 from vivavoce_client.batch.job import Job
 from vivavoce_client.batch.progress import Progress
 from vivavoce_client.batch.sources import Source, read_source
@@ -119,9 +120,23 @@ def run(args: argparse.Namespace) -> int:
     check_format(args, source)
     for note in source.notes:
         print(f"vivavoce: {note}", file=sys.stderr)
-    folder = Path(args.out)
-    with Job(folder) as job, ExitStack() as stack:
-        work = Work(job, folder, source.tracks, Making(args.format, args.pause))
+    try:
+        with Job(Path(args.out)) as job:
+            work = Work(job, Path(args.out), source.tracks, Making(args.format, args.pause))
+            run_job(job, work, args, source)
+    except (OSError, sqlite3.Error) as error:
+        raise BadOutput(f"{args.out} cannot be written: {error}") from error
+    if refused := work.refused():
+        lines = [f"{line.place}: {reason}" for line, reason in refused[:SHOWN_REFUSALS]]
+        more = len(refused) - len(lines)
+        lines += [f"and {more} more"] if more else []
+        raise NotAllSpoken("\n  ".join([f"{len(refused)} of {len(work.parts)} lines were refused:", *lines]))
+    return 0
+
+
+def run_job(job: Job, work: Work, args: argparse.Namespace, source: Source) -> None:
+    """Looks for a server only where one is needed. Raises VivavoceError."""
+    with ExitStack() as stack:
         url = None
         voice = args.voice or job.voice
         if voice is None and any("voice" not in line.fields for track in source.tracks for line in track.lines):
@@ -131,14 +146,8 @@ def run(args: argparse.Namespace) -> int:
         left = work.begin(requests_of(args, source, voice, work.making), args.changed)
         if left:
             speak(url or stack.enter_context(server_url(args)), work, left, args)
-        work.finish()
-        write_whole(args, work, folder, source.is_book)
-    if refused := work.refused():
-        lines = [f"{line.place}: {reason}" for line, reason in refused[:SHOWN_REFUSALS]]
-        more = len(refused) - len(lines)
-        lines += [f"and {more} more"] if more else []
-        raise NotAllSpoken("\n  ".join([f"{len(refused)} of {len(work.parts)} lines were refused:", *lines]))
-    return 0
+    work.finish()
+    write_whole(args, work, Path(args.out), source.is_book)
 
 
 def check_format(args: argparse.Namespace, source: Source) -> None:
@@ -170,11 +179,16 @@ def speak(url: str, work: Work, left: list[Part], args: argparse.Namespace) -> N
     try:
         asyncio.run(ask(url, work, left, Course(args.streams, args.patience), progress))
     except VivavoceError as error:
-        done = len(work.spoken)
-        state = f"{done} of {len(work.parts)} lines are done; the same command goes on from there"
-        raise VivavoceError(f"{error}\n{state}") from error
+        raise VivavoceError(f"{error}\n{state_of(work)}") from error
+    except KeyboardInterrupt:
+        progress.note(state_of(work))
+        raise
     finally:
         progress.close()
+
+
+def state_of(work: Work) -> str:
+    return f"{len(work.spoken)} of {len(work.parts)} lines are done; the same command goes on from there"
 
 
 async def ask(url: str, work: Work, left: list[Part], course: Course, progress: Progress) -> None:

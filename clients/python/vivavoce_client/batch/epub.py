@@ -99,7 +99,8 @@ class _Book:
         locked = self._encrypted() & set(paths)
         if locked:
             raise BadFile(f"{self._path} is encrypted: it can be read by the programs of its shop alone")
-        entries = [entry for entry in self._contents(nav) if entry.path in paths]
+        known = set(paths)
+        entries = [entry for entry in self._contents(nav) if entry.path in known]
         level = chapter_level([entry.depth for entry in entries], depth)
         starts: dict[str, dict[str, str]] = {}
         for entry in entries:
@@ -121,10 +122,10 @@ class _Book:
             at_top = [" ".join(headings[0].split()) if headings else ""]
         if at_top:
             chapters.append(Chapter(at_top[0]))
+        order = {fragment: at for at, fragment in enumerate(starts)}
         for block in blocks:
-            title = next((title for fragment, title in starts.items() if fragment in block.anchors), None)
-            if title is not None:
-                chapters.append(Chapter(title))
+            if begun := block.anchors & starts.keys():
+                chapters.append(Chapter(starts[min(begun, key=order.__getitem__)]))
             elif not chapters:
                 chapters.append(Chapter(self._title))
             chapters[-1].blocks.append(block)
@@ -197,27 +198,29 @@ def _blocks(document: _Element) -> Iterator[Block]:
     """The paragraphs and headings of a document."""
     from lxml import etree
 
-    block = Block("")
+    texts: list[str] = []
+    anchors: set[str] = set()
+    level: int | None = None
     walk = etree.iterwalk(document, events=("start", "end"))
     for event, element in walk:
         name = _name(element)
-        is_block = BLOCKS.fullmatch(name) is not None
-        if is_block and block.text.strip():
-            yield block
-            block = Block("")
-        if is_block:
-            block.heading_level = int(name[1]) if event == "start" and re.fullmatch("h[1-6]", name) else None
+        if BLOCKS.fullmatch(name):
+            if any(map(str.strip, texts)):
+                yield Block("".join(texts), level, anchors)
+                anchors = set()
+            texts = []
+            level = int(name[1]) if event == "start" and re.fullmatch("h[1-6]", name) else None
         if event == "end":
-            block.text += element.tail or ""
+            texts.append(element.tail or "")
             continue
         if anchor := _get(element, "id") or (_get(element, "name") if name == "a" else ""):
-            block.anchors.add(anchor)
+            anchors.add(anchor)
         if UNSPOKEN.fullmatch(name) or any(map(NOTES.fullmatch, _kinds(element))):
             walk.skip_subtree()
             continue
-        block.text += {"br": "\n", "td": " ", "th": " "}.get(name, "") + (element.text or "")
-    if block.text.strip():
-        yield block
+        texts.append({"br": "\n", "td": " ", "th": " "}.get(name, "") + (element.text or ""))
+    if any(map(str.strip, texts)):
+        yield Block("".join(texts), level, anchors)
 
 
 def _named(tree: _Element, name: str) -> list[_Element]:

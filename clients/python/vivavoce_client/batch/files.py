@@ -24,24 +24,19 @@ class BadOutput(VivavoceError):
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name once it is complete and on the disk. Raises BadOutput."""
+    """A file that appears under its name once it is complete. Raises BadOutput.
+
+    It does not wait for the disk: a job that goes on compares each file with its state.
+    """
     unfinished = path.with_name(f".{path.name}.part")
     try:
         with unfinished.open("wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
         os.replace(unfinished, path)
     except OSError as error:
         raise BadOutput(f"{path} cannot be written: {error.strerror or error}") from error
     finally:
         unfinished.unlink(missing_ok=True)
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def clean(folder: Path) -> None:

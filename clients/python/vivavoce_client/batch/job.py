@@ -93,6 +93,9 @@ class Job:
 
     def _open(self, path: Path) -> None:
         self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        # Without a wait for the disk at each entry: a loss of power may take the last ones, and leaves the others.
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = NORMAL")
         self._database.execute("BEGIN EXCLUSIVE")
         (version,) = self._database.execute("PRAGMA user_version").fetchone()
         tables = self._database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]

@@ -68,11 +68,11 @@ def _pieces(blocks: Iterable[Block]) -> list[str]:
 
 def _cut(text: str) -> list[str]:
     """The text in parts of at most PIECE_CHARS characters."""
-    parts = []
-    while len(text) > PIECE_CHARS:
-        window = text[: PIECE_CHARS + 1]
+    parts, begin = [], 0
+    while len(text) - begin > PIECE_CHARS:
+        window = text[begin : begin + PIECE_CHARS + 1]
         ends = (max((found.end() for found in cut.finditer(window)), default=0) for cut in CUTS)
         end = next((end for end in ends if PIECE_CHARS // 4 <= end <= PIECE_CHARS), PIECE_CHARS)
-        parts.append(text[:end].strip())
-        text = text[end:].strip()
-    return [*parts, text] if text else parts
+        parts.append(window[:end].strip())
+        begin += end
+    return [part for part in (*parts, text[begin:].strip()) if part]

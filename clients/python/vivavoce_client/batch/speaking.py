@@ -87,21 +87,18 @@ class Asking:
             self._report(part)
 
     async def _patiently(self, part: Part) -> Spoken:
+        """Raises GivenUp, or an ApiError that would come again."""
         waited_s, wait_s, broken = 0.0, FIRST_WAIT_S, 0
         while True:
             try:
                 return await self._speak(part)
             except (ApiError, ConnectionFailed, StreamBroken) as error:
-                asked_s = 0.0
-                if isinstance(error, ApiError):
-                    if error.status not in BUSY and error.status < 500:
-                        raise
-                    asked_s = error.retry_after_s or 0.0
-                if not isinstance(error, ConnectionFailed) and not (
-                    isinstance(error, ApiError) and error.status in BUSY
-                ):
+                if not is_away(error):
                     broken += 1
-                this_wait_s = max(wait_s, asked_s)
+                    if isinstance(error, ApiError) and error.status < 500:
+                        raise
+                asked_s = error.retry_after_s if isinstance(error, ApiError) else None
+                this_wait_s = max(wait_s, asked_s or 0)
                 if broken >= MOST_BROKEN or waited_s + this_wait_s > self._course.patience_s:
                     raise GivenUp(f"{part.line.place} could not be spoken: {error}") from error
                 self._note(f"{part.line.place} is asked for again in {this_wait_s:.1f} s: {error}")
@@ -122,6 +119,11 @@ class Asking:
                 if not size_bytes or (request["response_format"] == PCM and size_bytes % SAMPLE_BYTES):
                     raise StreamBroken(f"{size_bytes} bytes came, which is no whole audio")
             return Spoken(Content(size_bytes, digest.hexdigest()), speech.words, speech.turns)
+
+
+def is_away(error: VivavoceError) -> bool:
+    """True if the server is busy or away, which says nothing of the line."""
+    return isinstance(error, ConnectionFailed) or (isinstance(error, ApiError) and error.status in BUSY)
 
 
 def is_of_the_line(error: ApiError, part: Part) -> bool:

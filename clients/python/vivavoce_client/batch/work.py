@@ -1,7 +1,7 @@
 """A job's work: which requests are left to ask, and which tracks are left to make."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import rmtree as remove_tree
@@ -78,37 +78,42 @@ class Work:
         ]
         for part in self.parts:
             self._track_parts.setdefault(part.track.name, []).append(part)
-        self._compare(may_change)
+        wanted = {self._track_key(track): track for track in self.tracks}
+        self._compare(wanted, may_change)
         for folder in (self._folder, self._folder / PARTS_FOLDER):
             folder.mkdir(exist_ok=True)
             files.clean(folder)
-        self._keep_tracks()
+        self._keep_tracks(wanted)
         self._keep_parts()
+        left = [part for part in self.parts if part.key not in self.spoken]
+        if left:
+            self._remove_whole()
         for track in self.tracks:
             self._make_if_complete(track)
-        return [part for part in self.parts if part.key not in self.spoken]
+        return left
 
-    def _compare(self, may_change: bool) -> None:
-        planned = self._job.plan()
-        keys = [part.key for part in self.parts]
-        if planned == keys:
+    def _compare(self, wanted: Mapping[str, Track], may_change: bool) -> None:
+        planned, keys = self._job.plan(), [part.key for part in self.parts]
+        made = self._job.tracks()
+        stale = made.keys() - wanted.keys()
+        if planned == keys and not stale:
             return
-        new = [part for part in self.parts if part.key not in set(planned)]
-        if planned and not may_change:
-            first = f"; the first is {new[0].line.place}" if new else ""
+        has_begun = bool(made or self._job.parts())
+        if has_begun and not may_change:
+            known = set(planned)
+            new = [part for part in self.parts if part.key not in known]
+            first = f" (the first is {new[0].line.place})" if new else ""
             raise ChangedSource(
                 f"this is not the job that {self._folder} holds: {len(new)} of {len(keys)} requests are new{first}, "
-                f"and {len(set(planned) - set(keys))} are gone. --changed keeps what is the same and makes the rest"
+                f"{len(known - set(keys))} are gone, and {len(stale)} files would go. "
+                "--changed keeps what is the same and makes the rest"
             )
-        for stale in self._folder.glob(f"{WHOLE}.*"):
-            stale.unlink()
+        self._remove_whole()
         self._job.set_plan(keys)
 
-    def _keep_tracks(self) -> None:
+    def _keep_tracks(self, wanted: Mapping[str, Track]) -> None:
         """Moves the files of tracks to their names, and forgets tracks that are not wanted or not as they were made."""
-        wanted = {self._track_key(track): track for track in self.tracks}
-        recorded = self._job.tracks()
-        for key, (file, content) in recorded.items():
+        for key, (file, content) in self._job.tracks().items():
             if key not in wanted:
                 self._remove_words(file)
                 (self._folder / file).unlink(missing_ok=True)
@@ -123,6 +128,10 @@ class Work:
             if file != (name := self._file(wanted[key].name)):
                 self._move(key, file, name, content)
             self._made[wanted[key].name] = content
+
+    def _remove_whole(self) -> None:
+        for stale in self._folder.glob(f"{WHOLE}.*"):
+            stale.unlink()
 
     def _remove_words(self, file: str) -> None:
         """Removes the files of words beside a track that is about to go."""
@@ -175,6 +184,7 @@ class Work:
         if not voiced:
             return
         key, file = self._track_key(track), self._file(track.name)
+        self._remove_words(file)
         content = files.write(self._folder / file, self._content(voiced))
         self._job.add_track(key, file, content)
         self._made[track.name] = content
@@ -196,10 +206,6 @@ class Work:
     def made(self) -> list[tuple[Track, list[Part]]]:
         """The tracks that have a file, with those of their parts that are in it."""
         return [(track, self._voiced(track)) for track in self.tracks if track.name in self._made]
-
-    def is_complete(self) -> bool:
-        """True if every part has been spoken or refused."""
-        return len(self.spoken) == len(self.parts)
 
     def refused(self) -> list[tuple[Line, str]]:
         """The lines that the server did not take, and its reasons."""
