@@ -46,12 +46,39 @@ def silu_product(gate, up, dtype: tl.constexpr):
 
 
 @triton.jit
+def prefetch_rows(first_ptr, row_bytes, length_bytes, rows):
+    """Asks the L2 cache for `rows` pieces of memory, `length_bytes` each, one every `row_bytes` from `first_ptr` on.
+
+    Thread t of a program asks for piece t, so a program needs that many threads. No thread waits. Lengths are multiples
+    of 16.
+    """
+    tl.inline_asm_elementwise(
+        """{
+        .reg .pred %inside;
+        .reg .u32 %thread;
+        .reg .u64 %at;
+        mov.u32 %thread, %tid.x;
+        setp.lt.u32 %inside, %thread, $4;
+        mad.wide.u32 %at, %thread, $2, $1;
+        @%inside cp.async.bulk.prefetch.L2.global [%at], $3;
+        mov.u32 $0, 0;
+        }""",
+        "=r,l,r,r,r",
+        [first_ptr.to(tl.int64), row_bytes, length_bytes, rows],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
 def gemv_kernel(
     x_ptr,
     w_ptr,
     out_ptr,
     bias_ptr,
     norm_ptr,
+    ahead_ptr,
     eps,
     TOKENS: tl.constexpr,
     N: tl.constexpr,
@@ -60,9 +87,13 @@ def gemv_kernel(
     NORM: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    AHEAD_BYTES: tl.constexpr = 0,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
-    """x [TOKENS, K], w [N or 2N, K], bias [N], norm [K] → out [TOKENS, N]. Grid [N / BLOCK_N]."""
+    """x [TOKENS, K], w [N or 2N, K], bias [N], norm [K] → out [TOKENS, N]. Grid [N / BLOCK_N].
+
+    Each program also asks the L2 cache for its AHEAD_BYTES of `ahead`, the weight of a later product.
+    """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     inside = n < N
@@ -79,6 +110,8 @@ def gemv_kernel(
         bias = tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)
     if DEPENDENT:
         # No kernel writes the weights: their loads are in flight while the kernel in front ends.
+        if AHEAD_BYTES > 0:
+            prefetch_rows(ahead_ptr.to(tl.int64) + tl.program_id(0).to(tl.int64) * AHEAD_BYTES, 0, AHEAD_BYTES, 1)
         gdc_launch_dependents()
         gdc_wait()
     for t in tl.static_range(TOKENS):
@@ -115,11 +148,13 @@ def gemm_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr,
+    PREFETCH: tl.constexpr = False,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
     """x [tokens, K], w [N or 2N, K], bias [N] → out [tokens, N], or [SPLITS, tokens, N] float32 for PARTS.
 
-    Grid [N / BLOCK_N, tokens / BLOCK_T, SPLITS]. A program sums K / SPLITS products.
+    Grid [N / BLOCK_N, tokens / BLOCK_T, SPLITS]. A program sums K / SPLITS products. With PREFETCH the program's part of
+    the weight is on its way to the L2 cache while the kernel in front ends.
     """
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -130,6 +165,14 @@ def gemm_kernel(
     rows = tl.where(inside, n, 0).to(tl.int64)[:, None] * K
     LENGTH: tl.constexpr = K // SPLITS
     if DEPENDENT:
+        if PREFETCH:
+            SIZE: tl.constexpr = w_ptr.dtype.element_ty.primitive_bitwidth // 8
+            if tl.program_id(1) == 0:
+                begin = w_ptr + tl.program_id(0).to(tl.int64) * (BLOCK_N * K) + split * LENGTH
+                count = tl.minimum(BLOCK_N, N - tl.program_id(0) * BLOCK_N)
+                prefetch_rows(begin, K * SIZE, LENGTH * SIZE, count)
+                if MODE == GATED:
+                    prefetch_rows(begin + N * K, K * SIZE, LENGTH * SIZE, count)
         gdc_launch_dependents()
         gdc_wait()
     acc = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
@@ -220,6 +263,10 @@ VALUES_MAX = 256
 TOKENS_MIN = 16
 """Fewest tokens of a block that tensor cores take."""
 SPLITS_MAX = 8
+PREFETCH = False
+"""Tensor-core products ask the L2 cache for their weights before they wait for the kernel in front."""
+AHEAD_BYTES = 0
+"""Most bytes of a later weight that a matrix-vector product asks the L2 cache for."""
 
 
 def gemv_tokens(hidden: int) -> int:
@@ -300,6 +347,7 @@ def gemv(
     mode: int = 0,
     bias: Tensor | None = None,
     norm: tuple[Tensor, float] | None = None,
+    ahead: Tensor | None = None,
     blocks: Blocks | None = None,
 ) -> None:
     """Multiplies at most GEMV_TOKENS tokens: x [T, K], weight [N or 2N, K] → out [T, N].
@@ -320,6 +368,7 @@ def gemv(
         out,
         weight if bias is None else bias,
         norm_weight,
+        weight if ahead is None else ahead,
         eps,
         TOKENS=tokens,
         N=n,
@@ -328,8 +377,15 @@ def gemv(
         NORM=norm is not None,
         BLOCK_N=blocks.n,
         BLOCK_K=triton.next_power_of_2(k),
+        **_ahead_meta(ahead, triton.cdiv(n, blocks.n)),
         num_warps=blocks.warps,
     )
+
+
+def _ahead_meta(ahead: Tensor | None, programs: int) -> dict[str, int]:
+    if ahead is None or not AHEAD_BYTES:
+        return {}
+    return {"AHEAD_BYTES": min(AHEAD_BYTES, ahead.numel() * ahead.itemsize) // programs // 16 * 16}
 
 
 def gemm(
@@ -369,6 +425,7 @@ def gemm(
         BLOCK_N=blocks.n,
         BLOCK_K=largest_block(k // parts, blocks.k),
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        **({"PREFETCH": True} if PREFETCH else {}),
         num_warps=blocks.warps,
         num_stages=blocks.stages,
     )

@@ -12,6 +12,7 @@ while it runs. Row m of a product is step m % steps of batch element m // steps.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 PI_HIGH = tl.constexpr(3.140625)  # pi in three parts, so that a multiple of the first is exact in float32
 PI_MIDDLE = tl.constexpr(9.67502593994140625e-4)
@@ -41,6 +42,14 @@ def _dot(a, b, sums, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def _near(place, NEAR: tl.constexpr):
+    """Lets loads from `place` go through the L1 cache, which copies of 16 bytes bypass and those of 8 do not."""
+    if NEAR:
+        place = tl.max_contiguous(place, (1, 8 // (place.dtype.element_ty.primitive_bitwidth // 8)))
+    return place
+
+
+@triton.jit
 def _window_sums(
     windows,
     weight,
@@ -54,6 +63,7 @@ def _window_sums(
     BN_1: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
+    NEAR: tl.constexpr,
 ):
     """Multiplies the windows at `windows` [BM] by weight [N, TAPS * CHANNELS] → sums of the columns n_0 [BN_0] and n_1
     [BN_1].
@@ -69,10 +79,10 @@ def _window_sums(
         if TAPS > 1:
             shift += k // CHANNELS * ((dilation - 1) * CHANNELS)
         if K % BK == 0:
-            a = tl.load(windows[:, None] + shift[None, :])
+            a = tl.load(_near(windows[:, None] + shift[None, :], NEAR))
             b = tl.load(weight + n_0[None, :] * K + k[:, None])
         else:
-            a = tl.load(windows[:, None] + shift[None, :], mask=k[None, :] < K, other=0.0)
+            a = tl.load(_near(windows[:, None] + shift[None, :], NEAR), mask=k[None, :] < K, other=0.0)
             b = tl.load(weight + n_0[None, :] * K + k[:, None], mask=k[:, None] < K, other=0.0)
         sums_0 = _dot(a, b, sums_0, PRECISION)
         if BN_1 > 0:
@@ -214,6 +224,8 @@ def product_kernel(
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
     QUIET: tl.constexpr = 0,
+    NEAR: tl.constexpr = False,
+    DEPENDENT: tl.constexpr = False,
 ):
     """Multiplies windows of x [B, keep + steps, CHANNELS] by weight [N, TAPS * CHANNELS], and finishes the product (see
     `_finish`).
@@ -232,16 +244,19 @@ def product_kernel(
     row = tl.minimum(m, row_count - 1)
     batch, step = row // steps, row % steps
     windows = x + (batch * (keep + steps) + step) * CHANNELS
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     rms = None
     if NORM:
         rms = _inverse_rms(windows, eps, CHANNELS, BM, BK, PRECISION)
     if N % (BN_0 + BN_1) == 0:
         sums_0, sums_1 = _window_sums(
-            windows, weight, n_0, n_1, dilation, CHANNELS, TAPS, BM, BN_0, BN_1, BK, PRECISION
+            windows, weight, n_0, n_1, dilation, CHANNELS, TAPS, BM, BN_0, BN_1, BK, PRECISION, NEAR
         )
     else:
         sums_0, sums_1 = _window_sums(
-            windows, weight, tl.minimum(n_0, N - 1), n_1, dilation, CHANNELS, TAPS, BM, BN_0, BN_1, BK, PRECISION
+            windows, weight, tl.minimum(n_0, N - 1), n_1, dilation, CHANNELS, TAPS, BM, BN_0, BN_1, BK, PRECISION, NEAR
         )
     out_rows = batch * (out_keep * OUT_CHANNELS + steps * WIDTH) + out_keep * OUT_CHANNELS + step * WIDTH
     residual_rows = (batch * (residual_keep + steps) + residual_keep + step) * N
@@ -337,6 +352,8 @@ def unit_kernel(
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
     QUIET: tl.constexpr = 0,
+    NEAR: tl.constexpr = False,
+    DEPENDENT: tl.constexpr = False,
 ):
     """A residual unit of WIDTH = BN_0 + BN_1 channels: convolution, snake, pointwise convolution, residual.
 
@@ -350,7 +367,12 @@ def unit_kernel(
     row = tl.minimum(m, row_count - 1)
     batch, step = row // steps, row % steps
     windows = x + (batch * (keep + steps) + step) * WIDTH
-    sums_0, sums_1 = _window_sums(windows, weight_1, n_0, n_1, dilation, WIDTH, TAPS, BM, BN_0, BN_1, BK, PRECISION)
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    sums_0, sums_1 = _window_sums(
+        windows, weight_1, n_0, n_1, dilation, WIDTH, TAPS, BM, BN_0, BN_1, BK, PRECISION, NEAR
+    )
     dtype: tl.constexpr = x.dtype.element_ty
     hidden_0 = _hidden(sums_0, n_0, bias_1, frequency_1, magnitude_1, dtype)
     hidden_1 = hidden_0

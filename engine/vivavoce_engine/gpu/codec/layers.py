@@ -12,6 +12,7 @@ from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, SnakeBeta
 
 HISTORY_BLOCK = 1024
+NEAR = False
 ALIGNMENT = 64
 """Alignment of buffers and histories, in values. Loads are 16 bytes wide."""
 
@@ -191,6 +192,7 @@ class Product:
             ACTIVATION=self.activation,
             **quiet_meta(self.quiet),
             **tile_meta(tiles, x.memory.dtype),
+            **({"NEAR": True} if NEAR and self.taps > 1 else {}),
         )
 
 
@@ -271,6 +273,7 @@ class Unit:
             TAPS=self.spread.taps,
             **quiet_meta(self.point.quiet),
             **tile_meta(tiles, x.memory.dtype),
+            **({"NEAR": True} if NEAR else {}),
         )
 
 

@@ -9,6 +9,7 @@ Activations are [B, keep + steps, channels], as in kernels.py.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit(do_not_specialize=["steps", "groups", "keep", "last_code"])
@@ -23,6 +24,7 @@ def dequantize_kernel(
     WIDTH: tl.constexpr,
     SEMANTIC: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ):
     """Sums codebook vectors: codes [B, steps, groups] → out [B, keep + steps, 2 * WIDTH]. One program a frame.
 
@@ -35,6 +37,9 @@ def dequantize_kernel(
     inside = column < WIDTH
     semantic = tl.zeros((BLOCK,), tl.float32)
     acoustic = tl.zeros((BLOCK,), tl.float32)
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     for group in range(groups):
         code = tl.load(codes + frame * groups + group).to(tl.int32)
         code = tl.minimum(tl.maximum(code, 0), last_code)  # the codes of padding are arbitrary
@@ -67,6 +72,7 @@ def window_attention_kernel(
     WINDOW: tl.constexpr,
     RING: tl.constexpr,
     KEYS: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ):
     """Rotates queries and keys, writes new keys and values to the ring, and attends to the WINDOW frames up to each
     query.
@@ -78,6 +84,9 @@ def window_attention_kernel(
     batch, head = tl.program_id(0), tl.program_id(1)
     HALF: tl.constexpr = HEAD_DIM // 2
     WIDTH: tl.constexpr = HEADS * HEAD_DIM
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.load(rows + batch)
     at = tl.load(position + row).to(tl.int32)
     i = tl.arange(0, HALF)
@@ -123,6 +132,80 @@ def window_attention_kernel(
         tl.store(out + step * WIDTH + column, mean.to(dtype))
 
 
+@triton.jit(do_not_specialize=["steps"])
+def window_product_kernel(
+    qkv,
+    ring,
+    rows,
+    position,
+    inverse_frequency,
+    out,
+    steps,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WINDOW: tl.constexpr,
+    RING: tl.constexpr,
+    KEYS: tl.constexpr,
+    STEPS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
+):
+    """Rotates queries and keys, writes new keys and values to the ring, and attends to the WINDOW frames up to each
+    query.
+
+    qkv [B, steps, 3, HEADS, HEAD_DIM], ring [rows, RING, 2, HEADS, HEAD_DIM], out [B, steps, HEADS, HEAD_DIM]. KEYS and
+    STEPS are powers of 2, STEPS at least 16 and `steps`. KEYS and RING are at least WINDOW - 1 + steps. Grid [B,
+    HEADS], so that no other program touches a program's part of the ring.
+    """
+    batch, head = tl.program_id(0), tl.program_id(1)
+    HALF: tl.constexpr = HEAD_DIM // 2
+    WIDTH: tl.constexpr = HEADS * HEAD_DIM
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    row = tl.load(rows + batch)
+    at = tl.load(position + row).to(tl.int32)
+    column = tl.arange(0, HEAD_DIM)
+    turned = (column + HALF) % HEAD_DIM
+    speed = tl.load(inverse_frequency + column % HALF)
+    ring += row * (RING * 2 * WIDTH) + head * HEAD_DIM
+    qkv += batch * steps * (3 * WIDTH) + head * HEAD_DIM
+    out += batch * steps * WIDTH + head * HEAD_DIM
+    dtype: tl.constexpr = ring.dtype.element_ty
+    step = tl.arange(0, STEPS)
+    real = (step < steps)[:, None]
+    angle = (at + step).to(tl.float32)[:, None] * speed[None, :]
+    cos, sin = tl.cos(angle), tl.sin(angle) * tl.where(column < HALF, -1.0, 1.0)[None, :]
+    query = qkv + step[:, None] * (3 * WIDTH)
+    x = tl.load(query + column[None, :], mask=real, other=0.0).to(tl.float32)
+    y = tl.load(query + turned[None, :], mask=real, other=0.0).to(tl.float32)
+    rotated = (x * cos + y * sin).to(dtype)
+    x = tl.load(query + WIDTH + column[None, :], mask=real, other=0.0).to(tl.float32)
+    y = tl.load(query + WIDTH + turned[None, :], mask=real, other=0.0).to(tl.float32)
+    value = tl.load(query + 2 * WIDTH + column[None, :], mask=real, other=0.0)
+    slot = ring + ((at + step) % RING * (2 * WIDTH))[:, None] + column[None, :]
+    tl.store(slot, (x * cos + y * sin).to(dtype), mask=real)
+    tl.store(slot + WIDTH, value, mask=real)
+    tl.debug_barrier()  # the other threads' keys are read below
+    # A key's place in the sums is its slot of the ring, which follows from its frame. So the sums do not depend on the
+    # call that a frame is decoded in.
+    slot_of_key = tl.arange(0, KEYS)
+    last = at + steps - 1
+    frame = last - (last - slot_of_key + RING) % RING
+    exists = (frame >= 0) & (slot_of_key < RING)
+    slots = ring + (tl.where(exists, slot_of_key, 0) * (2 * WIDTH))[:, None] + column[None, :]
+    keys = tl.load(slots, mask=exists[:, None], other=0.0)
+    values = tl.load(slots + WIDTH, mask=exists[:, None], other=0.0)
+    scores = tl.dot(rotated, tl.trans(keys), input_precision=PRECISION) * (HEAD_DIM**-0.5)
+    seen = (at + step)[:, None]
+    visible = exists[None, :] & (frame[None, :] <= seen) & (frame[None, :] > seen - WINDOW)
+    scores = tl.where(visible, scores, -1.0e30)
+    shares = tl.where(visible, tl.exp(scores - tl.max(scores, axis=1)[:, None]), 0.0)
+    mean = tl.dot(shares.to(dtype), values, input_precision=PRECISION)
+    mean /= tl.where(real, tl.sum(shares, axis=1)[:, None], 1.0)
+    tl.store(out + step[:, None] * WIDTH + column[None, :], mean.to(dtype), mask=real)
+
+
 @triton.jit(do_not_specialize=["steps", "keep"])
 def depthwise_norm_kernel(
     x,
@@ -137,6 +220,7 @@ def depthwise_norm_kernel(
     CHANNELS: tl.constexpr,
     TAPS: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ):
     """Depthwise convolution of x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], then LayerNorm over the
     channels → out [B, steps, CHANNELS]. One program a step."""
@@ -144,6 +228,9 @@ def depthwise_norm_kernel(
     column = tl.arange(0, BLOCK)
     inside = column < CHANNELS
     window = x + (row // steps * (keep + steps) + row % steps) * CHANNELS
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     sums = tl.load(bias + column, mask=inside, other=0.0)
     for tap in tl.static_range(TAPS):
         value = tl.load(window + tap * CHANNELS + column, mask=inside, other=0.0).to(tl.float32)
@@ -168,6 +255,7 @@ def waveform_kernel(
     TAPS: tl.constexpr,
     BM: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ):
     """Convolution to one channel, x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], clamped to [-1, 1] → out
     [B, steps] float32."""
@@ -176,6 +264,9 @@ def waveform_kernel(
     window = x + (row // steps * (keep + steps) + row % steps) * CHANNELS
     column = tl.arange(0, BLOCK)
     inside = column < CHANNELS
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     sums = tl.zeros((BM, BLOCK), tl.float32)
     for tap in tl.static_range(TAPS):
         here = window[:, None] + tap * CHANNELS + column[None, :]
@@ -186,7 +277,18 @@ def waveform_kernel(
 
 
 @triton.jit(do_not_specialize=["steps", "size"])
-def histories_kernel(arena, buffers, rows, position, table, steps, size, SAVE: tl.constexpr, BLOCK: tl.constexpr):
+def histories_kernel(
+    arena,
+    buffers,
+    rows,
+    position,
+    table,
+    steps,
+    size,
+    SAVE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
+):
     """Copies the rows' histories between the arena [rows, size] and the buffers. Grid [blocks, B].
 
     Without SAVE they go from the arena to the fronts of the buffers, as zeros at position 0. With SAVE they go from the
@@ -195,6 +297,9 @@ def histories_kernel(arena, buffers, rows, position, table, steps, size, SAVE: t
     table [blocks, 5] int32: a history's place in the arena, its buffer's place, its number of values, the number of
     values that a frame adds to its buffer, and the first value of this block.
     """
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     entry = table + tl.program_id(0) * 5
     row = tl.load(rows + tl.program_id(1))
     place, buffer, count, per_frame = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
