@@ -632,7 +632,7 @@ def jobs(parts: list[str]) -> list[tuple[Any, ...]]:
     return first + then
 
 
-PARTS_S = {"table": 62, "one": 50, "codec": 42, "products": 120, "near": 45}
+PARTS_S = {"table": 55, "one": 45, "codec": 40, "products": 115, "near": 45}
 """Part → seconds that it may take."""
 
 
@@ -663,7 +663,7 @@ def main() -> None:
     results = [pool.apply_async(compile_job, (job,)) for job in jobs(args.only)]
     for result in results:
         try:
-            compiled.append(result.get(max(0.5, 130 - (time.perf_counter() - BEGAN_S))))
+            compiled.append(result.get(max(0.5, 105 - (time.perf_counter() - BEGAN_S))))
         except multiprocessing.TimeoutError:
             compiled.append("not in time")
     pool.terminate()
