@@ -473,15 +473,21 @@ def codec_variants() -> dict[str, tuple[bool, dict[str, Any]]]:
         "both, 4 warps": (True, {}),
         "both, 2 warps": (True, {"decoder__ATTENTION_WARPS": 2}),
         "both, 8 warps": (True, {"decoder__ATTENTION_WARPS": 8}),
+        "both, near units": (True, {"layers__NEAR_UNITS": True}),
+        "both, near": (True, {"layers__NEAR_UNITS": True, "layers__NEAR": True}),
     }
     for width, tiles in UNIT_TILES.items():
         for one in tiles:
-            found[f"both, unit {width} {one}"] = (True, {"layers__choose_unit": units(width, Tiles(*one))})
+            close = {"layers__NEAR_UNITS": True}
+            found[f"both, near unit {width} {one}"] = (True, {**close, "layers__choose_unit": units(width, Tiles(*one))})
+    for one in UNIT_TILES[96][:6] + UNIT_TILES[192][:4]:
+        width = one[1] + one[2]
+        found[f"both, unit {width} {one}"] = (True, {"layers__choose_unit": units(width, Tiles(*one))})
     return found
 
 
 def shapes_of(variant: str) -> tuple[tuple[int, int], ...]:
-    return CODEC_SHAPES[:1] if "unit" in variant else CODEC_SHAPES
+    return CODEC_SHAPES[:1] if "unit " in variant else CODEC_SHAPES[:2] if "near" in variant else CODEC_SHAPES
 
 
 def codec(report: Report, deadline_s: float, only: tuple[str, ...] = ()) -> None:
@@ -527,11 +533,11 @@ def near(report: Report, deadline_s: float) -> None:
     """Copies to shared memory through the L1 cache, by a change of the assembly, in a process of its own."""
     patch_near()
     with multiprocessing.get_context("spawn").Pool(14, initializer=patch_near) as pool:
-        wanted = [job for job in codec_jobs() if job[2] == CODEC_SHAPES[0] and job[1] != "base"]
+        wanted = [job for job in codec_jobs() if job[2] == CODEC_SHAPES[0] and job[1] != "base" and "near" not in job[1]]
         results = [pool.apply_async(compile_job, (job,)) for job in wanted]
         for result in results:
             result.wait(max(1.0, deadline_s - (time.perf_counter() - BEGAN_S)))
-    codec(report, deadline_s, ("early", "both, 4", "both, unit"))
+    codec(report, deadline_s, ("early", "both, 4", "both, unit 96 (128, 64, 32, 32", "both, unit 192 (128"))
 
 
 def patch_near() -> None:
@@ -598,7 +604,7 @@ class Share(Launcher):
 def codec_jobs() -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for variant in codec_variants():
-        name = {"base": "", "early": ""}.get(variant, "unit" if "unit" in variant else "window")
+        name = {"base": "", "early": "", "both, near": "product"}.get(variant, "unit" if "unit" in variant or "near" in variant else "window")
         for shape in shapes_of(variant):
             found += [("codec", variant, shape, name, index, 1 if name else 4) for index in range(1 if name else 4)]
     return found

@@ -42,14 +42,6 @@ def _dot(a, b, sums, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def _near(place, NEAR: tl.constexpr):
-    """Lets loads from `place` go through the L1 cache, which copies of 16 bytes bypass and those of 8 do not."""
-    if NEAR:
-        place = tl.max_contiguous(place, (1, 8 // (place.dtype.element_ty.primitive_bitwidth // 8)))
-    return place
-
-
-@triton.jit
 def _window_sums(
     windows,
     weight,
@@ -78,11 +70,17 @@ def _window_sums(
         shift = k
         if TAPS > 1:
             shift += k // CHANNELS * ((dilation - 1) * CHANNELS)
+        if NEAR and K % BK == 0:
+            # A mask that changes every four values makes copies of 8 bytes, which go through the L1 cache. Those of 16
+            # bytes bypass it. Windows overlap, so most of their steps are there.
+            a = tl.load(windows[:, None] + shift[None, :], mask=k[None, :] < K + 4, other=0.0)
+        elif K % BK == 0:
+            a = tl.load(windows[:, None] + shift[None, :])
+        else:
+            a = tl.load(windows[:, None] + shift[None, :], mask=k[None, :] < K, other=0.0)
         if K % BK == 0:
-            a = tl.load(_near(windows[:, None] + shift[None, :], NEAR))
             b = tl.load(weight + n_0[None, :] * K + k[:, None])
         else:
-            a = tl.load(_near(windows[:, None] + shift[None, :], NEAR), mask=k[None, :] < K, other=0.0)
             b = tl.load(weight + n_0[None, :] * K + k[:, None], mask=k[:, None] < K, other=0.0)
         sums_0 = _dot(a, b, sums_0, PRECISION)
         if BN_1 > 0:

@@ -13,6 +13,7 @@ from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, Snake
 
 HISTORY_BLOCK = 1024
 NEAR = False
+NEAR_UNITS = False
 ALIGNMENT = 64
 """Alignment of buffers and histories, in values. Loads are 16 bytes wide."""
 
@@ -273,7 +274,7 @@ class Unit:
             TAPS=self.spread.taps,
             **quiet_meta(self.point.quiet),
             **tile_meta(tiles, x.memory.dtype),
-            **({"NEAR": True} if NEAR else {}),
+            **({"NEAR": True} if NEAR_UNITS else {}),
         )
 
 
