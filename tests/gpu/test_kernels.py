@@ -18,7 +18,7 @@ from vivavoce_engine.cpu.sampling import SamplingTable, uniform  # noqa: E402
 from vivavoce_engine.gpu import linear as ops  # noqa: E402
 from vivavoce_engine.gpu.attention import CHUNK, Cache, PagedCache, Places, Projected, attend, attend_prompt  # noqa: E402
 from vivavoce_engine.gpu.card import H200, Card  # noqa: E402
-from vivavoce_engine.gpu.frame_attention import attend_and_add, attend_in_frame  # noqa: E402
+from vivavoce_engine.gpu.frame_attention import attend_in_frame  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, gemm, gemv, norm, splits  # noqa: E402
 from vivavoce_engine.gpu.sampler import PARAMS, RowTables, draw_code_0  # noqa: E402
@@ -196,22 +196,6 @@ def test_attention_within_a_frame() -> None:
             assert near(out[len(qkv) - batch + row], plain.exact(q[-1], k, v))
             if position == 1:
                 assert near(out[row], plain.exact(q[0], k[:1], v[:1]))
-
-
-def test_one_row_s_attention_and_its_projection_in_one_kernel() -> None:
-    groups, hidden, width = 8, 24, (HEADS + 2 * KV_HEADS) * HEAD_DIM
-    plain, told = Attention(1, groups), normal(groups, 1, width)
-    norm_of, weight = (plain.norm.weight, EPS), normal(hidden, HEADS * HEAD_DIM, seed=1)
-    out = torch.full((2, HEADS * HEAD_DIM), math.nan, device=DEVICE)
-    attend_in_frame(LAUNCH, plain.cache, 1, 1, Projected(0, told[:2].flatten(0, 1), norm_of, out))
-    for position in range(2, groups):
-        x = normal(1, hidden, seed=2)
-        q, k, v = plain.split(told[: position + 1, 0], torch.arange(position + 1))
-        exact = x.double() + plain.exact(q[-1], k, v)[None] @ weight.double().T
-        attend_and_add(LAUNCH, plain.cache, position, Projected(0, told[position], norm_of, out[:1]), weight, x)
-        assert near(x, exact)
-        torch.testing.assert_close(plain.cache.k[0, 0, : position + 1], k, rtol=1e-6, atol=1e-6)
-        assert torch.equal(plain.cache.v[0, 0, : position + 1], v)
 
 
 VOCAB, SPEECH, END = 96, 64, 70

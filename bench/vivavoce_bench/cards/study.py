@@ -10,7 +10,6 @@ Every part writes its own JSON file after each result. A part or a variant that 
 import argparse
 import json
 import multiprocessing
-import os
 import subprocess
 import sys
 import time
@@ -20,13 +19,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from vivavoce_engine.gpu import frame as frame_module
-from vivavoce_engine.gpu import frame_attention, linear, sampler, stack
+from vivavoce_engine.gpu import linear, stack
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.codec import decoder as codec_decoder
 from vivavoce_engine.gpu.codec import layers as codec_layers
@@ -34,11 +33,11 @@ from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.codec.tiles import Tiles
 from vivavoce_engine.gpu.graphs import Graphs
 from vivavoce_engine.gpu.launch import Launcher
+from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.gpu.linear import ADD, GATED, PARTS, Blocks, gemm
 
 from vivavoce_bench.cards.codec import error, graphed, random_codes, time_decode
 from vivavoce_bench.cards.frame import DEVICE, build, launcher
-from vivavoce_bench.cards.product_variants import Way, multiply
 from vivavoce_bench.cards.random_codec import RELEASED_CODEC, random_decoder
 from vivavoce_bench.cards.timing import median_ms
 
@@ -56,6 +55,12 @@ class Report:
     def __init__(self, path: Path) -> None:
         self._path, self.data = path, dict[str, Any]()
 
+    def rows(self, name: str, components: list[dict[str, Any]]) -> None:
+        """Keeps a table of components, and prints its longest rows."""
+        self.put(components, name, "components")
+        for one in components[:16]:
+            print("   ", *(one[key] for key in list(one)[1:]), "|", one["component"], flush=True)
+
     def put(self, value: Any, *keys: str) -> None:
         place = self.data
         for key in keys[:-1]:
@@ -69,8 +74,7 @@ class Report:
 def patched(**changes: Any) -> Iterator[None]:
     """Sets attributes `module__NAME` for a while."""
     modules = {
-        "linear": linear, "sampler": sampler, "stack": stack, "frame": frame_module, "attention": frame_attention,
-        "decoder": codec_decoder, "layers": codec_layers,
+        "linear": linear, "stack": stack, "decoder": codec_decoder, "layers": codec_layers,
     }  # fmt: skip
     before = {}
     for key, value in changes.items():
@@ -160,7 +164,7 @@ class Labels(Launcher):
             values = grid[0] * (CONTEXT + 1) * meta["D"]
             size = values * meta["KV_HEADS"] * 4
             return f"{self.stage} {name} tokens {grid[0]}", size, 4.0 * values * meta["HEADS"]
-        if name in ("frame_attention_kernel", "attend_and_add_kernel"):
+        if name in ("frame_attention_kernel", "):
             values = (grid[0] if name[0] == "f" else 1) * 8 * meta["D"]
             return f"{self.stage} {name}", values * meta["KV_HEADS"] * 4, 4.0 * values * meta["HEADS"]
         if name == "norm_kernel":
@@ -186,7 +190,7 @@ def measured_bandwidth() -> dict[str, float]:
     big = torch.ones(1 << 30, dtype=torch.float32, device=DEVICE)
     other = torch.empty_like(big)
     size = big.numel() * 4
-    read = min(median_ms(lambda: big.view(torch.int32).sum(), 3) for _ in range(3))
+    read = min(median_ms(lambda: big.view(-1, 4096).amax(0), 3) for _ in range(3))
     copy = min(median_ms(lambda: other.copy_(big), 3) for _ in range(3))
     one = torch.randn(8192, 8192, device=DEVICE, dtype=BF16)
     product = min(median_ms(lambda: one @ one, 5) for _ in range(3))
@@ -246,8 +250,7 @@ def table(report: Report, deadline_s: float) -> None:
             break
         name = f"{size} rows {rows} deterministic {fixed}"
         try:
-            with patched(frame__FUSED=False):
-                frame_table(report, name, size, rows, fixed)
+            frame_table(report, name, size, rows, fixed)
         except Exception:
             report.put(traceback.format_exc()[-600:], name, "fault")
         free()
@@ -261,7 +264,7 @@ def table(report: Report, deadline_s: float) -> None:
 
 def codec_table(report: Report, batch: int, frames: int) -> None:
     name = f"code2wav {batch}x{frames}"
-    with patched(decoder__PRODUCTS=False):
+    with patched():
         decoder = random_decoder(RELEASED_CODEC, DEVICE)
         labels = Labels(launcher(False).card)
         coder = GpuCodec(decoder, 64, 4, BF16, launch=labels)
@@ -269,7 +272,7 @@ def codec_table(report: Report, batch: int, frames: int) -> None:
         graph = graphed(lambda: coder.decode(rows, codes))
         labels.notes = labels.notes[-(len(labels.notes) // 3) :]
         report.put(round(median_ms(graph.replay), 4), name, "ms")
-        report.put(by_component(labels, graph.replay), name, "components")
+        report.rows(name, by_component(labels, graph.replay))
 
 
 def frame_table(report: Report, name: str, size: str, rows: int, fixed: bool) -> None:
@@ -292,69 +295,34 @@ def frame_table(report: Report, name: str, size: str, rows: int, fixed: bool) ->
     with torch.cuda.stream(bench._stream):
         graphs.record(0, lambda: (labels.notes.clear(), model.frame(rows)))  # type: ignore[arg-type,return-value]
         bench.reset()
-        report.put(by_component(labels, partial(graphs.replay, 0)), name, "components")
+        report.rows(name, by_component(labels, partial(graphs.replay, 0)))
 
 
-# ---- part: one row
+# ---- part: frames
 
-ONE: dict[str, dict[str, Any]] = {
-    "base": {"frame__FUSED": False},
-    "fused 8 rows 8 warps": {},
-    "fused 4 rows 8 warps": {"attention__OWN_ROWS": 4},
-    "fused 16 rows 8 warps": {"attention__OWN_ROWS": 16},
-    "fused 4 rows 4 warps": {"attention__OWN_ROWS": 4, "attention__OWN_WARPS": 4},
-    "fused 8 rows 16 warps": {"attention__OWN_WARPS": 16},
-    "ahead 8 MB": {"frame__FUSED": False, "linear__AHEAD_BYTES": 8 << 20},
-    "ahead 16 MB": {"frame__FUSED": False, "linear__AHEAD_BYTES": 16 << 20},
-    "ahead 32 MB": {"frame__FUSED": False, "linear__AHEAD_BYTES": 32 << 20},
-    "draw 1 warp": {"frame__FUSED": False, "sampler__WARPS": 1},
-    "draw 2 warps": {"frame__FUSED": False, "sampler__WARPS": 2},
-    "draw 8 warps": {"frame__FUSED": False, "sampler__WARPS": 8},
-    "draw 16 warps": {"frame__FUSED": False, "sampler__WARPS": 16},
-    "prefetch": {"linear__PREFETCH": True},
-    "prefetch, draw 8 warps": {"linear__PREFETCH": True, "sampler__WARPS": 8},
-    "fused, ahead 16 MB, draw 8 warps": {"linear__AHEAD_BYTES": 16 << 20, "sampler__WARPS": 8},
-    "fused, draw 8 warps": {"sampler__WARPS": 8},
-}
-ONE_ROWS = (
-    ("0.6b", 1, False),
-    ("1.7b", 1, False),
-    ("1.7b", 1, True),
-    ("1.7b", 8, True),
-    ("1.7b", 64, True),
-    ("1.7b", 256, True),
-    ("0.6b", 8, True),
-    ("0.6b", 64, True),
-)
+FRAMES = [(size, rows, fixed) for size in ("1.7b", "0.6b") for rows, fixed in ((1, False), (1, True), (2, True), (8, True), (16, True), (32, True), (64, True), (128, True), (256, True))]
 
 
-def one(report: Report, deadline_s: float) -> None:
-    """Switches of whole frames: one row without `deterministic`, and batches with it."""
-    for size, rows, fixed in ONE_ROWS:
+def frames(report: Report, deadline_s: float) -> None:
+    """Milliseconds a frame with tiles by pointers, as on cards without descriptors, and by descriptors."""
+    for size, rows, fixed in FRAMES:
+        if time.perf_counter() - BEGAN_S > deadline_s:
+            return
         bench = Bench(size, rows, fixed)
-        name = f"{size} rows {rows} deterministic {fixed}"
-        codes = None
-        for variant, changes in ONE.items():
-            if time.perf_counter() - BEGAN_S > deadline_s:
-                return
-            if not concerns(variant, rows, fixed):
-                continue
-            try:
-                with patched(**changes):
-                    ms, found = bench.time()
-                codes = found if codes is None else codes
-                report.put({"ms": ms, "codes_equal": round((found == codes).float().mean().item(), 4)}, name, variant)
-            except Exception:
-                report.put(traceback.format_exc()[-400:], name, variant)
-        del bench
+        model = bench.model
+        usual = model.launch
+        plain = Launcher(replace(usual.card, descriptors=False))
+        found: dict[str, Any] = {}
+        codes = {}
+        for turn in range(2):
+            for kind, launch in (("pointers", plain), ("descriptors", usual)):
+                model.launch = model.talker._launch = model.predictor._launch = launch
+                ms, codes[kind] = bench.time()
+                found.setdefault(kind, []).append(ms)
+        found["codes_equal"] = bool((codes["pointers"] == codes["descriptors"]).all())
+        report.put(found, f"{size} rows {rows} deterministic {fixed}")
+        del bench, model
         free()
-
-
-def concerns(variant: str, rows: int, fixed: bool) -> bool:
-    """True if a variant of ONE changes anything for these rows."""
-    if fixed or rows > 2:
-        return not any(word in variant for word in ("fused", "ahead"))
-    return "prefetch" not in variant
 
 
 # ---- part: products of many tokens
@@ -364,96 +332,103 @@ PRODUCTS: list[Product] = [
     (3072, 1024, GATED.value), (4096, 1024, 0), (1024, 3072, ADD.value), (1024, 2048, ADD.value),
     (6144, 2048, GATED.value), (4096, 2048, 0), (2048, 6144, ADD.value), (2048, 2048, ADD.value), (2048, 1024, 0),
 ]  # fmt: skip
-WAYS: dict[int, list[Way]] = {
-    64: [
-        Way(Blocks(64, 64, 128, 4, 4)), Way(Blocks(64, 64, 64, 4, 6)), Way(Blocks(64, 64, 128, 4, 3)), Way(Blocks(64, 128, 64, 8, 4)), Way(Blocks(64, 128, 128, 8, 3)),
-        Way(Blocks(64, 32, 128, 4, 4), swap=True), Way(Blocks(64, 32, 128, 4, 6), swap=True), Way(Blocks(64, 64, 64, 4, 4), swap=True), Way(Blocks(64, 16, 128, 4, 5), swap=True),
-        Way(Blocks(64, 64, 128, 4, 4), described=False), Way(Blocks(64, 64, 64, 4, 4), described=False), Way(Blocks(64, 32, 128, 4, 4), swap=True, described=False),
-        Way(Blocks(64, 64, 128, 4, 4), prefetch=False),
-    ],
-    256: [
-        Way(Blocks(128, 64, 64, 8, 4)), Way(Blocks(128, 64, 64, 4, 4)), Way(Blocks(128, 128, 64, 8, 4)), Way(Blocks(128, 128, 64, 8, 3)), Way(Blocks(256, 64, 64, 8, 4)), Way(Blocks(256, 64, 64, 4, 4)),
-        Way(Blocks(256, 128, 64, 8, 4)), Way(Blocks(128, 128, 64, 8, 4), swap=True), Way(Blocks(256, 64, 64, 8, 4), swap=True), Way(Blocks(128, 64, 64, 4, 5), swap=True), Way(Blocks(64, 128, 64, 4, 4), swap=True),
-        Way(Blocks(128, 128, 64, 8, 4), described=False), Way(Blocks(128, 64, 64, 8, 4), described=False), Way(Blocks(256, 64, 64, 8, 4), described=False),
-        Way(Blocks(128, 128, 64, 8, 4), prefetch=False),
-    ],
-    128: [
-        Way(Blocks(128, 64, 64, 8, 4)), Way(Blocks(128, 64, 64, 4, 4)), Way(Blocks(128, 64, 128, 8, 3)), Way(Blocks(64, 64, 128, 4, 4)), Way(Blocks(128, 64, 64, 4, 5), swap=True),
-        Way(Blocks(128, 32, 128, 4, 4), swap=True), Way(Blocks(128, 64, 64, 8, 4), described=False), Way(Blocks(128, 64, 64, 8, 4), prefetch=False),
-    ],
+FEW = [(0, 64, 128, 4, 6), (0, 64, 128, 4, 4), (0, 64, 256, 4, 3), (0, 64, 64, 4, 6), (64, 32, 128, 4, 4), (64, 32, 128, 4, 6), (64, 16, 128, 4, 4), (64, 16, 128, 4, 6), (64, 16, 256, 4, 3), (64, 32, 64, 4, 6), (64, 8, 128, 4, 4)]
+TILES: dict[int, list[tuple[int, int, int, int, int]]] = {
+    64: [(64, 32, 128, 4, 4), (64, 32, 128, 4, 3), (64, 32, 64, 4, 6), (64, 16, 128, 4, 4), (64, 32, 256, 4, 2), (-64, 64, 128, 4, 4), (-64, 64, 128, 4, 3), (-64, 64, 64, 4, 6)],
+    256: [(128, 64, 64, 4, 5), (128, 64, 64, 4, 4), (128, 64, 128, 4, 3), (128, 128, 64, 8, 4), (-128, 128, 64, 8, 4), (-128, 128, 128, 8, 2), (-256, 64, 64, 4, 4), (-256, 64, 64, 8, 4), (128, 32, 128, 4, 3), (256, 32, 64, 8, 4), (-128, 64, 128, 8, 3), (-128, 64, 64, 4, 4)],
+    8: FEW,
+    128: [(128, 32, 128, 4, 4), (128, 32, 64, 4, 6), (128, 64, 64, 4, 5), (128, 64, 64, 4, 4), (128, 64, 128, 4, 3), (128, 16, 128, 4, 4), (64, 32, 128, 4, 4), (64, 64, 128, 4, 4), (-128, 64, 128, 8, 3), (-128, 64, 64, 8, 4)],
+    1: FEW,
+    32: FEW,
 }  # fmt: skip
+"""Rows → tiles (tokens, outputs, summands, warps, stages). With tokens above 0, tokens are a tile's rows."""
+
+
+def ways(rows: int, product: Product) -> list[Blocks]:
+    """Blocks to try: those of small weights ask for the weight early, and the first of the others do so too."""
+    early = product[1] <= 1024 or product[0] <= 1024
+    found = []
+    for prefetch in (early, not early):
+        for t, n, k, warps, stages in TILES[rows]:
+            block_t = abs(t) or linear.block_tokens(rows)
+            blocks = Blocks(block_t, n, k, warps, stages, token_rows=t > 0, described=True, prefetch=prefetch)
+            if fits(product, blocks):
+                found.append(blocks)
+    return found
 
 
 class Chosen:
-    """Multiplies products in the ways that are chosen. The others keep those of gpu/linear.py."""
+    """Multiplies products in the blocks that are chosen. The others keep those of gpu/linear.py."""
 
     def __init__(self, tokens: int) -> None:
-        self.tokens, self.ways = tokens, dict[Product, Way]()
+        self.tokens, self.blocks = tokens, dict[Product, Blocks]()
 
-    def __call__(
-        self, launch: Launcher, x: Tensor, weight: Tensor, out: Tensor, *, mode: int = 0, bias: Tensor | None = None
-    ) -> None:
-        way = self.ways.get((out.shape[-1], x.shape[1], ADD.value if mode == PARTS.value else mode))
-        if way is None or len(x) != self.tokens:
-            gemm(launch, x, weight, out, mode=mode, bias=bias)
-        else:
-            multiply(launch, x, weight, out, way, mode, bias)
+    def __call__(self, launch: Launcher, x: Tensor, weight: Tensor, out: Tensor, *, mode: int = 0, bias: Tensor | None = None) -> None:
+        blocks = self.blocks.get((out.shape[-1], x.shape[1], ADD.value if mode == PARTS.value else mode))
+        gemm(launch, x, weight, out, mode=mode, bias=bias, blocks=blocks if len(x) == self.tokens else None)
 
 
-def fits(product: Product, way: Way) -> bool:
+def fits(product: Product, blocks: Blocks) -> bool:
     n, k, mode = product
-    blocks = way.blocks
-    size = (blocks.n * (2 if mode == GATED.value else 1) + blocks.t) * blocks.k * 2 * blocks.stages
     values = blocks.n * blocks.t * (2 if mode == GATED.value else 1) // (32 * blocks.warps)
-    return size <= 230_000 and values <= 128 and not (mode == ADD.value and k == 2048 and n == 1024 and blocks.k > 128)
+    length = k // linear.splits(n, k, 132) if mode == ADD.value else k
+    return launcher(False).card.fits(blocks.stages, blocks.stage_bytes(mode, 2)) and values <= 128 and blocks.k < length
 
 
 def products(report: Report, deadline_s: float) -> None:
-    for rows, share in ((256, 0.5), (64, 0.85), (128, 1.0)):
-        until_s = (time.perf_counter() - BEGAN_S) + share * (deadline_s - (time.perf_counter() - BEGAN_S))
-        bench = Bench("1.7b", rows, True)
-        name, chosen = f"rows {rows}", Chosen(rows)
-        before, codes = bench.time()
-        report.put(before, name, "before")
-        with patched(linear__PREFETCH=True, stack__gemm=chosen):
-            best, found = bench.time()
-            report.put({"ms": best, "codes_equal": bool((found == codes).all())}, name, "prefetch")
-            for product in PRODUCTS:
-                winner = None
-                for way in (way for way in WAYS[rows] if fits(product, way)):
-                    if time.perf_counter() - BEGAN_S > until_s:
-                        break
-                    chosen.ways[product] = way
-                    try:
-                        ms, found = bench.time(12)
-                        equal = bool((found == codes).all())
-                        report.put({"ms": ms, "codes_equal": equal}, name, str(product), str(way))
-                        if ms < best and equal:
-                            best, winner = ms, way
-                    except Exception:
-                        report.put(traceback.format_exc()[-300:], name, str(product), str(way))
-                if winner is None:
-                    chosen.ways.pop(product, None)
-                else:
-                    chosen.ways[product] = winner
-            try:
-                ms, found = bench.time()
-                ways = {str(key): str(value) for key, value in chosen.ways.items()}
-                report.put({"ms": ms, "codes_equal": bool((found == codes).all()), "ways": ways}, name, "after")
-            except Exception:
-                report.put(traceback.format_exc()[-300:], name, "after")
-        report.put(bench.time()[0], name, "before, again")
-        del bench
+    shares = {64: 0.2, 256: 0.3, 8: 0.35, 128: 0.45, 1: 0.6, 32: 1.0}
+    for rows, share in shares.items():
+        now_s = time.perf_counter() - BEGAN_S
+        search(report, rows, now_s + share * (deadline_s - now_s))
         free()
+
+
+def search(report: Report, rows: int, until_s: float) -> None:
+    bench = Bench("1.7b", rows, True)
+    name, chosen = f"rows {rows}", Chosen(rows)
+    before, codes = bench.time()
+    report.put(before, name, "before")
+    with patched(stack__gemm=chosen):
+        best = before
+        for product in PRODUCTS:
+            winner = None
+            for blocks in ways(rows, product):
+                if time.perf_counter() - BEGAN_S > until_s:
+                    break
+                chosen.blocks[product] = blocks
+                text = f"t{blocks.t} n{blocks.n} k{blocks.k} w{blocks.warps} s{blocks.stages}" + " rows" * blocks.token_rows + " prefetch" * blocks.prefetch
+                try:
+                    ms, found = bench.time(10)
+                    equal = bool((found == codes).all())
+                    report.put(ms if equal else f"{ms} DIFFERS", name, str(product), text)
+                    if ms < best and equal:
+                        best, winner = ms, blocks
+                except Exception:
+                    report.put(traceback.format_exc()[-200:], name, str(product), text)
+            chosen.blocks.pop(product, None)
+            if winner is not None:
+                chosen.blocks[product] = winner
+        ms, found = bench.time()
+        report.put({"ms": ms, "codes_equal": bool((found == codes).all())}, name, "after")
+        for product, blocks in chosen.blocks.items():
+            report.put(str(blocks), name, "best", str(product))
+    report.put(bench.time()[0], name, "before, again")
 
 
 # ---- part: Code2Wav
 
-CODEC_SHAPES = ((64, 4), (1, 1), (64, 1), (1, 4))
+CODEC_SHAPES = ((64, 4), (1, 1), (64, 1), (1, 4), (8, 4))
 UNIT_TILES = {
-    96: [(128, 64, 32, 32, 4, 4), (128, 64, 32, 64, 4, 4), (128, 64, 32, 32, 4, 3), (128, 64, 32, 32, 4, 6), (256, 64, 32, 32, 8, 4), (256, 64, 32, 64, 8, 3), (64, 64, 32, 32, 4, 4), (128, 64, 32, 32, 8, 4)],
-    192: [(128, 128, 64, 64, 8, 4), (128, 128, 64, 64, 8, 3), (128, 128, 64, 32, 8, 6), (128, 128, 64, 32, 8, 4), (64, 128, 64, 64, 4, 3), (64, 128, 64, 32, 4, 4), (64, 128, 64, 64, 8, 3)],
+    96: [(128, 64, 32, 32, 4, 4), (128, 64, 32, 32, 4, 6), (128, 64, 32, 32, 4, 3), (256, 64, 32, 32, 8, 4), (256, 64, 32, 32, 8, 3), (64, 64, 32, 32, 4, 4), (128, 64, 32, 32, 8, 4)],
+    192: [(128, 128, 64, 64, 8, 4), (128, 128, 64, 64, 8, 3), (128, 128, 64, 32, 8, 6), (128, 128, 64, 64, 8, 2), (64, 128, 64, 64, 4, 3), (64, 128, 64, 32, 4, 4)],
 }  # fmt: skip
+LARGE = [(128, 128, 0, 64, 8, 3), (128, 256, 0, 64, 8, 3), (128, 128, 0, 64, 4, 3), (64, 128, 0, 64, 4, 4), (128, 64, 0, 64, 4, 4), (64, 256, 0, 64, 8, 3), (128, 128, 0, 32, 8, 6)]
+PRODUCT_TILES: dict[tuple[int, int], list[tuple[int, int, int, int, int, int]]] = {
+    (768, 5376): LARGE, (384, 2688): LARGE[:1] + LARGE[2:5] + [(128, 256, 128, 64, 8, 2), (128, 128, 64, 64, 8, 4)], (6144, 3072): LARGE, (1536, 7168): LARGE,
+    (1920, 1536): LARGE[:1] + LARGE[2:5], (768, 768): LARGE, (384, 384): LARGE[:1] + LARGE[2:5], (288, 384): [(128, 64, 32, 64, 4, 3), (128, 128, 16, 64, 8, 3), (64, 64, 32, 64, 4, 3)],
+    (4096, 1024): LARGE[:4], (1024, 4096): LARGE[:4],
+}  # fmt: skip
+"""Columns and depth of a product → tiles to try for many rows."""
 
 
 def units(width: int, tiles: Tiles) -> Callable[..., Tiles | None]:
@@ -465,90 +440,73 @@ def units(width: int, tiles: Tiles) -> Callable[..., Tiles | None]:
     return choose
 
 
-def codec_variants() -> dict[str, tuple[bool, dict[str, Any]]]:
-    """Variant → whether kernels begin early, and what is patched."""
-    found: dict[str, tuple[bool, dict[str, Any]]] = {
-        "base": (False, {"decoder__PRODUCTS": False}),
-        "early": (True, {"decoder__PRODUCTS": False}),
-        "both, 4 warps": (True, {}),
-        "both, 2 warps": (True, {"decoder__ATTENTION_WARPS": 2}),
-        "both, 8 warps": (True, {"decoder__ATTENTION_WARPS": 8}),
-        "both, near units": (True, {"layers__NEAR_UNITS": True}),
-        "both, near": (True, {"layers__NEAR_UNITS": True, "layers__NEAR": True}),
+def product_tiles(product: tuple[int, int], tiles: Tiles) -> Callable[..., Tiles]:
+    usual = codec_layers.choose
+
+    def choose(rows: int, columns: int, depth: int, dtype: torch.dtype, card: Card) -> Tiles:
+        return tiles if (columns, depth) == product and rows >= 512 else usual(rows, columns, depth, dtype, card)
+
+    return choose
+
+
+def codec_variants() -> dict[str, dict[str, Any]]:
+    """Variant → what is patched."""
+    found: dict[str, dict[str, Any]] = {
+        "pointers, plain attention": {"layers__DESCRIBED": False, "decoder__PRODUCTS": False},
+        "pointers": {"layers__DESCRIBED": False},
+        "descriptors": {},
+        "descriptors, attention of 8 warps": {"decoder__ATTENTION_WARPS": 8},
+        "descriptors, attention of 2 warps": {"decoder__ATTENTION_WARPS": 2},
     }
-    for width, tiles in UNIT_TILES.items():
-        for one in tiles:
-            close = {"layers__NEAR_UNITS": True}
-            found[f"both, near unit {width} {one}"] = (True, {**close, "layers__choose_unit": units(width, Tiles(*one))})
-    for one in UNIT_TILES[96][:6] + UNIT_TILES[192][:4]:
-        width = one[1] + one[2]
-        found[f"both, unit {width} {one}"] = (True, {"layers__choose_unit": units(width, Tiles(*one))})
+    for width, several in UNIT_TILES.items():
+        for one in several:
+            found[f"unit {width} {one}"] = {"layers__choose_unit": units(width, Tiles(*one))}
+    for product, several in PRODUCT_TILES.items():
+        for one in several:
+            found[f"product {product} {one}"] = {"layers__choose": product_tiles(product, Tiles(*one))}
     return found
 
 
 def shapes_of(variant: str) -> tuple[tuple[int, int], ...]:
-    return CODEC_SHAPES[:1] if "unit " in variant else CODEC_SHAPES[:2] if "near" in variant else CODEC_SHAPES
+    return CODEC_SHAPES[:1] if variant.startswith(("unit", "product")) else CODEC_SHAPES
 
 
-def codec(report: Report, deadline_s: float, only: tuple[str, ...] = ()) -> None:
+def codec(report: Report, deadline_s: float) -> None:
     decoder = random_decoder(RELEASED_CODEC, DEVICE)
     expected: dict[tuple[int, int], Tensor] = {}
-    for variant, (early, changes) in codec_variants().items():
-        for batch, frames in CODEC_SHAPES[:1] if only else shapes_of(variant):
-            if only and not variant.startswith(only):
-                continue
+    exact = exact_audio(decoder)
+    for variant, changes in codec_variants().items():
+        for batch, frames in shapes_of(variant):
             if time.perf_counter() - BEGAN_S > deadline_s:
                 return
             try:
                 with patched(**changes):
-                    coder = GpuCodec(decoder, 64, 4, BF16, launch=launcher(early))
-                    index = torch.arange(batch, device=DEVICE)
-                    codes = (
-                        random_codes(decoder, 64, 8)[:batch] * 0
-                        + torch.arange(16, device=DEVICE) * 7
-                        + index[:, None, None] % 50
-                    )
-                    audio = torch.cat(
-                        [coder.decode(index, codes[:, at : at + frames].contiguous()) for at in range(0, 8, frames)], 1
-                    )
-                    again = GpuCodec(decoder, 64, 4, BF16, launch=launcher(early))
-                    alone = torch.cat(
-                        [again.decode(index[:1], codes[:1, at : at + 1].contiguous()) for at in range(8)], 1
-                    )
+                    coder = GpuCodec(decoder, 64, 4, BF16, launch=launcher(False))
+                    audio = spoken(coder, batch, frames)
+                    value: dict[str, Any] = {}
+                    if shapes_of(variant) == CODEC_SHAPES:
+                        again = GpuCodec(decoder, 64, 4, BF16, launch=launcher(False))
+                        value["alone_equal"] = bool(torch.equal(spoken(again, 1, 1), audio[:1]))
+                        value["off_float32"] = round(error(audio[:1], exact)["rel_rms"], 5)
                     want = expected.setdefault((batch, frames), audio)
+                    value["off_first"] = round(error(audio, want)["rel_rms"], 5)
                     ms = time_decode(coder, decoder, batch, frames)
-                    value = {
-                        "us_a_frame": round(ms * 1e3 / batch / frames, 3),
-                        "ms": round(ms, 4),
-                        "off_base": error(audio, want)["rel_rms"],
-                        "alone_equal": bool(torch.equal(alone, audio[:1])),
-                    }
-                    report.put(value, variant, f"{batch}x{frames}")
+                    report.put({"us_a_frame": round(ms * 1e3 / batch / frames, 3), "ms": round(ms, 4)} | value, variant, f"{batch}x{frames}")
             except Exception:
                 report.put(traceback.format_exc()[-300:], variant, f"{batch}x{frames}")
             free()
 
 
-def near(report: Report, deadline_s: float) -> None:
-    """Copies to shared memory through the L1 cache, by a change of the assembly, in a process of its own."""
-    patch_near()
-    with multiprocessing.get_context("spawn").Pool(14, initializer=patch_near) as pool:
-        wanted = [job for job in codec_jobs() if job[2] == CODEC_SHAPES[0] and job[1] != "base" and "near" not in job[1]]
-        results = [pool.apply_async(compile_job, (job,)) for job in wanted]
-        for result in results:
-            result.wait(max(1.0, deadline_s - (time.perf_counter() - BEGAN_S)))
-    codec(report, deadline_s, ("early", "both, 4", "both, unit 96 (128, 64, 32, 32", "both, unit 192 (128"))
+def spoken(coder: GpuCodec, batch: int, frames: int) -> Tensor:
+    """Audio of eight frames of some rows, decoded `frames` at a time."""
+    index = torch.arange(batch, device=DEVICE)
+    codes = torch.arange(16, device=DEVICE) * 7 + torch.arange(8, device=DEVICE)[:, None] * 11 + index[:, None, None] % 50
+    return torch.cat([coder.decode(index, codes[:, at : at + frames].contiguous()) for at in range(0, 8, frames)], 1)
 
 
-def patch_near() -> None:
-    from triton.backends.nvidia.compiler import CUDABackend
-
-    usual = CUDABackend.make_ptx
-
-    def make_ptx(self: Any, *arguments: Any) -> str:
-        return str(usual(self, *arguments)).replace("cp.async.cg.shared.global", "cp.async.ca.shared.global")
-
-    CUDABackend.make_ptx = make_ptx  # type: ignore[method-assign]
+def exact_audio(decoder: Any) -> Tensor:
+    """The first row's audio in float32, by the PyTorch module."""
+    return spoken(CodecRows(decoder, 1, decoder.quantizer.codebooks[0]), 1, 8)  # type: ignore[arg-type]
 
 
 # ---- compiling
@@ -560,26 +518,27 @@ def compile_job(job: tuple[Any, ...]) -> str:
     try:
         with torch.inference_mode():
             if job[0] == "frame":
-                _, size, rows, fixed, changes = job
-                with patched(**changes):
-                    bench = Bench(size, rows, fixed, layers=1)
-                    bench.model.frame(rows)
-                    del bench
+                _, size, rows, fixed, descriptors = job
+                bench = Bench(size, rows, fixed, layers=1)
+                model = bench.model
+                launch = Launcher(replace(model.launch.card, descriptors=descriptors))
+                model.launch = model.talker._launch = model.predictor._launch = launch
+                model.frame(rows)
+                del bench, model
             elif job[0] == "way":
-                _, (n, k, mode), tokens, way = job
+                _, (n, k, mode), tokens, several = job
                 kind: dict[str, Any] = {"dtype": BF16, "device": DEVICE}
                 x, weight = torch.zeros(tokens, k, **kind), torch.zeros(2 * n if mode == GATED.value else n, k, **kind)
-                launch = launcher(True)
                 out = torch.zeros(tokens, n, **kind)
                 if mode == ADD.value:
                     out, mode = torch.zeros(linear.splits(n, k, 132), tokens, n, device=DEVICE), PARTS.value
-                multiply(launch, x, weight, out, way, mode)
+                for blocks in several:
+                    gemm(launcher(True), x, weight, out, mode=mode, blocks=blocks)
             elif job[0] == "codec":
                 _, variant, (batch, frames), name, index, count = job
-                early, changes = codec_variants()[variant]
                 decoder = random_decoder(RELEASED_CODEC, DEVICE)
-                with patched(**changes):
-                    coder = GpuCodec(decoder, 64, 4, BF16, launch=Share(launcher(early).card, name, index, count))
+                with patched(**codec_variants()[variant]):
+                    coder = GpuCodec(decoder, 64, 4, BF16, launch=Share(launcher(False).card, name, index, count))
                     coder.decode(torch.arange(batch, device=DEVICE), random_codes(decoder, batch, frames))
             torch.cuda.synchronize()
             free()
@@ -602,43 +561,25 @@ class Share(Launcher):
 
 
 def codec_jobs() -> list[tuple[Any, ...]]:
-    found: list[tuple[Any, ...]] = []
-    for variant in codec_variants():
-        name = {"base": "", "early": "", "both, near": "product"}.get(variant, "unit" if "unit" in variant or "near" in variant else "window")
-        for shape in shapes_of(variant):
-            found += [("codec", variant, shape, name, index, 1 if name else 4) for index in range(1 if name else 4)]
-    return found
+    whole = [("codec", variant, shape, "", index, 4) for variant in ("pointers", "descriptors") for shape in CODEC_SHAPES for index in range(4)]
+    parts = [("codec", variant, CODEC_SHAPES[0], variant.split()[0], 0, 1) for variant in codec_variants() if variant.startswith(("unit", "product"))]
+    more = [("codec", variant, shape, "window", 0, 1) for variant in list(codec_variants())[:5] for shape in CODEC_SHAPES[:1]]
+    return whole + more + parts
 
 
 def jobs(parts: list[str]) -> list[tuple[Any, ...]]:
     """All kernels of the parts. Those that others need too come first."""
-    first: list[tuple[Any, ...]] = []
-    then: list[tuple[Any, ...]] = []
-    if "one" in parts or "table" in parts:
-        more = [("0.6b", 256, True), ("0.6b", 1, True), ("1.7b", 128, True), ("0.6b", 128, True)]
-        first += [("frame", *one, ONE["base"]) for one in (*ONE_ROWS, *more)]
+    found: list[tuple[Any, ...]] = []
+    if "frames" in parts or "table" in parts:
+        found += [("frame", *one, descriptors) for descriptors in (True, False) for one in FRAMES]
     if "codec" in parts or "table" in parts:
-        first += codec_jobs()
+        found += codec_jobs()
     if "products" in parts:
-        then += [
-            ("way", product, rows, way)
-            for rows in (256, 64, 128)
-            for product in PRODUCTS
-            for way in WAYS[rows]
-            if fits(product, way)
-        ]
-        then += [("frame", "1.7b", rows, True, {"linear__PREFETCH": True}) for rows in WAYS]
-    if "one" in parts:
-        then = [
-            ("frame", *one, ONE[name])
-            for one in ONE_ROWS
-            for name in ONE
-            if name != "base" and concerns(name, *one[1:])
-        ] + then
-    return first + then
+        found += [("way", product, rows, ways(rows, product)[at::4]) for rows in TILES for product in PRODUCTS for at in range(4)]
+    return found
 
 
-PARTS_S = {"table": 55, "one": 45, "codec": 40, "products": 115, "near": 45}
+PARTS_S = {"frames": 60, "codec": 65, "table": 50, "products": 170}
 """Part → seconds that it may take."""
 
 
@@ -697,11 +638,8 @@ def main() -> None:
             "--seconds",
             str(limit_s - 6),
         ]
-        environment = dict(os.environ)
-        if name == "near":
-            environment["TRITON_CACHE_DIR"] = str(args.folder.parent / "near-kernels")
         try:
-            subprocess.run(command, timeout=limit_s + 10, env=environment, check=False)
+            subprocess.run(command, timeout=limit_s + 10, check=False)
         except subprocess.TimeoutExpired:
             print(name, "ran past its limit", flush=True)
     print(f"done in {time.perf_counter() - BEGAN_S:.0f} s", flush=True)

@@ -19,7 +19,7 @@ from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.networks import TalkerConfig
 from vivavoce_engine.gpu import sampler
 from vivavoce_engine.gpu.attention import CHUNK, SPLIT_TOKENS, PagedCache, Places, attend, attend_prompt
-from vivavoce_engine.gpu.frame_attention import attend_and_add, attend_in_frame
+from vivavoce_engine.gpu.frame_attention import attend_in_frame
 from vivavoce_engine.gpu.heads import AXES
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.linear import BIAS, norm
@@ -32,14 +32,10 @@ from vivavoce_engine.gpu.sampler import (
     read_text_kernel,
 )
 from vivavoce_engine.gpu.scores import Scores
-from vivavoce_engine.gpu.stack import Attend, AttendAndAdd, Residual, Stack, build_cache
+from vivavoce_engine.gpu.stack import Attend, Residual, Stack, build_cache
 from vivavoce_engine.models.code_predictor import CodePredictor
 from vivavoce_engine.models.talker import CONTROL_CODES, Talker
 from vivavoce_engine.pages import pages_of
-
-FUSED = True
-HEADS_MIN = 16
-"""Fewest heads of a tensor-core product."""
 
 
 class FrameModel:
@@ -144,9 +140,7 @@ class FrameModel:
             stack.normed_linear(stream, self._heads[group - 1], logits, stack.norm)
             self._draw_code(group, rows, logits)
             if group < groups - 1:
-                stream = stack.run(
-                    batch, self._attend_in_frame(batch, group + 1), self._attend_and_add(batch, group + 1)
-                )
+                stream = stack.run(batch, self._attend_in_frame(batch, group + 1))
 
     def _read(self, batch: int) -> None:
         """The talker's step, from inputs that are `talker.x`, and the next code 0 of each row."""
@@ -157,13 +151,6 @@ class FrameModel:
 
     def _attend_in_frame(self, batch: int, position: int) -> Attend:
         return partial(attend_in_frame, self.launch, self._frame_cache, batch, position)
-
-    def _attend_and_add(self, batch: int, position: int) -> AttendAndAdd | None:
-        """Attention within a frame and its projection in one kernel, for a single row whose products are
-        matrix-vector."""
-        if not FUSED or batch > 1 or not self.predictor.gemv_tokens or self._frame_cache.heads < HEADS_MIN:
-            return None
-        return partial(attend_and_add, self.launch, self._frame_cache, position)
 
     def prefill(self, batch: int, tokens: int) -> None:
         """Runs the prompts of `rows[:batch]`, and draws each row's first code 0.

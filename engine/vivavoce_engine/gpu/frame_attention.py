@@ -4,10 +4,8 @@
 # ruff: noqa: ANN001
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from vivavoce_engine.gpu.attention import NOTHING, Cache, Projected
@@ -104,79 +102,6 @@ def frame_attention_kernel(
         tl.store(out, (acc / tl.sum(weight, axis=1)[:, None]).to(dtype), mask=real[:, None])
 
 
-@triton.jit(do_not_specialize=["position"])
-def attend_and_add_kernel(
-    qkv_ptr,
-    norm_ptr,
-    cos_ptr,
-    sin_ptr,
-    k_ptr,
-    v_ptr,
-    w_ptr,
-    x_ptr,
-    eps,
-    scale,
-    position,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    D: tl.constexpr,
-    LENGTH: tl.constexpr,
-    N: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    PRECISION: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
-) -> None:
-    """Attention of one row's token at `position` of its frame, times w [N, HEADS * D], added to x [N].
-
-    Grid [N / BLOCK_N]. Each program computes the attention of all heads; the first one writes cache k, v [LENGTH,
-    kv_heads, D]. One product gives the scores of every query head with every key head, and most of them are masked.
-    """
-    G: tl.constexpr = HEADS // KV_HEADS
-    KEYS: tl.constexpr = LENGTH * KV_HEADS
-    dtype: tl.constexpr = x_ptr.dtype.element_ty
-    d = tl.arange(0, D)
-    head, kv_head = tl.arange(0, HEADS), tl.arange(0, KV_HEADS)
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    column = tl.arange(0, HEADS * D)
-    w = tl.load(w_ptr + n[:, None] * (HEADS * D) + column[None, :])
-    key = tl.arange(0, KEYS)
-    past = (key // KV_HEADS < position)[:, None]
-    k = tl.load(k_ptr + key[:, None] * D + d[None, :], mask=past, other=0.0)
-    v = tl.load(v_ptr + key[:, None] * D + d[None, :], mask=past, other=0.0)
-    q_weight, q_turned = norm_weights(norm_ptr, head, D, head < HEADS)
-    k_weight, k_turned = norm_weights(norm_ptr, HEADS + kv_head, D, kv_head < KV_HEADS)
-    cos, sin = tl.load(cos_ptr + position * D + d), tl.load(sin_ptr + position * D + d)
-    if DEPENDENT:
-        # Earlier keys and values need no wait, as in frame_attention_kernel.
-        gdc_launch_dependents()
-        gdc_wait()
-    residual = tl.load(x_ptr + n).to(tl.float32)
-    new_v = tl.load(qkv_ptr + (HEADS + KV_HEADS + kv_head)[:, None] * D + d[None, :])
-    q = norm_rotate(qkv_ptr, head, q_weight, q_turned, cos, sin, eps, D, head < HEADS).to(dtype)
-    new_k = norm_rotate(qkv_ptr, HEADS + kv_head, k_weight, k_turned, cos, sin, eps, D, kv_head < KV_HEADS).to(dtype)
-    if tl.program_id(0) == 0:
-        here = (position * KV_HEADS + kv_head)[:, None] * D + d[None, :]
-        tl.store(k_ptr + here, new_k)
-        tl.store(v_ptr + here, new_v)
-    # Keys and values of earlier positions, and behind them the token's own.
-    theirs = (key % KV_HEADS)[None, :] == (head // G)[:, None]
-    score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-    score = tl.where(theirs & (key // KV_HEADS < position)[None, :], score, NOTHING)
-    own = tl.sum(q.to(tl.float32)[:, None, :] * new_k.to(tl.float32)[None, :, :], axis=2) * scale
-    mine = kv_head[None, :] == (head // G)[:, None]
-    own = tl.where(mine, own, NOTHING)
-    highest = tl.maximum(tl.max(score, axis=1), tl.max(own, axis=1))
-    weight = tl.where(theirs & (key // KV_HEADS < position)[None, :], tl.exp(score - highest[:, None]), 0.0)
-    own = tl.where(mine, tl.exp(own - highest[:, None]), 0.0)
-    total = tl.sum(weight, axis=1) + tl.sum(own, axis=1)
-    acc = tl.dot(weight.to(dtype), v, input_precision=PRECISION)
-    acc += tl.sum(own[:, :, None] * new_v.to(tl.float32)[None, :, :], axis=1)
-    attended = (acc / total[:, None]).to(dtype).to(tl.float32)
-    attended = tl.reshape(attended, (HEADS * D,))
-    out = tl.sum(w.to(tl.float32) * attended[None, :], axis=1)
-    tl.store(x_ptr + n, (out.to(dtype).to(tl.float32) + residual).to(dtype))
-
-
 def attend_in_frame(launch: Launcher, cache: Cache, batch: int, position: int, given: Projected) -> None:
     """Attention of the next tokens of `batch` rows over their frame. Writes the cache.
 
@@ -206,39 +131,4 @@ def attend_in_frame(launch: Launcher, cache: Cache, batch: int, position: int, g
         LENGTH=cache.length,
         FIRST=position == 1,
         num_warps=WARPS,
-    )
-
-
-OWN_ROWS, OWN_WARPS = 8, 8
-"""Outputs of a program that attends and multiplies, and its warps."""
-
-
-def attend_and_add(launch: Launcher, cache: Cache, position: int, given: Projected, weight: Tensor, x: Tensor) -> None:
-    """x [1, hidden] += attention · weightᵀ, for the token at `position` ≥ 2 of one row's frame. Writes the cache."""
-    assert 2 <= position < cache.length
-    assert len(given.qkv) == len(x) == 1
-    assert weight.shape == (x.shape[1], cache.heads * cache.head_dim)
-    assert x.shape[1] % OWN_ROWS == 0
-    launch(
-        attend_and_add_kernel,
-        (x.shape[1] // OWN_ROWS,),
-        given.qkv,
-        given.qk_norm[0],
-        cache.cos,
-        cache.sin,
-        cache.k[given.layer],
-        cache.v[given.layer],
-        weight,
-        x,
-        given.qk_norm[1],
-        cache.head_dim**-0.5,
-        position,
-        HEADS=cache.heads,
-        KV_HEADS=cache.kv_heads,
-        D=cache.head_dim,
-        LENGTH=cache.length,
-        N=x.shape[1],
-        BLOCK_N=OWN_ROWS,
-        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        num_warps=OWN_WARPS,
     )

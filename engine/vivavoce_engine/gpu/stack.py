@@ -19,8 +19,6 @@ from vivavoce_engine.models.layers import Block, GatedMLP, Rope, Transformer
 
 Attend = Callable[[Projected], None]
 """One layer's attention: fills its `out`."""
-AttendAndAdd = Callable[[Projected, Tensor, Tensor], None]
-"""One layer's attention times a weight [hidden, heads * D], added to x [T, hidden]."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Stack:
         like, first = self.norm, self.layers[0]
         self.hidden = hidden = len(like)
         assert len(first.o) == first.qkv.shape[1] == hidden
-        self.gemv_tokens = 0 if deterministic else gemv_tokens(hidden)
+        self._gemv_tokens = 0 if deterministic else gemv_tokens(hidden)
         self._attended = like.new_empty(tokens, first.o.shape[1])
         self._qkv = like.new_empty(tokens, first.qkv.shape[0])
         self._normed = like.new_empty(tokens, hidden)
@@ -83,21 +81,15 @@ class Stack:
         self._parts = torch.empty(max(parts) * tokens * hidden, dtype=torch.float32, device=like.device)
         self.x = like.new_zeros(tokens, hidden)
 
-    def run(self, tokens: int, attend: Attend, attend_and_add: AttendAndAdd | None = None) -> Residual:
-        """Moves the first `tokens` of x through all blocks. `attend_and_add` stands for attention and its projection."""
-        assert attend_and_add is None or tokens <= self.gemv_tokens, "it adds to a stream without parts"
+    def run(self, tokens: int, attend: Attend) -> Residual:
+        """Moves the first `tokens` of x through all blocks."""
         assert 1 <= tokens <= len(self.x)
         stream = Residual(self.x[:tokens])
         qkv, attended = self._qkv[:tokens], self._attended[:tokens]
         for number, layer in enumerate(self.layers):
-            later = layer.mlp.gate_up if isinstance(layer.mlp, Gated) else None
-            self.normed_linear(stream, layer.qkv, qkv, layer.input_norm, ahead=later)
-            projected = Projected(number, qkv, layer.qk_norm, attended)
-            if attend_and_add is not None:
-                attend_and_add(projected, layer.o, stream.x)
-            else:
-                attend(projected)
-                stream = self._add(attended, layer.o)
+            self.normed_linear(stream, layer.qkv, qkv, layer.input_norm)
+            attend(Projected(number, qkv, layer.qk_norm, attended))
+            stream = self._add(attended, layer.o)
             if isinstance(layer.mlp, Experts):
                 stream = self._add_experts(stream, layer.mlp, layer.post_norm)
             else:
@@ -119,18 +111,10 @@ class Stack:
         self._experts.run(self._launch, experts, normed, parts)
         return Residual(x, parts)
 
-    def normed_linear(
-        self,
-        stream: Residual,
-        weight: Tensor,
-        out: Tensor,
-        norm_weight: Tensor,
-        mode: int = 0,
-        ahead: Tensor | None = None,
-    ) -> None:
+    def normed_linear(self, stream: Residual, weight: Tensor, out: Tensor, norm_weight: Tensor, mode: int = 0) -> None:
         """out = mode(norm(stream) · weightᵀ)."""
-        if len(stream.x) <= self.gemv_tokens and stream.parts is None:
-            gemv(self._launch, stream.x, weight, out, mode=mode, norm=(norm_weight, self.eps), ahead=ahead)
+        if len(stream.x) <= self._gemv_tokens and stream.parts is None:
+            gemv(self._launch, stream.x, weight, out, mode=mode, norm=(norm_weight, self.eps))
             return
         normed = self._normed[: len(stream.x)]
         norm(self._launch, stream.x, norm_weight, self.eps, normed, parts=stream.parts)
@@ -144,7 +128,7 @@ class Stack:
         """x += inner · weightᵀ."""
         tokens = len(inner)
         x = self.x[:tokens]
-        if tokens <= self.gemv_tokens:
+        if tokens <= self._gemv_tokens:
             gemv(self._launch, inner, weight, x, mode=ADD.value)
             return Residual(x)
         count = self._splits(weight)
@@ -154,7 +138,7 @@ class Stack:
 
     def linear(self, x: Tensor, weight: Tensor, out: Tensor, mode: int = 0, bias: Tensor | None = None) -> None:
         """out = mode(x · weightᵀ)."""
-        product = gemv if len(x) <= self.gemv_tokens else gemm
+        product = gemv if len(x) <= self._gemv_tokens else gemm
         product(self._launch, x, weight, out, mode=mode, bias=bias)
 
 

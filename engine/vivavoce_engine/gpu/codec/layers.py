@@ -5,15 +5,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
+from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.codec.kernels import product_kernel, unit_kernel
 from vivavoce_engine.gpu.codec.tiles import Tiles, choose, choose_unit
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, SnakeBeta
 
 HISTORY_BLOCK = 1024
-NEAR = False
-NEAR_UNITS = False
+DESCRIBED = True
 ALIGNMENT = 64
 """Alignment of buffers and histories, in values. Loads are 16 bytes wide."""
 
@@ -185,6 +186,7 @@ class Product:
             residual.keep if residual else 0,
             out.keep,
             self.norm_eps or 0.0,
+            *described(launch.card, shape, x, self.weight, tiles),
             N=columns,
             CHANNELS=x.channels,
             TAPS=self.taps,
@@ -193,7 +195,6 @@ class Product:
             ACTIVATION=self.activation,
             **quiet_meta(self.quiet),
             **tile_meta(tiles, x.memory.dtype),
-            **({"NEAR": True} if NEAR and self.taps > 1 else {}),
         )
 
 
@@ -270,12 +271,29 @@ class Unit:
             self.spread.dilation,
             x.keep,
             out.keep,
+            *described(launch.card, shape, x, self.spread.weight, tiles),
             WIDTH=x.channels,
             TAPS=self.spread.taps,
             **quiet_meta(self.point.quiet),
             **tile_meta(tiles, x.memory.dtype),
-            **({"NEAR": True} if NEAR_UNITS else {}),
         )
+
+
+Descriptors = tuple["TensorDescriptor | None", "TensorDescriptor | None", "TensorDescriptor | None"]
+
+
+def described(card: Card, shape: Shape, x: Buffer, weight: Tensor, tiles: Tiles) -> Descriptors:
+    """Descriptors of x and of both column blocks of the weight [N, taps * channels], in a product's tiles.
+
+    They are None where the card has none, or where a tile would begin in one batch element and end in another.
+    """
+    whole = shape.steps(x) % tiles.rows == 0 and x.channels % tiles.depth == 0
+    if not (card.descriptors and whole and DESCRIBED and x.memory.itemsize == 2):
+        return None, None, None
+    height = shape.batch * (x.keep + shape.steps(x))
+    rows = TensorDescriptor(x.memory, [height, x.channels], [x.channels, 1], [tiles.rows, tiles.depth])
+    blocks = [TensorDescriptor.from_tensor(weight, [n, tiles.depth]) for n in (tiles.columns, tiles.more_columns) if n]
+    return rows, blocks[0], blocks[1] if len(blocks) > 1 else None
 
 
 def begun(shape: Shape, quiet: int) -> tuple[Tensor | None, Tensor | None]:

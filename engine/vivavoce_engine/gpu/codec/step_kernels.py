@@ -9,7 +9,6 @@ Activations are [B, keep + steps, channels], as in kernels.py.
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit(do_not_specialize=["steps", "groups", "keep", "last_code"])
@@ -24,7 +23,6 @@ def dequantize_kernel(
     WIDTH: tl.constexpr,
     SEMANTIC: tl.constexpr,
     BLOCK: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
 ):
     """Sums codebook vectors: codes [B, steps, groups] → out [B, keep + steps, 2 * WIDTH]. One program a frame.
 
@@ -37,9 +35,6 @@ def dequantize_kernel(
     inside = column < WIDTH
     semantic = tl.zeros((BLOCK,), tl.float32)
     acoustic = tl.zeros((BLOCK,), tl.float32)
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     for group in range(groups):
         code = tl.load(codes + frame * groups + group).to(tl.int32)
         code = tl.minimum(tl.maximum(code, 0), last_code)  # the codes of padding are arbitrary
@@ -72,7 +67,6 @@ def window_attention_kernel(
     WINDOW: tl.constexpr,
     RING: tl.constexpr,
     KEYS: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
 ):
     """Rotates queries and keys, writes new keys and values to the ring, and attends to the WINDOW frames up to each
     query.
@@ -84,9 +78,6 @@ def window_attention_kernel(
     batch, head = tl.program_id(0), tl.program_id(1)
     HALF: tl.constexpr = HEAD_DIM // 2
     WIDTH: tl.constexpr = HEADS * HEAD_DIM
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     row = tl.load(rows + batch)
     at = tl.load(position + row).to(tl.int32)
     i = tl.arange(0, HALF)
@@ -148,7 +139,6 @@ def window_product_kernel(
     KEYS: tl.constexpr,
     STEPS: tl.constexpr,
     PRECISION: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
 ):
     """Rotates queries and keys, writes new keys and values to the ring, and attends to the WINDOW frames up to each
     query.
@@ -160,9 +150,6 @@ def window_product_kernel(
     batch, head = tl.program_id(0), tl.program_id(1)
     HALF: tl.constexpr = HEAD_DIM // 2
     WIDTH: tl.constexpr = HEADS * HEAD_DIM
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     row = tl.load(rows + batch)
     at = tl.load(position + row).to(tl.int32)
     column = tl.arange(0, HEAD_DIM)
@@ -220,7 +207,6 @@ def depthwise_norm_kernel(
     CHANNELS: tl.constexpr,
     TAPS: tl.constexpr,
     BLOCK: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
 ):
     """Depthwise convolution of x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], then LayerNorm over the
     channels → out [B, steps, CHANNELS]. One program a step."""
@@ -228,9 +214,6 @@ def depthwise_norm_kernel(
     column = tl.arange(0, BLOCK)
     inside = column < CHANNELS
     window = x + (row // steps * (keep + steps) + row % steps) * CHANNELS
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     sums = tl.load(bias + column, mask=inside, other=0.0)
     for tap in tl.static_range(TAPS):
         value = tl.load(window + tap * CHANNELS + column, mask=inside, other=0.0).to(tl.float32)
@@ -255,7 +238,6 @@ def waveform_kernel(
     TAPS: tl.constexpr,
     BM: tl.constexpr,
     BLOCK: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
 ):
     """Convolution to one channel, x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], clamped to [-1, 1] → out
     [B, steps] float32."""
@@ -264,9 +246,6 @@ def waveform_kernel(
     window = x + (row // steps * (keep + steps) + row % steps) * CHANNELS
     column = tl.arange(0, BLOCK)
     inside = column < CHANNELS
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     sums = tl.zeros((BM, BLOCK), tl.float32)
     for tap in tl.static_range(TAPS):
         here = window[:, None] + tap * CHANNELS + column[None, :]
@@ -277,18 +256,7 @@ def waveform_kernel(
 
 
 @triton.jit(do_not_specialize=["steps", "size"])
-def histories_kernel(
-    arena,
-    buffers,
-    rows,
-    position,
-    table,
-    steps,
-    size,
-    SAVE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
-):
+def histories_kernel(arena, buffers, rows, position, table, steps, size, SAVE: tl.constexpr, BLOCK: tl.constexpr):
     """Copies the rows' histories between the arena [rows, size] and the buffers. Grid [blocks, B].
 
     Without SAVE they go from the arena to the fronts of the buffers, as zeros at position 0. With SAVE they go from the
@@ -297,9 +265,6 @@ def histories_kernel(
     table [blocks, 5] int32: a history's place in the arena, its buffer's place, its number of values, the number of
     values that a frame adds to its buffer, and the first value of this block.
     """
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     entry = table + tl.program_id(0) * 5
     row = tl.load(rows + tl.program_id(1))
     place, buffer, count, per_frame = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
