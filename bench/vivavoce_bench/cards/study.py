@@ -18,8 +18,8 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,8 @@ from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.codec.tiles import Tiles
 from vivavoce_engine.gpu.graphs import Graphs
 from vivavoce_engine.gpu.launch import Launcher
-from vivavoce_engine.models.codec_decoder import CodecRows
 from vivavoce_engine.gpu.linear import ADD, GATED, PARTS, Blocks, gemm
+from vivavoce_engine.models.codec_decoder import CodecRows
 
 from vivavoce_bench.cards.codec import error, graphed, random_codes, time_decode
 from vivavoce_bench.cards.frame import DEVICE, build, launcher
@@ -164,8 +164,8 @@ class Labels(Launcher):
             values = grid[0] * (CONTEXT + 1) * meta["D"]
             size = values * meta["KV_HEADS"] * 4
             return f"{self.stage} {name} tokens {grid[0]}", size, 4.0 * values * meta["HEADS"]
-        if name in ("frame_attention_kernel", "):
-            values = (grid[0] if name[0] == "f" else 1) * 8 * meta["D"]
+        if name == "frame_attention_kernel":
+            values = grid[0] * 8 * meta["D"]
             return f"{self.stage} {name}", values * meta["KV_HEADS"] * 4, 4.0 * values * meta["HEADS"]
         if name == "norm_kernel":
             size = grid[0] * meta["K"] * (4 + 4 * meta["SPLITS"])
@@ -300,7 +300,21 @@ def frame_table(report: Report, name: str, size: str, rows: int, fixed: bool) ->
 
 # ---- part: frames
 
-FRAMES = [(size, rows, fixed) for size in ("1.7b", "0.6b") for rows, fixed in ((1, False), (1, True), (2, True), (8, True), (16, True), (32, True), (64, True), (128, True), (256, True))]
+FRAMES = [
+    (size, rows, fixed)
+    for size in ("1.7b", "0.6b")
+    for rows, fixed in (
+        (1, False),
+        (1, True),
+        (2, True),
+        (8, True),
+        (16, True),
+        (32, True),
+        (64, True),
+        (128, True),
+        (256, True),
+    )
+]
 
 
 def frames(report: Report, deadline_s: float) -> None:
@@ -314,7 +328,7 @@ def frames(report: Report, deadline_s: float) -> None:
         plain = Launcher(replace(usual.card, descriptors=False))
         found: dict[str, Any] = {}
         codes = {}
-        for turn in range(2):
+        for _ in range(2):
             for kind, launch in (("pointers", plain), ("descriptors", usual)):
                 model.launch = model.talker._launch = model.predictor._launch = launch
                 ms, codes[kind] = bench.time()
@@ -332,7 +346,19 @@ PRODUCTS: list[Product] = [
     (3072, 1024, GATED.value), (4096, 1024, 0), (1024, 3072, ADD.value), (1024, 2048, ADD.value),
     (6144, 2048, GATED.value), (4096, 2048, 0), (2048, 6144, ADD.value), (2048, 2048, ADD.value), (2048, 1024, 0),
 ]  # fmt: skip
-FEW = [(0, 64, 128, 4, 6), (0, 64, 128, 4, 4), (0, 64, 256, 4, 3), (0, 64, 64, 4, 6), (64, 32, 128, 4, 4), (64, 32, 128, 4, 6), (64, 16, 128, 4, 4), (64, 16, 128, 4, 6), (64, 16, 256, 4, 3), (64, 32, 64, 4, 6), (64, 8, 128, 4, 4)]
+FEW = [
+    (0, 64, 128, 4, 6),
+    (0, 64, 128, 4, 4),
+    (0, 64, 256, 4, 3),
+    (0, 64, 64, 4, 6),
+    (64, 32, 128, 4, 4),
+    (64, 32, 128, 4, 6),
+    (64, 16, 128, 4, 4),
+    (64, 16, 128, 4, 6),
+    (64, 16, 256, 4, 3),
+    (64, 32, 64, 4, 6),
+    (64, 8, 128, 4, 4),
+]
 TILES: dict[int, list[tuple[int, int, int, int, int]]] = {
     64: [(64, 32, 128, 4, 4), (64, 32, 128, 4, 3), (64, 32, 64, 4, 6), (64, 16, 128, 4, 4), (64, 32, 256, 4, 2), (-64, 64, 128, 4, 4), (-64, 64, 128, 4, 3), (-64, 64, 64, 4, 6)],
     256: [(128, 64, 64, 4, 5), (128, 64, 64, 4, 4), (128, 64, 128, 4, 3), (128, 128, 64, 8, 4), (-128, 128, 64, 8, 4), (-128, 128, 128, 8, 2), (-256, 64, 64, 4, 4), (-256, 64, 64, 8, 4), (128, 32, 128, 4, 3), (256, 32, 64, 8, 4), (-128, 64, 128, 8, 3), (-128, 64, 64, 4, 4)],
@@ -363,7 +389,9 @@ class Chosen:
     def __init__(self, tokens: int) -> None:
         self.tokens, self.blocks = tokens, dict[Product, Blocks]()
 
-    def __call__(self, launch: Launcher, x: Tensor, weight: Tensor, out: Tensor, *, mode: int = 0, bias: Tensor | None = None) -> None:
+    def __call__(
+        self, launch: Launcher, x: Tensor, weight: Tensor, out: Tensor, *, mode: int = 0, bias: Tensor | None = None
+    ) -> None:
         blocks = self.blocks.get((out.shape[-1], x.shape[1], ADD.value if mode == PARTS.value else mode))
         gemm(launch, x, weight, out, mode=mode, bias=bias, blocks=blocks if len(x) == self.tokens else None)
 
@@ -396,7 +424,11 @@ def search(report: Report, rows: int, until_s: float) -> None:
                 if time.perf_counter() - BEGAN_S > until_s:
                     break
                 chosen.blocks[product] = blocks
-                text = f"t{blocks.t} n{blocks.n} k{blocks.k} w{blocks.warps} s{blocks.stages}" + " rows" * blocks.token_rows + " prefetch" * blocks.prefetch
+                text = (
+                    f"t{blocks.t} n{blocks.n} k{blocks.k} w{blocks.warps} s{blocks.stages}"
+                    + " rows" * blocks.token_rows
+                    + " prefetch" * blocks.prefetch
+                )
                 try:
                     ms, found = bench.time(10)
                     equal = bool((found == codes).all())
@@ -422,7 +454,15 @@ UNIT_TILES = {
     96: [(128, 64, 32, 32, 4, 4), (128, 64, 32, 32, 4, 6), (128, 64, 32, 32, 4, 3), (256, 64, 32, 32, 8, 4), (256, 64, 32, 32, 8, 3), (64, 64, 32, 32, 4, 4), (128, 64, 32, 32, 8, 4)],
     192: [(128, 128, 64, 64, 8, 4), (128, 128, 64, 64, 8, 3), (128, 128, 64, 32, 8, 6), (128, 128, 64, 64, 8, 2), (64, 128, 64, 64, 4, 3), (64, 128, 64, 32, 4, 4)],
 }  # fmt: skip
-LARGE = [(128, 128, 0, 64, 8, 3), (128, 256, 0, 64, 8, 3), (128, 128, 0, 64, 4, 3), (64, 128, 0, 64, 4, 4), (128, 64, 0, 64, 4, 4), (64, 256, 0, 64, 8, 3), (128, 128, 0, 32, 8, 6)]
+LARGE = [
+    (128, 128, 0, 64, 8, 3),
+    (128, 256, 0, 64, 8, 3),
+    (128, 128, 0, 64, 4, 3),
+    (64, 128, 0, 64, 4, 4),
+    (128, 64, 0, 64, 4, 4),
+    (64, 256, 0, 64, 8, 3),
+    (128, 128, 0, 32, 8, 6),
+]
 PRODUCT_TILES: dict[tuple[int, int], list[tuple[int, int, int, int, int, int]]] = {
     (768, 5376): LARGE, (384, 2688): LARGE[:1] + LARGE[2:5] + [(128, 256, 128, 64, 8, 2), (128, 128, 64, 64, 8, 4)], (6144, 3072): LARGE, (1536, 7168): LARGE,
     (1920, 1536): LARGE[:1] + LARGE[2:5], (768, 768): LARGE, (384, 384): LARGE[:1] + LARGE[2:5], (288, 384): [(128, 64, 32, 64, 4, 3), (128, 128, 16, 64, 8, 3), (64, 64, 32, 64, 4, 3)],
@@ -491,7 +531,11 @@ def codec(report: Report, deadline_s: float) -> None:
                     want = expected.setdefault((batch, frames), audio)
                     value["off_first"] = round(error(audio, want)["rel_rms"], 5)
                     ms = time_decode(coder, decoder, batch, frames)
-                    report.put({"us_a_frame": round(ms * 1e3 / batch / frames, 3), "ms": round(ms, 4)} | value, variant, f"{batch}x{frames}")
+                    report.put(
+                        {"us_a_frame": round(ms * 1e3 / batch / frames, 3), "ms": round(ms, 4)} | value,
+                        variant,
+                        f"{batch}x{frames}",
+                    )
             except Exception:
                 report.put(traceback.format_exc()[-300:], variant, f"{batch}x{frames}")
             free()
@@ -500,7 +544,9 @@ def codec(report: Report, deadline_s: float) -> None:
 def spoken(coder: GpuCodec, batch: int, frames: int) -> Tensor:
     """Audio of eight frames of some rows, decoded `frames` at a time."""
     index = torch.arange(batch, device=DEVICE)
-    codes = torch.arange(16, device=DEVICE) * 7 + torch.arange(8, device=DEVICE)[:, None] * 11 + index[:, None, None] % 50
+    codes = (
+        torch.arange(16, device=DEVICE) * 7 + torch.arange(8, device=DEVICE)[:, None] * 11 + index[:, None, None] % 50
+    )
     return torch.cat([coder.decode(index, codes[:, at : at + frames].contiguous()) for at in range(0, 8, frames)], 1)
 
 
@@ -561,9 +607,22 @@ class Share(Launcher):
 
 
 def codec_jobs() -> list[tuple[Any, ...]]:
-    whole = [("codec", variant, shape, "", index, 4) for variant in ("pointers", "descriptors") for shape in CODEC_SHAPES for index in range(4)]
-    parts = [("codec", variant, CODEC_SHAPES[0], variant.split()[0], 0, 1) for variant in codec_variants() if variant.startswith(("unit", "product"))]
-    more = [("codec", variant, shape, "window", 0, 1) for variant in list(codec_variants())[:5] for shape in CODEC_SHAPES[:1]]
+    whole = [
+        ("codec", variant, shape, "", index, 4)
+        for variant in ("pointers", "descriptors")
+        for shape in CODEC_SHAPES
+        for index in range(4)
+    ]
+    parts = [
+        ("codec", variant, CODEC_SHAPES[0], variant.split()[0], 0, 1)
+        for variant in codec_variants()
+        if variant.startswith(("unit", "product"))
+    ]
+    more = [
+        ("codec", variant, shape, "window", 0, 1)
+        for variant in list(codec_variants())[:5]
+        for shape in CODEC_SHAPES[:1]
+    ]
     return whole + more + parts
 
 
@@ -575,11 +634,16 @@ def jobs(parts: list[str]) -> list[tuple[Any, ...]]:
     if "codec" in parts or "table" in parts:
         found += codec_jobs()
     if "products" in parts:
-        found += [("way", product, rows, ways(rows, product)[at::4]) for rows in TILES for product in PRODUCTS for at in range(4)]
+        found += [
+            ("way", product, rows, ways(rows, product)[at::4])
+            for rows in TILES
+            for product in PRODUCTS
+            for at in range(4)
+        ]
     return found
 
 
-PARTS_S = {"frames": 60, "codec": 65, "table": 50, "products": 170}
+PARTS_S = {"frames": 60, "codec": 65, "table": 50, "products": 160}
 """Part → seconds that it may take."""
 
 

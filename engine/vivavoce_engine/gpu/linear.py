@@ -129,7 +129,7 @@ def gemv_kernel(
 
 @triton.jit
 def product(x, w, sums, TOKEN_ROWS: tl.constexpr, PRECISION: tl.constexpr):
-    """sums + the product of tiles x [tokens, k] and w [outputs, k]: [tokens, outputs] with TOKEN_ROWS, or transposed."""
+    """Adds the product of tiles x [tokens, k] and w [outputs, k] to sums [tokens, outputs], or transposed ones."""
     if TOKEN_ROWS:
         sums = tl.dot(x, w.T, sums, input_precision=PRECISION)
     else:
@@ -174,10 +174,10 @@ def gemm_kernel(
 ) -> None:
     """x [tokens, K], w [N or 2N, K], bias [N] → out [tokens, N], or [SPLITS, tokens, N] float32 for PARTS.
 
-    Grid [N / BLOCK_N, tokens / BLOCK_T, SPLITS]. A program sums K / SPLITS products. `x_tiles` and `w_tiles`, if they are
-    given, are descriptors of x and w in tiles of BLOCK_K columns, which the card's copying unit then fetches. With
-    TOKEN_ROWS tokens are the rows of the tensor cores' tiles, otherwise outputs are. With PREFETCH the program's part of
-    the weight is on its way to the L2 cache while the kernel in front ends. The sums are the same in all these ways.
+    Grid [N / BLOCK_N, tokens / BLOCK_T, SPLITS]. A program sums K / SPLITS products. `x_tiles` and `w_tiles`, if they
+    are given, are descriptors of x and w in tiles of BLOCK_K columns, which the card's copying unit then fetches. With
+    TOKEN_ROWS tokens are the rows of the tensor cores' tiles, otherwise outputs are. With PREFETCH the program's part
+    of the weight is on its way to the L2 cache while the kernel in front ends. The sums are the same in all these ways.
     """
     n_0, t_0 = tl.program_id(0) * BLOCK_N, tl.program_id(1) * BLOCK_T
     split = tl.program_id(2)
@@ -203,15 +203,13 @@ def gemm_kernel(
         at = first + step
         if x_tiles is None:
             x = tl.load(x_ptr + t[:, None] * K + (at + k)[None, :], mask=alive[:, None], other=0.0)
-        else:
-            x = x_tiles.load([t_0, at])
-        if w_tiles is None:
             w = tl.load(w_ptr + rows + (at + k)[None, :])
         else:
+            x = x_tiles.load([t_0, at])
             w = w_tiles.load([n_0, at])
         acc = product(x, w, acc, TOKEN_ROWS, PRECISION)
         if MODE == GATED:
-            if w_tiles is None:
+            if x_tiles is None:  # noqa: SIM108 (a condition's other half is not compiled)
                 w = tl.load(w_ptr + N * K + rows + (at + k)[None, :])
             else:
                 w = w_tiles.load([N + n_0, at])
