@@ -171,7 +171,7 @@ def test_a_triton_whose_limit_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_stages_fit_the_shared_memory(tokens: int, mode: int, on_h200: int, on_a100: int, on_3090: int) -> None:
-    made = [gemm_blocks(tokens, 1024, mode, 2, card) for card in (H200, A100, RTX_3090)]
+    made = [gemm_blocks(tokens, 1024, mode, 2, card) for card in (replace(H200, descriptors=False), A100, RTX_3090)]
     assert [blocks.stages for blocks in made] == [on_h200, on_a100, on_3090]
     assert len({replace(blocks, stages=0) for blocks in made}) == 1, "other tiles would sum in another order"
 

@@ -337,8 +337,8 @@ def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int, card: Card) -> Bl
     """Returns the tiling of a tensor-core product with k summands a program, with as many of the stages below as the
     card's memory holds.
 
-    Measured in whole frames on an H200 (vivavoce_bench/cards/study.py). Results do not depend on it: sums run over K in
-    the same order.
+    Measured in whole frames on an H200 (vivavoce_bench/cards/tune.py), without descriptors above 64 tokens on an H100.
+    Results do not depend on it: sums run over K in the same order.
     """
     if card.descriptors and itemsize == 2:
         blocks = _described_blocks(tokens, k, mode)
@@ -353,21 +353,29 @@ def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int, card: Card) -> Bl
 
 
 def _described_blocks(tokens: int, k: int, mode: int) -> Blocks:
-    """The tiling where tiles come through descriptors. Narrow tiles make more programs of a small weight."""
-    wide = mode == GATED.value and k > 1024
-    if tokens <= 32:
-        return Blocks(block_tokens(tokens), 64, 128, 4, 6, described=True, prefetch=k <= 1024)
+    """The tiling where tiles come through descriptors.
+
+    Narrow tiles make more programs of a small weight. A weight with long rows is not asked for early: it is as large as
+    the L2 cache, and drives out what others have asked for.
+    """
+    gated, parts, early = mode == GATED.value, mode == PARTS.value, k <= 1024
     if tokens <= 64:
-        if wide:
-            return Blocks(64, 64, 128, 4, 4, described=True)
-        return Blocks(64, 32, 128, 4, 4, token_rows=True, described=True, prefetch=k <= 1024)
+        if gated and early and tokens > TOKENS_MIN:
+            return Blocks(64, 32, 128, 4, 4, token_rows=True, described=True, prefetch=True)
+        if tokens > 32 and not gated and not (parts and k < 512):
+            return Blocks(64, 32, 128, 4, 4, token_rows=True, described=True, prefetch=early)
+        if gated and tokens <= TOKENS_MIN:
+            return Blocks(TOKENS_MIN, 64, 256, 4, 3, described=True, prefetch=early)
+        stages = 6 if tokens <= 32 and (parts or not early) else 4
+        return Blocks(block_tokens(tokens), 64, 128, 4, stages, described=True, prefetch=early)
     if tokens <= 128:
-        if mode != PARTS.value and k <= 1024:
+        if early and not parts:
             return Blocks(128, 32, 128, 4, 4, token_rows=True, described=True, prefetch=True)
-        return Blocks(128, 64, 64, 4, 5, token_rows=True, described=True)
-    if wide:
+        return Blocks(128, 64, 64, 4, 5, token_rows=True, described=True, prefetch=early)
+    if not early and (gated or parts):
         return Blocks(128, 128, 64, 8, 4, described=True)
-    return Blocks(128, 64, 64, 4, 5, token_rows=True, described=True)
+    stages = 4 if gated or (parts and k > 256) else 5
+    return Blocks(128, 64, 64, 4, stages, token_rows=True, described=True, prefetch=early)
 
 
 def splits(n: int, k: int, multiprocessors: int) -> int:
@@ -454,7 +462,6 @@ def gemm(
     assert mode != PARTS.value or out.dtype == torch.float32
     blocks = blocks or gemm_blocks(tokens, k // parts, mode, x.itemsize, launch.card)
     block_k = largest_block(k // parts, blocks.k)
-    described = blocks.described and x.itemsize == 2
     launch(
         gemm_kernel,
         (triton.cdiv(n, blocks.n), triton.cdiv(tokens, blocks.t), parts),
@@ -463,8 +470,8 @@ def gemm(
         out,
         weight if bias is None else bias,
         tokens,
-        TensorDescriptor.from_tensor(x, [blocks.t, block_k]) if described else None,
-        TensorDescriptor.from_tensor(weight, [blocks.n, block_k]) if described else None,
+        TensorDescriptor.from_tensor(x, [blocks.t, block_k]) if blocks.described else None,
+        TensorDescriptor.from_tensor(weight, [blocks.n, block_k]) if blocks.described else None,
         N=n,
         K=k,
         MODE=mode,

@@ -32,7 +32,6 @@ from vivavoce_engine.gpu.codec.step_kernels import (
     histories_kernel,
     waveform_kernel,
     window_attention_kernel,
-    window_product_kernel,
 )
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import (
@@ -50,8 +49,8 @@ FRAMES_AT_ONCE = 256
 """Calls with more frames are split, which bounds the activation buffers. This many fill a GPU. With few rows the limit
 is half of `rows` times `max_frames`."""
 
-PRODUCTS = True
-ATTENTION_WARPS = 4
+STEPS_MIN = 16
+"""Fewest queries of a tensor-core product."""
 
 
 class GpuCodec:
@@ -192,27 +191,6 @@ class GpuCodec:
         assert length >= self._window - 1 + shape.frames, (
             "new keys must not overwrite those that the window still shows"
         )
-        if PRODUCTS:
-            self.launch(
-                window_product_kernel,
-                (shape.batch, heads),
-                self._qkv.memory,
-                ring,
-                rows,
-                self._position,
-                self._inverse_frequency,
-                self._attended.memory,
-                shape.frames,
-                HEADS=heads,
-                HEAD_DIM=head_dim,
-                WINDOW=self._window,
-                RING=length,
-                KEYS=triton.next_power_of_2(length),
-                STEPS=max(16, triton.next_power_of_2(self._max_frames)),
-                PRECISION="ieee" if self.dtype == torch.float32 else "tf32",
-                num_warps=ATTENTION_WARPS,
-            )
-            return
         self.launch(
             window_attention_kernel,
             (shape.batch, heads),
@@ -228,6 +206,8 @@ class GpuCodec:
             WINDOW=self._window,
             RING=length,
             KEYS=triton.next_power_of_2(length),
+            STEPS=max(STEPS_MIN, triton.next_power_of_2(self._max_frames)),
+            PRECISION="ieee" if self.dtype == torch.float32 else "tf32",
             num_warps=4,
         )
 

@@ -9,12 +9,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.codec.kernels import product_kernel, unit_kernel
-from vivavoce_engine.gpu.codec.tiles import Tiles, choose, choose_unit
+from vivavoce_engine.gpu.codec.tiles import Tiles, by_descriptors, choose, choose_unit
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, SnakeBeta
 
 HISTORY_BLOCK = 1024
-DESCRIBED = True
 ALIGNMENT = 64
 """Alignment of buffers and histories, in values. Loads are 16 bytes wide."""
 
@@ -165,7 +164,9 @@ class Product:
         assert x.keep == (self.taps - 1) * self.dilation, "a window begins with the oldest input that is kept"
         assert width * x.rate == out.channels * out.rate
         assert residual is None or (residual.channels, residual.rate) == (columns, x.rate)
-        tiles = tiles or choose(rows, columns, depth, x.memory.dtype, launch.card)
+        if tiles is None:
+            tiles = choose(rows, columns, depth, x.memory.dtype, launch.card)
+            tiles = by_descriptors(tiles) if is_described(launch.card, shape, x, tiles) else tiles
         launch(
             product_kernel,
             (tiles.count(rows, columns),),
@@ -279,16 +280,21 @@ class Unit:
         )
 
 
+def is_described(card: Card, shape: Shape, x: Buffer, tiles: Tiles) -> bool:
+    """True if a product's tiles come through descriptors: the card has them, and each tile lies in one batch element
+    and in one tap."""
+    return card.descriptors and shape.steps(x) % tiles.rows == 0 and x.channels % tiles.depth == 0
+
+
 Descriptors = tuple["TensorDescriptor | None", "TensorDescriptor | None", "TensorDescriptor | None"]
 
 
 def described(card: Card, shape: Shape, x: Buffer, weight: Tensor, tiles: Tiles) -> Descriptors:
     """Descriptors of x and of both column blocks of the weight [N, taps * channels], in a product's tiles.
 
-    They are None where the card has none, or where a tile would begin in one batch element and end in another.
+    They are None if it is not described.
     """
-    whole = shape.steps(x) % tiles.rows == 0 and x.channels % tiles.depth == 0
-    if not (card.descriptors and whole and DESCRIBED and x.memory.itemsize == 2):
+    if not is_described(card, shape, x, tiles):
         return None, None, None
     height = shape.batch * (x.keep + shape.steps(x))
     rows = TensorDescriptor(x.memory, [height, x.channels], [x.channels, 1], [tiles.rows, tiles.depth])
