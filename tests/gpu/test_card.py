@@ -23,11 +23,11 @@ from vivavoce_bench.cards.shapes import random_models, talker_config  # noqa: E4
 from vivavoce_engine import EngineConfig  # noqa: E402
 from vivavoce_engine.config import CARD_VARIABLE  # noqa: E402
 from vivavoce_engine.gpu.card import H200, Card  # noqa: E402
-from vivavoce_engine.gpu.codec.tiles import choose, choose_unit, enough_programs  # noqa: E402
+from vivavoce_engine.gpu.codec.tiles import Tiles, by_descriptors, choose, choose_unit, enough_programs  # noqa: E402
 from vivavoce_engine.gpu.frame import FrameModel  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
 from vivavoce_engine.gpu.launches import Recorder, record_launches  # noqa: E402
-from vivavoce_engine.gpu.linear import GATED, GEMV_TOKENS, gemm_blocks  # noqa: E402
+from vivavoce_engine.gpu.linear import GATED, GEMV_TOKENS, PARTS, gemm_blocks  # noqa: E402
 
 from tests.gpu.test_frame import PAD, POSITIONS, config  # noqa: E402
 
@@ -71,16 +71,18 @@ def reported(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], hip: 
 def test_a_card_is_what_pytorch_reports(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dependent: bool
 ) -> None:
-    """Cards from Hopper on can launch dependent kernels."""
-    assert reported(monkeypatch, capability) == Card("Card", capability, 101_376, 58, dependent)
+    """Cards from Hopper on can launch dependent kernels; products fetch tiles by descriptors on Hopper alone."""
+    assert reported(monkeypatch, capability) == Card("Card", capability, 101_376, 58, dependent, capability == (9, 0))
 
 
 def test_amd_s_cards_launch_no_dependent_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not reported(monkeypatch, (9, 4), hip="7.0").dependent_launch
+    card = reported(monkeypatch, (9, 4), hip="7.0")
+    assert not card.dependent_launch
+    assert not card.descriptors
 
 
 def test_the_interpreter_stands_for_an_h200_that_waits() -> None:
-    assert Card.of(CPU) == replace(H200, dependent_launch=False)
+    assert Card.of(CPU) == replace(H200, dependent_launch=False, descriptors=False)
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a card")
@@ -157,6 +159,20 @@ def test_a_triton_whose_limit_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> 
 # ---- what follows ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("tokens", [1, 16, 17, 32, 64, 128, 512])
+@pytest.mark.parametrize(
+    ("k", "mode"), [(1024, 0), (2048, 0), (1024, GATED.value), (2048, GATED.value), (384, PARTS.value)]
+)
+def test_tiles_by_descriptors_fit_an_h200_and_are_for_its_kind_alone(tokens: int, k: int, mode: int) -> None:
+    blocks = gemm_blocks(tokens, k, mode, 2, H200)
+    assert blocks.described
+    assert H200.fits(blocks.stages, blocks.stage_bytes(mode, 2))
+    assert blocks.n <= 32 * blocks.warps, "a thread asks for each row of the weight"
+    assert blocks.prefetch == (k <= 1024)
+    assert not gemm_blocks(tokens, k, mode, 2, A100).described
+    assert not gemm_blocks(tokens, k, mode, 4, H200).described
+
+
 @pytest.mark.parametrize(
     ("tokens", "mode", "on_h200", "on_a100", "on_3090"),
     [
@@ -171,7 +187,7 @@ def test_a_triton_whose_limit_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_stages_fit_the_shared_memory(tokens: int, mode: int, on_h200: int, on_a100: int, on_3090: int) -> None:
-    made = [gemm_blocks(tokens, 1024, mode, 2, card) for card in (H200, A100, RTX_3090)]
+    made = [gemm_blocks(tokens, 1024, mode, 2, card) for card in (replace(H200, descriptors=False), A100, RTX_3090)]
     assert [blocks.stages for blocks in made] == [on_h200, on_a100, on_3090]
     assert len({replace(blocks, stages=0) for blocks in made}) == 1, "other tiles would sum in another order"
 
@@ -184,7 +200,9 @@ def test_code2wav_s_tiles_follow_the_card() -> None:
     assert [enough_programs(card) for card in (H200, A100, RTX_3090)] == [112, 91, 69]
     half = torch.bfloat16
     units = [choose_unit(128 * 112, 192, half, replace(card, multiprocessors=132)) for card in (H200, A100, RTX_3090)]
-    assert [unit.stages for unit in units if unit] == [4, 4, 3]
+    assert [(unit.rows, unit.stages) for unit in units if unit] == [(64, 3), (128, 4), (128, 3)]
+    assert by_descriptors(Tiles(128, 128, 0, 64, 8, 4)) == Tiles(128, 128, 0, 64, 4, 3)
+    assert by_descriptors(Tiles(64, 128, 0, 64, 4, 4)) == Tiles(64, 128, 0, 64, 4, 4)
     # 82 programs of 128 rows keep 82 multiprocessors busy, and too few of 132.
     large, small = (choose(82 * 128, 128, 1024, half, replace(H200, multiprocessors=count)) for count in (82, 132))
     assert (large.rows, small.rows) == (128, 64)
@@ -193,7 +211,7 @@ def test_code2wav_s_tiles_follow_the_card() -> None:
 def test_blocks_that_do_not_fit_are_not_tuned() -> None:
     product = (3072, 1024, GATED.value)
     tried = {card.name: tune.candidates(product, 32, card) for card in (H200, A100, RTX_3090)}
-    assert [len(blocks) for blocks in tried.values()] == [9, 11, 3]
+    assert [len(blocks) for blocks in tried.values()] == [27, 11, 3]
     deepest = max(blocks.stages * blocks.stage_bytes(GATED.value, 2) for blocks in tried[H200.name])
     assert deepest <= H200.shared_bytes
     alone = [tune.candidates(product, GEMV_TOKENS, card) for card in (H200, RTX_3090)]

@@ -94,22 +94,32 @@ def difference(actual: Tensor, expected: Tensor) -> float:
     return (actual - expected).abs().max().item()
 
 
-@pytest.mark.parametrize("fuse", [True, False])
+@pytest.mark.parametrize(("fuse", "described"), [(True, True), (True, False), (False, True)])
 def test_pieces_of_any_size_are_the_module_s_audio(
-    decoder: CodecDecoder, fuse: bool, monkeypatch: pytest.MonkeyPatch
+    decoder: CodecDecoder, fuse: bool, described: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Past the window and once around the ring; with the residual units in one kernel, too."""
+    """Past the window and once around the ring; with the residual units in one kernel, too, and with descriptors."""
     if fuse and DEVICE.type == "cuda":
         pytest.skip("float32 units in one kernel do not fit the registers")
+    if described and DEVICE.type == "cuda":
+        pytest.skip("a card's tiles are taller than the steps of this decoder")
+    height, made = (8 if described else 32), list[bool]()
     if fuse:
-        monkeypatch.setattr(codec_layers, "choose_unit", lambda *_: Tiles(32, 64, 32, 16, 4, 2))
+        monkeypatch.setattr(codec_layers, "choose_unit", lambda *_: Tiles(height, 64, 32, 16, 4, 2))
+    if described:
+        monkeypatch.setattr(codec_layers, "choose", lambda *_: Tiles(height, 32, 0, 16, 4, 2))
+        usual = codec_layers.described
+        monkeypatch.setattr(
+            codec_layers, "described", lambda *given: made.append(usual(*given)[0] is not None) or usual(*given)
+        )  # type: ignore[func-returns-value]
     codes = codes_of(1, 2, 9)
-    codec = GpuCodec(decoder, 3, MAX_FRAMES, launch=LAUNCH)
+    codec = GpuCodec(decoder, 3, MAX_FRAMES, launch=Launcher(replace(LAUNCH.card, descriptors=described)))
     audio = in_pieces(codec, index(2, 0), codes, (1, 3, 2, 1, 2))
     assert audio.dtype == torch.float32
     expected = whole(decoder, codes)
     assert 0.05 < expected.square().mean().sqrt() < 0.7
     assert difference(audio, expected) < TOLERANCE
+    assert set(made) == ({True, False} if described else set())
 
 
 def attended(qkv: Tensor, sizes: tuple[int, ...], rows: list[int]) -> Tensor:
@@ -137,6 +147,8 @@ def attended(qkv: Tensor, sizes: tuple[int, ...], rows: list[int]) -> Tensor:
             WINDOW=WINDOW,
             RING=length,
             KEYS=triton.next_power_of_2(length),
+            STEPS=16,
+            PRECISION="ieee",
             num_warps=4,
         )
         position[rows] += piece.shape[1]

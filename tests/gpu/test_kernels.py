@@ -20,7 +20,7 @@ from vivavoce_engine.gpu.attention import CHUNK, Cache, PagedCache, Places, Proj
 from vivavoce_engine.gpu.card import H200, Card  # noqa: E402
 from vivavoce_engine.gpu.frame_attention import attend_in_frame  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
-from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, gemm, gemv, norm, splits  # noqa: E402
+from vivavoce_engine.gpu.linear import ADD, BIAS, GATED, GEMV_TOKENS, PARTS, Blocks, gemm, gemv, norm, splits  # noqa: E402
 from vivavoce_engine.gpu.sampler import PARAMS, RowTables, draw_code_0  # noqa: E402
 from vivavoce_engine.models.layers import RMSNorm, Rope, rotate  # noqa: E402
 from vivavoce_engine.request import SamplingParams  # noqa: E402
@@ -61,13 +61,22 @@ def test_gemv(tokens: int, mode: int, n: int, k: int) -> None:
     assert near(out, exact)
 
 
+WAYS = {
+    "plain": None,
+    "tokens are rows": Blocks(64, 16, 16, 4, 2, token_rows=True),
+    "descriptors": Blocks(16, 64, 16, 4, 2, described=True),
+    "tokens are rows, descriptors": Blocks(64, 16, 16, 4, 2, token_rows=True, described=True),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("tokens", [1, 5, 70])
 @pytest.mark.parametrize("mode", [0, GATED.value, BIAS.value])
-def test_gemm(tokens: int, mode: int) -> None:
+def test_gemm(tokens: int, mode: int, way: str) -> None:
     n, k = 24, 48
     x, weight, bias = normal(tokens, k), normal(2 * n if mode == GATED.value else n, k, seed=1), normal(n, seed=2)
     out = torch.full((tokens, n), math.nan, device=DEVICE)
-    gemm(LAUNCH, x, weight, out, mode=mode, bias=bias)
+    gemm(LAUNCH, x, weight, out, mode=mode, bias=bias, blocks=WAYS[way])
     assert near(out, exact_linear(x, weight, out, mode, bias))
 
 

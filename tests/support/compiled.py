@@ -20,7 +20,7 @@ from typing import Any, TypedDict
 
 import torch
 import triton
-from vivavoce_engine.gpu.card import H200, Card, has_dependent_launch
+from vivavoce_engine.gpu.card import H200, Card, has_dependent_launch, has_descriptors
 from vivavoce_engine.gpu.codec.tiles import Tiles
 from vivavoce_engine.gpu.launches import KernelLaunch
 from vivavoce_engine.gpu.linear import GATED, Blocks
@@ -118,7 +118,9 @@ def card_of(capability: str) -> Card:
     """A card of this compute capability."""
     major, minor = map(int, capability.split("."))
     shared, multiprocessors = CARDS[capability]
-    return Card(f"sm_{major}{minor}", (major, minor), shared, multiprocessors, has_dependent_launch((major, minor)))
+    number = (major, minor)
+    early, descriptors = has_dependent_launch(number), has_descriptors(number)
+    return Card(f"sm_{major}{minor}", number, shared, multiprocessors, early, descriptors)
 
 
 @cache

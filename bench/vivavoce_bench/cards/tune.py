@@ -54,6 +54,14 @@ GEMM_BLOCKS = [
     (32, 128, 4, 4), (32, 128, 4, 6), (32, 256, 4, 3), (32, 256, 4, 4), (16, 256, 4, 4), (128, 64, 8, 4),
 ]  # fmt: skip
 """Tuples (outputs, summands, warps, stages)."""
+DESCRIBED_BLOCKS = [
+    (0, 64, 128, 4, 6), (0, 64, 128, 4, 4), (0, 64, 64, 4, 6), (0, 64, 128, 8, 3), (0, 128, 64, 8, 4),
+    (64, 16, 128, 4, 6), (64, 32, 128, 4, 6), (64, 32, 128, 4, 4), (64, 64, 64, 4, 5), (64, 128, 64, 4, 4),
+    (128, 32, 128, 4, 4), (128, 64, 64, 4, 5), (128, 64, 128, 4, 3), (128, 128, 64, 8, 4), (256, 64, 64, 8, 4),
+]  # fmt: skip
+"""Tuples (tokens, outputs, summands, warps, stages) for tiles by descriptors. Tokens are a tile's rows, unless their
+number is 0: then they are its columns, all at once up to 128."""
+COLUMNS_MAX = 128
 VALUES = range(16, 257)
 """Numbers of weight values that a thread of a matrix-vector kernel may hold."""
 
@@ -62,8 +70,15 @@ def candidates(product: Product, tokens: int, card: Card) -> list[Blocks]:
     """Blocks to try, those whose stages fit the card's shared memory."""
     _, k, mode = product
     if tokens > GEMV_TOKENS:
-        block_t = block_tokens(tokens)
+        block_t = min(COLUMNS_MAX, block_tokens(tokens))
         all_blocks = [Blocks(block_t, n, block_k, warps, stages) for n, block_k, warps, stages in GEMM_BLOCKS]
+        if card.descriptors:
+            all_blocks += [
+                Blocks(t or block_t, n, block_k, warps, stages, token_rows=t > 0, described=True, prefetch=prefetch)
+                for t, n, block_k, warps, stages in DESCRIBED_BLOCKS
+                for prefetch in (True, False)
+                if t <= max(64, block_tokens(tokens))
+            ]
         itemsize = torch.bfloat16.itemsize
         return [blocks for blocks in all_blocks if card.fits(blocks.stages, blocks.stage_bytes(mode, itemsize))]
     width = triton.next_power_of_2(k) * (2 if mode == GATED.value else 1)
@@ -100,8 +115,8 @@ def compile_ahead(job: tuple[Product, int, Blocks]) -> bool:
 class Chosen:
     """Overrides the blocks of the products that are tried. The others keep those of gpu/linear.py."""
 
-    def __init__(self) -> None:
-        self.blocks: dict[Product, Blocks] = {}
+    def __init__(self, tokens: int) -> None:
+        self.tokens, self.blocks = tokens, dict[Product, Blocks]()
         for name in ("gemv", "gemm"):
             setattr(stack, name, getattr(self, name))
 
@@ -110,9 +125,8 @@ class Chosen:
 
     def gemm(self, launch: Launcher, x: Tensor, weight: Tensor, out: Tensor, *, mode: int = 0, **rest: Any) -> None:
         product = (out.shape[-1], x.shape[1], ADD.value if mode == PARTS.value else mode)
-        blocks = self.blocks.get(product)
-        if blocks is not None and blocks.t != block_tokens(len(x)):  # a frame begins with two tokens per row
-            blocks = None
+        # A frame begins with two tokens per row.
+        blocks = self.blocks.get(product) if len(x) == self.tokens else None
         gemm(launch, x, weight, out, mode=mode, blocks=blocks, **rest)
 
 
@@ -168,7 +182,7 @@ def main() -> None:
     result: dict[str, Any] = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
     with torch.inference_mode():
         for batch in args.batches:
-            chosen = Chosen()
+            chosen = Chosen(batch)
             for size in args.sizes:
                 result[f"{size} {batch}"] = tune(size, batch, args.context, chosen, lambda job: compiled[job])
                 args.out.write_text(json.dumps(result, indent=1))

@@ -38,6 +38,8 @@ class Card:
     multiprocessors: int
     dependent_launch: bool
     """True if a kernel may begin while the kernel in front of it ends."""
+    descriptors: bool = False
+    """True if products fetch their tiles by descriptors."""
 
     @classmethod
     def of(cls, device: torch.device) -> "Card":
@@ -53,7 +55,7 @@ class Card:
             if "shared_bytes" in changes:
                 _limit_shared_bytes(card.shared_bytes)
             log.warning("%s overrides the card: %s", CARD_VARIABLE, card)
-        return card if device.type == "cuda" else replace(card, dependent_launch=False)
+        return card if device.type == "cuda" else replace(card, dependent_launch=False, descriptors=False)
 
     def held(self, stages: int) -> int:
         """Returns the number of stages whose tiles are in shared memory at the same time, of a product with `stages`
@@ -77,7 +79,7 @@ class Card:
         )
 
 
-H200 = Card("NVIDIA H200", (9, 0), 232_448, 132, dependent_launch=True)
+H200 = Card("NVIDIA H200", (9, 0), 232_448, 132, dependent_launch=True, descriptors=True)
 """The card that the tables of tiles were measured on, and that stands for any where there is none. An H100 SXM has the
 same numbers."""
 
@@ -87,12 +89,25 @@ def _of_cuda(device: torch.device) -> Card:
     capability = (found.major, found.minor)
     # PyTorch reports the larger limit, which a kernel must ask for, of NVIDIA's cards alone.
     shared_bytes = getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block)
-    return Card(found.name, capability, shared_bytes, found.multi_processor_count, has_dependent_launch(capability))
+    return Card(
+        found.name,
+        capability,
+        shared_bytes,
+        found.multi_processor_count,
+        has_dependent_launch(capability),
+        has_descriptors(capability),
+    )
 
 
 def has_dependent_launch(capability: tuple[int, int]) -> bool:
     """True if kernels for this compute capability may begin early. AMD's cards count their capabilities otherwise."""
     return capability >= HOPPER and torch.version.hip is None
+
+
+def has_descriptors(capability: tuple[int, int]) -> bool:
+    """True if products fetch their tiles by descriptors on cards of this compute capability. Later cards than Hopper's
+    could, and were not measured."""
+    return capability[0] == HOPPER[0] and torch.version.hip is None
 
 
 def overrides(text: str) -> dict[str, Any]:
@@ -104,6 +119,7 @@ def overrides(text: str) -> dict[str, Any]:
     changes = card_fields(text)
     if "capability" in changes:
         changes.setdefault("dependent_launch", has_dependent_launch(changes["capability"]))
+        changes.setdefault("descriptors", has_descriptors(changes["capability"]))
     return changes
 
 

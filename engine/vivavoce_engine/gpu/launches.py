@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from vivavoce_engine.checkpoint.alignment import Alignment
 from vivavoce_engine.checkpoint.networks import CodecDecoderConfig, TalkerConfig
@@ -27,6 +28,8 @@ POINTERS = {
     torch.uint8: "*u8",
 }
 """Triton's names of pointers."""
+DESCRIPTOR = "tensordesc"
+"""How Triton's names of descriptors begin."""
 ABSENT = "none"
 """The type of an argument that is None."""
 WARPS, STAGES = 4, 3
@@ -70,10 +73,14 @@ class Recorder(Launcher):
         self.launches.add(KernelLaunch(kernel.fn.__name__, types, constants, warps, stages, dependent, kernel))
 
 
-def type_name(argument: Tensor | float | None) -> str:
+def type_name(argument: Tensor | TensorDescriptor | float | None) -> str:
     """Returns Triton's name for the type of a run-time argument."""
     if argument is None:
         return ABSENT
+    if isinstance(argument, TensorDescriptor):
+        return f"{DESCRIPTOR}<{POINTERS[argument.base.dtype].removeprefix('*')}{list(argument.block_shape)}>".replace(
+            " ", ""
+        )
     if isinstance(argument, Tensor):
         return POINTERS[argument.dtype]
     return "fp32" if isinstance(argument, float) else "i32"

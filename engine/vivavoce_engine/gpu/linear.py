@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.launch import Launcher
@@ -43,6 +44,32 @@ def silu_product(gate, up, dtype: tl.constexpr):
     gate = gate.to(dtype).to(tl.float32)
     silu = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
     return silu * up.to(dtype).to(tl.float32)
+
+
+@triton.jit
+def prefetch_rows(first_ptr, row_bytes, length_bytes, rows):
+    """Asks the L2 cache for `rows` pieces of memory, `length_bytes` each, one every `row_bytes` from `first_ptr` on.
+
+    Thread t of a program asks for piece t, so a program needs that many threads. No thread waits. Lengths are multiples
+    of 16.
+    """
+    tl.inline_asm_elementwise(
+        """{
+        .reg .pred %inside;
+        .reg .u32 %thread;
+        .reg .u64 %at;
+        mov.u32 %thread, %tid.x;
+        setp.lt.u32 %inside, %thread, $4;
+        mad.wide.u32 %at, %thread, $2, $1;
+        @%inside cp.async.bulk.prefetch.L2.global [%at], $3;
+        mov.u32 $0, 0;
+        }""",
+        "=r,l,r,r,r",
+        [first_ptr.to(tl.int64), row_bytes, length_bytes, rows],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
 
 
 @triton.jit
@@ -100,6 +127,30 @@ def gemv_kernel(
         tl.store(out_ptr + where, out.to(dtype), mask=inside)
 
 
+@triton.jit
+def product(x, w, sums, TOKEN_ROWS: tl.constexpr, PRECISION: tl.constexpr):
+    """Adds the product of tiles x [tokens, k] and w [outputs, k] to sums [tokens, outputs], or transposed ones."""
+    if TOKEN_ROWS:
+        sums = tl.dot(x, w.T, sums, input_precision=PRECISION)
+    else:
+        sums = tl.dot(w, x.T, sums, input_precision=PRECISION)
+    return sums
+
+
+@triton.jit
+def places(t, n, alive, inside, bias, N: tl.constexpr, MODE: tl.constexpr, TOKEN_ROWS: tl.constexpr):
+    """Offsets of tokens t and outputs n, which of them exist, and the outputs' bias, laid out as the sums are."""
+    if TOKEN_ROWS:
+        place, mask = t[:, None] * N + n[None, :], alive[:, None] & inside[None, :]
+        if MODE == BIAS:
+            bias = bias[None, :]
+    else:
+        place, mask = t[None, :] * N + n[:, None], inside[:, None] & alive[None, :]
+        if MODE == BIAS:
+            bias = bias[:, None]
+    return place, mask, bias
+
+
 @triton.jit(do_not_specialize=["tokens"])
 def gemm_kernel(
     x_ptr,
@@ -107,6 +158,8 @@ def gemm_kernel(
     out_ptr,
     bias_ptr,
     tokens,
+    x_tiles,
+    w_tiles,
     N: tl.constexpr,
     K: tl.constexpr,
     MODE: tl.constexpr,
@@ -114,47 +167,67 @@ def gemm_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    TOKEN_ROWS: tl.constexpr,
+    PREFETCH: tl.constexpr,
     PRECISION: tl.constexpr,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
     """x [tokens, K], w [N or 2N, K], bias [N] → out [tokens, N], or [SPLITS, tokens, N] float32 for PARTS.
 
-    Grid [N / BLOCK_N, tokens / BLOCK_T, SPLITS]. A program sums K / SPLITS products.
+    Grid [N / BLOCK_N, tokens / BLOCK_T, SPLITS]. A program sums K / SPLITS products. `x_tiles` and `w_tiles`, if they
+    are given, are descriptors of x and w in tiles of BLOCK_K columns, which the card's copying unit then fetches. With
+    TOKEN_ROWS tokens are the rows of the tensor cores' tiles, otherwise outputs are. With PREFETCH the program's part
+    of the weight is on its way to the L2 cache while the kernel in front ends. The sums are the same in all these ways.
     """
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    t = tl.program_id(1) * BLOCK_T + tl.arange(0, BLOCK_T)
+    n_0, t_0 = tl.program_id(0) * BLOCK_N, tl.program_id(1) * BLOCK_T
     split = tl.program_id(2)
-    k = tl.arange(0, BLOCK_K)
-    inside = n < N
-    alive = t < tokens
+    n, t, k = n_0 + tl.arange(0, BLOCK_N), t_0 + tl.arange(0, BLOCK_T), tl.arange(0, BLOCK_K)
+    inside, alive = n < N, t < tokens
     rows = tl.where(inside, n, 0).to(tl.int64)[:, None] * K
     LENGTH: tl.constexpr = K // SPLITS
+    first = split * LENGTH
     if DEPENDENT:
+        if PREFETCH:
+            SIZE: tl.constexpr = w_ptr.dtype.element_ty.primitive_bitwidth // 8
+            if t_0 == 0:
+                begin = w_ptr + tl.program_id(0).to(tl.int64) * (BLOCK_N * K) + first
+                count = tl.minimum(BLOCK_N, N - n_0)
+                prefetch_rows(begin, K * SIZE, LENGTH * SIZE, count)
+                if MODE == GATED:
+                    prefetch_rows(begin + N * K, K * SIZE, LENGTH * SIZE, count)
         gdc_launch_dependents()
         gdc_wait()
-    acc = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
-    up = tl.zeros((BLOCK_N, BLOCK_T), tl.float32)
-    first = split * LENGTH
+    acc = tl.zeros((BLOCK_T, BLOCK_N) if TOKEN_ROWS else (BLOCK_N, BLOCK_T), tl.float32)
+    up = tl.zeros((BLOCK_T, BLOCK_N) if TOKEN_ROWS else (BLOCK_N, BLOCK_T), tl.float32)
     for step in range(0, LENGTH, BLOCK_K):
-        at = first + step + k
-        x = tl.load(x_ptr + t[None, :] * K + at[:, None], mask=alive[None, :], other=0.0)
-        w = tl.load(w_ptr + rows + at[None, :])
-        acc = tl.dot(w, x, acc, input_precision=PRECISION)
+        at = first + step
+        if x_tiles is None:
+            x = tl.load(x_ptr + t[:, None] * K + (at + k)[None, :], mask=alive[:, None], other=0.0)
+            w = tl.load(w_ptr + rows + (at + k)[None, :])
+        else:
+            x = x_tiles.load([t_0, at])
+            w = w_tiles.load([n_0, at])
+        acc = product(x, w, acc, TOKEN_ROWS, PRECISION)
         if MODE == GATED:
-            w_up = tl.load(w_ptr + N * K + rows + at[None, :])
-            up = tl.dot(w_up, x, up, input_precision=PRECISION)
+            if x_tiles is None:  # noqa: SIM108 (a condition's other half is not compiled)
+                w = tl.load(w_ptr + N * K + rows + (at + k)[None, :])
+            else:
+                w = w_tiles.load([N + n_0, at])
+            up = product(x, w, up, TOKEN_ROWS, PRECISION)
     dtype: tl.constexpr = x_ptr.dtype.element_ty
-    mask = inside[:, None] & alive[None, :]
+    bias = 0.0
+    if MODE == BIAS:
+        bias = tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)
+    place, mask, bias = places(t, n, alive, inside, bias, N, MODE, TOKEN_ROWS)
     if MODE == BIAS:
         # As an fma the bias comes last. Triton lets a product of a single step begin with a bias that is added to it.
-        acc = tl.fma(acc, 1.0, tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)[:, None])
+        acc = tl.fma(acc, 1.0, bias)
     if MODE == GATED:
         acc = silu_product(acc, up, dtype)
     if MODE == PARTS:
-        where = (split.to(tl.int64) * tokens + t)[None, :] * N + n[:, None]
-        tl.store(out_ptr + where, acc, mask=mask)
+        tl.store(out_ptr + split.to(tl.int64) * tokens * N + place, acc, mask=mask)
     else:
-        tl.store(out_ptr + t[None, :] * N + n[:, None], acc.to(dtype), mask=mask)
+        tl.store(out_ptr + place, acc.to(dtype), mask=mask)
 
 
 @triton.jit(do_not_specialize=["split_stride"])
@@ -202,13 +275,19 @@ def norm_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Tiling of a product: tokens `t`, outputs `n` and summands `k` of a block; warps; pipeline stages."""
+    """Tiling of a product: tokens `t`, outputs `n` and summands `k` of a block; warps; pipeline stages.
+
+    `token_rows`, `described` and `prefetch` are gemm_kernel's TOKEN_ROWS, tiles by descriptors, and PREFETCH.
+    """
 
     t: int
     n: int
     k: int
     warps: int
     stages: int
+    token_rows: bool = False
+    described: bool = False
+    prefetch: bool = False
 
     def stage_bytes(self, mode: int, itemsize: int) -> int:
         """Returns the shared memory that one pipeline stage of a tensor-core product takes."""
@@ -255,12 +334,15 @@ def block_tokens(tokens: int) -> int:
 
 
 def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int, card: Card) -> Blocks:
-    """Returns the tiling of a tensor-core product, with as many of the stages below as the card's memory holds.
+    """Returns the tiling of a tensor-core product with k summands a program, with as many of the stages below as the
+    card's memory holds.
 
-    Measured on an H100 and, up to 64 tokens, in whole frames on an H200 (vivavoce_bench/cards/tune.py). Results do not
-    depend on it: sums run over K in the same order.
+    Measured in whole frames on an H200 (vivavoce_bench/cards/tune.py), without descriptors above 64 tokens on an H100.
+    Results do not depend on it: sums run over K in the same order.
     """
-    if tokens > 64:
+    if card.descriptors and itemsize == 2:
+        blocks = _described_blocks(tokens, k, mode)
+    elif tokens > 64:
         blocks = Blocks(128, 64, largest_block(k, 128 // itemsize), 8, 4)
     else:
         block_t = block_tokens(tokens)
@@ -268,6 +350,32 @@ def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int, card: Card) -> Bl
         deep = block_t == TOKENS_MIN and k <= 1024 if mode == GATED.value else block_t <= 2 * TOKENS_MIN
         blocks = Blocks(block_t, 64, largest_block(k, 256 // itemsize), 4, 6 if deep else 4)
     return replace(blocks, stages=card.stages(blocks.stages, blocks.stage_bytes(mode, itemsize)))
+
+
+def _described_blocks(tokens: int, k: int, mode: int) -> Blocks:
+    """The tiling where tiles come through descriptors.
+
+    Narrow tiles make more programs of a small weight. A weight with long rows is not asked for early: it is as large as
+    the L2 cache, and drives out what others have asked for.
+    """
+    gated, parts, early = mode == GATED.value, mode == PARTS.value, k <= 1024
+    if tokens <= 64:
+        if gated and early and tokens > TOKENS_MIN:
+            return Blocks(64, 32, 128, 4, 4, token_rows=True, described=True, prefetch=True)
+        if tokens > 32 and not gated and not (parts and k < 512):
+            return Blocks(64, 32, 128, 4, 4, token_rows=True, described=True, prefetch=early)
+        if gated and tokens <= TOKENS_MIN:
+            return Blocks(TOKENS_MIN, 64, 256, 4, 3, described=True, prefetch=early)
+        stages = 6 if tokens <= 32 and (parts or not early) else 4
+        return Blocks(block_tokens(tokens), 64, 128, 4, stages, described=True, prefetch=early)
+    if tokens <= 128:
+        if early and not parts:
+            return Blocks(128, 32, 128, 4, 4, token_rows=True, described=True, prefetch=True)
+        return Blocks(128, 64, 64, 4, 5, token_rows=True, described=True, prefetch=early)
+    if not early and (gated or parts):
+        return Blocks(128, 128, 64, 8, 4, described=True)
+    stages = 4 if gated or (parts and k > 256) else 5
+    return Blocks(128, 64, 64, 4, stages, token_rows=True, described=True, prefetch=early)
 
 
 def splits(n: int, k: int, multiprocessors: int) -> int:
@@ -353,6 +461,7 @@ def gemm(
     assert k % parts == 0, "every program sums equally many products"
     assert mode != PARTS.value or out.dtype == torch.float32
     blocks = blocks or gemm_blocks(tokens, k // parts, mode, x.itemsize, launch.card)
+    block_k = largest_block(k // parts, blocks.k)
     launch(
         gemm_kernel,
         (triton.cdiv(n, blocks.n), triton.cdiv(tokens, blocks.t), parts),
@@ -361,13 +470,17 @@ def gemm(
         out,
         weight if bias is None else bias,
         tokens,
+        TensorDescriptor.from_tensor(x, [blocks.t, block_k]) if blocks.described else None,
+        TensorDescriptor.from_tensor(weight, [blocks.n, block_k]) if blocks.described else None,
         N=n,
         K=k,
         MODE=mode,
         SPLITS=parts,
         BLOCK_T=blocks.t,
         BLOCK_N=blocks.n,
-        BLOCK_K=largest_block(k // parts, blocks.k),
+        BLOCK_K=block_k,
+        TOKEN_ROWS=blocks.token_rows,
+        PREFETCH=blocks.prefetch,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=blocks.warps,
         num_stages=blocks.stages,

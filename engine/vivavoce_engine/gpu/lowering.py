@@ -18,7 +18,7 @@ from triton.runtime import JITFunction
 
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.launch import DEPENDENT
-from vivavoce_engine.gpu.launches import ABSENT, KernelLaunch
+from vivavoce_engine.gpu.launches import ABSENT, DESCRIPTOR, KernelLaunch
 
 KNOWN_TRITON = ("3.6", "3.7")
 ALIGNED = [["tt.divisibility", 16]]
@@ -102,6 +102,6 @@ def _source(launch: KernelLaunch) -> ASTSource:
             values[place] = constants.get(parameter.name, absent)
         elif kind.startswith("*"):
             attributes[place] = ALIGNED
-        else:
+        elif not kind.startswith(DESCRIPTOR):
             assert kind == "fp32" or parameter.do_not_specialize, f"{parameter.name} of {launch.name} is specialised"
     return ASTSource(launch.kernel, signature, values, attributes)

@@ -60,7 +60,7 @@ class Stack:
     def __init__(self, transformer: Transformer, tokens: int, launch: Launcher, *, deterministic: bool) -> None:
         self.layers = [layer_weights(cast(Block, block)) for block in transformer.layers]
         self.norm, self.eps = transformer.norm.weight.detach(), transformer.norm.eps
-        self._launch = launch
+        self.launch = launch
         like, first = self.norm, self.layers[0]
         self.hidden = hidden = len(like)
         assert len(first.o) == first.qkv.shape[1] == hidden
@@ -106,18 +106,18 @@ class Stack:
         """x += experts(norm(x))."""
         x = stream.x
         normed = self._normed[: len(x)]
-        norm(self._launch, x, norm_weight, self.eps, normed, parts=stream.parts)
+        norm(self.launch, x, norm_weight, self.eps, normed, parts=stream.parts)
         parts = self._parts[: experts.slots * x.numel()].view(experts.slots, *x.shape)
-        self._experts.run(self._launch, experts, normed, parts)
+        self._experts.run(self.launch, experts, normed, parts)
         return Residual(x, parts)
 
     def normed_linear(self, stream: Residual, weight: Tensor, out: Tensor, norm_weight: Tensor, mode: int = 0) -> None:
         """out = mode(norm(stream) · weightᵀ)."""
         if len(stream.x) <= self._gemv_tokens and stream.parts is None:
-            gemv(self._launch, stream.x, weight, out, mode=mode, norm=(norm_weight, self.eps))
+            gemv(self.launch, stream.x, weight, out, mode=mode, norm=(norm_weight, self.eps))
             return
         normed = self._normed[: len(stream.x)]
-        norm(self._launch, stream.x, norm_weight, self.eps, normed, parts=stream.parts)
+        norm(self.launch, stream.x, norm_weight, self.eps, normed, parts=stream.parts)
         self.linear(normed, weight, out, mode)
 
     def _splits(self, weight: Tensor) -> int:
@@ -129,17 +129,17 @@ class Stack:
         tokens = len(inner)
         x = self.x[:tokens]
         if tokens <= self._gemv_tokens:
-            gemv(self._launch, inner, weight, x, mode=ADD.value)
+            gemv(self.launch, inner, weight, x, mode=ADD.value)
             return Residual(x)
         count = self._splits(weight)
         parts = self._parts[: count * x.numel()].view(count, tokens, -1)
-        gemm(self._launch, inner, weight, parts, mode=PARTS.value)
+        gemm(self.launch, inner, weight, parts, mode=PARTS.value)
         return Residual(x, parts)
 
     def linear(self, x: Tensor, weight: Tensor, out: Tensor, mode: int = 0, bias: Tensor | None = None) -> None:
         """out = mode(x · weightᵀ)."""
         product = gemv if len(x) <= self._gemv_tokens else gemm
-        product(self._launch, x, weight, out, mode=mode, bias=bias)
+        product(self.launch, x, weight, out, mode=mode, bias=bias)
 
 
 def layer_weights(block: Block) -> Layer:

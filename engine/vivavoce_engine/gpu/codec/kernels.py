@@ -44,6 +44,11 @@ def _dot(a, b, sums, PRECISION: tl.constexpr):
 def _window_sums(
     windows,
     weight,
+    x_tiles,
+    tiles_0,
+    tiles_1,
+    first_row,
+    column,
     n_0,
     n_1,
     dilation,
@@ -58,7 +63,9 @@ def _window_sums(
     """Multiplies the windows at `windows` [BM] by weight [N, TAPS * CHANNELS] → sums of the columns n_0 [BN_0] and n_1
     [BN_1].
 
-    There are two column blocks, because a width of 96 or 192 is not a power of 2. BN_1 = 0 leaves out the second.
+    There are two column blocks, because a width of 96 or 192 is not a power of 2. BN_1 = 0 leaves out the second. With
+    `x_tiles` the windows are those of BM rows of x from `first_row` on, and tiles of x and of the weight come through
+    descriptors: [BM, BK] of x, and [BN_0, BK] and [BN_1, BK] of the weight from `column` on.
     """
     K: tl.constexpr = TAPS * CHANNELS
     sums_0 = tl.zeros((BM, BN_0), tl.float32)
@@ -68,7 +75,10 @@ def _window_sums(
         shift = k
         if TAPS > 1:
             shift += k // CHANNELS * ((dilation - 1) * CHANNELS)
-        if K % BK == 0:
+        if x_tiles is not None:
+            a = x_tiles.load([first_row + start // CHANNELS * dilation, start % CHANNELS])
+            b = tiles_0.load([column, start]).T
+        elif K % BK == 0:
             a = tl.load(windows[:, None] + shift[None, :])
             b = tl.load(weight + n_0[None, :] * K + k[:, None])
         else:
@@ -76,7 +86,9 @@ def _window_sums(
             b = tl.load(weight + n_0[None, :] * K + k[:, None], mask=k[:, None] < K, other=0.0)
         sums_0 = _dot(a, b, sums_0, PRECISION)
         if BN_1 > 0:
-            if K % BK == 0:
+            if x_tiles is not None:
+                b = tiles_1.load([column + BN_0, start]).T
+            elif K % BK == 0:
                 b = tl.load(weight + n_1[None, :] * K + k[:, None])
             else:
                 b = tl.load(weight + n_1[None, :] * K + k[:, None], mask=k[:, None] < K, other=0.0)
@@ -202,6 +214,9 @@ def product_kernel(
     residual_keep,
     out_keep,
     eps,
+    x_tiles,
+    tiles_0,
+    tiles_1,
     N: tl.constexpr,
     CHANNELS: tl.constexpr,
     TAPS: tl.constexpr,
@@ -232,16 +247,50 @@ def product_kernel(
     row = tl.minimum(m, row_count - 1)
     batch, step = row // steps, row % steps
     windows = x + (batch * (keep + steps) + step) * CHANNELS
+    begin = tile // BLOCKS * BM
+    first_row = begin // steps * (keep + steps) + begin % steps
     rms = None
     if NORM:
         rms = _inverse_rms(windows, eps, CHANNELS, BM, BK, PRECISION)
     if N % (BN_0 + BN_1) == 0:
         sums_0, sums_1 = _window_sums(
-            windows, weight, n_0, n_1, dilation, CHANNELS, TAPS, BM, BN_0, BN_1, BK, PRECISION
+            windows,
+            weight,
+            x_tiles,
+            tiles_0,
+            tiles_1,
+            first_row,
+            first,
+            n_0,
+            n_1,
+            dilation,
+            CHANNELS,
+            TAPS,
+            BM,
+            BN_0,
+            BN_1,
+            BK,
+            PRECISION,
         )
     else:
         sums_0, sums_1 = _window_sums(
-            windows, weight, tl.minimum(n_0, N - 1), n_1, dilation, CHANNELS, TAPS, BM, BN_0, BN_1, BK, PRECISION
+            windows,
+            weight,
+            x_tiles,
+            tiles_0,
+            tiles_1,
+            first_row,
+            first,
+            tl.minimum(n_0, N - 1),
+            n_1,
+            dilation,
+            CHANNELS,
+            TAPS,
+            BM,
+            BN_0,
+            BN_1,
+            BK,
+            PRECISION,
         )
     out_rows = batch * (out_keep * OUT_CHANNELS + steps * WIDTH) + out_keep * OUT_CHANNELS + step * WIDTH
     residual_rows = (batch * (residual_keep + steps) + residual_keep + step) * N
@@ -329,6 +378,9 @@ def unit_kernel(
     dilation,
     keep,
     out_keep,
+    x_tiles,
+    tiles_0,
+    tiles_1,
     WIDTH: tl.constexpr,
     TAPS: tl.constexpr,
     BM: tl.constexpr,
@@ -350,7 +402,27 @@ def unit_kernel(
     row = tl.minimum(m, row_count - 1)
     batch, step = row // steps, row % steps
     windows = x + (batch * (keep + steps) + step) * WIDTH
-    sums_0, sums_1 = _window_sums(windows, weight_1, n_0, n_1, dilation, WIDTH, TAPS, BM, BN_0, BN_1, BK, PRECISION)
+    begin = tl.program_id(0) * BM
+    first_row = begin // steps * (keep + steps) + begin % steps
+    sums_0, sums_1 = _window_sums(
+        windows,
+        weight_1,
+        x_tiles,
+        tiles_0,
+        tiles_1,
+        first_row,
+        0,
+        n_0,
+        n_1,
+        dilation,
+        WIDTH,
+        TAPS,
+        BM,
+        BN_0,
+        BN_1,
+        BK,
+        PRECISION,
+    )
     dtype: tl.constexpr = x.dtype.element_ty
     hidden_0 = _hidden(sums_0, n_0, bias_1, frequency_1, magnitude_1, dtype)
     hidden_1 = hidden_0

@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
+from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.codec.kernels import product_kernel, unit_kernel
-from vivavoce_engine.gpu.codec.tiles import Tiles, choose, choose_unit
+from vivavoce_engine.gpu.codec.tiles import Tiles, by_descriptors, choose, choose_unit
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, SnakeBeta
 
@@ -162,7 +164,9 @@ class Product:
         assert x.keep == (self.taps - 1) * self.dilation, "a window begins with the oldest input that is kept"
         assert width * x.rate == out.channels * out.rate
         assert residual is None or (residual.channels, residual.rate) == (columns, x.rate)
-        tiles = tiles or choose(rows, columns, depth, x.memory.dtype, launch.card)
+        if tiles is None:
+            tiles = choose(rows, columns, depth, x.memory.dtype, launch.card)
+            tiles = by_descriptors(tiles) if is_described(launch.card, shape, x, tiles) else tiles
         launch(
             product_kernel,
             (tiles.count(rows, columns),),
@@ -183,6 +187,7 @@ class Product:
             residual.keep if residual else 0,
             out.keep,
             self.norm_eps or 0.0,
+            *described(launch.card, shape, x, self.weight, tiles),
             N=columns,
             CHANNELS=x.channels,
             TAPS=self.taps,
@@ -267,11 +272,34 @@ class Unit:
             self.spread.dilation,
             x.keep,
             out.keep,
+            *described(launch.card, shape, x, self.spread.weight, tiles),
             WIDTH=x.channels,
             TAPS=self.spread.taps,
             **quiet_meta(self.point.quiet),
             **tile_meta(tiles, x.memory.dtype),
         )
+
+
+def is_described(card: Card, shape: Shape, x: Buffer, tiles: Tiles) -> bool:
+    """True if a product's tiles come through descriptors: the card has them, and each tile lies in one batch element
+    and in one tap."""
+    return card.descriptors and shape.steps(x) % tiles.rows == 0 and x.channels % tiles.depth == 0
+
+
+Descriptors = tuple["TensorDescriptor | None", "TensorDescriptor | None", "TensorDescriptor | None"]
+
+
+def described(card: Card, shape: Shape, x: Buffer, weight: Tensor, tiles: Tiles) -> Descriptors:
+    """Descriptors of x and of both column blocks of the weight [N, taps * channels], in a product's tiles.
+
+    They are None if it is not described.
+    """
+    if not is_described(card, shape, x, tiles):
+        return None, None, None
+    height = shape.batch * (x.keep + shape.steps(x))
+    rows = TensorDescriptor(x.memory, [height, x.channels], [x.channels, 1], [tiles.rows, tiles.depth])
+    blocks = [TensorDescriptor.from_tensor(weight, [n, tiles.depth]) for n in (tiles.columns, tiles.more_columns) if n]
+    return rows, blocks[0], blocks[1] if len(blocks) > 1 else None
 
 
 def begun(shape: Shape, quiet: int) -> tuple[Tensor | None, Tensor | None]:

@@ -67,35 +67,42 @@ def window_attention_kernel(
     WINDOW: tl.constexpr,
     RING: tl.constexpr,
     KEYS: tl.constexpr,
+    STEPS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Rotates queries and keys, writes new keys and values to the ring, and attends to the WINDOW frames up to each
     query.
 
-    qkv [B, steps, 3, HEADS, HEAD_DIM], ring [rows, RING, 2, HEADS, HEAD_DIM], out [B, steps, HEADS, HEAD_DIM]. KEYS is
-    a power of 2. KEYS and RING are at least WINDOW - 1 + steps. Grid [B, HEADS], so that no other program touches a
-    program's part of the ring.
+    qkv [B, steps, 3, HEADS, HEAD_DIM], ring [rows, RING, 2, HEADS, HEAD_DIM], out [B, steps, HEADS, HEAD_DIM]. KEYS and
+    STEPS are powers of 2, STEPS at least 16 and `steps`. KEYS and RING are at least WINDOW - 1 + steps. Grid [B,
+    HEADS], so that no other program touches a program's part of the ring.
     """
     batch, head = tl.program_id(0), tl.program_id(1)
     HALF: tl.constexpr = HEAD_DIM // 2
     WIDTH: tl.constexpr = HEADS * HEAD_DIM
     row = tl.load(rows + batch)
     at = tl.load(position + row).to(tl.int32)
-    i = tl.arange(0, HALF)
     column = tl.arange(0, HEAD_DIM)
-    speed = tl.load(inverse_frequency + i)
+    turned = (column + HALF) % HEAD_DIM
+    speed = tl.load(inverse_frequency + column % HALF)
     ring += row * (RING * 2 * WIDTH) + head * HEAD_DIM
     qkv += batch * steps * (3 * WIDTH) + head * HEAD_DIM
     out += batch * steps * WIDTH + head * HEAD_DIM
     dtype: tl.constexpr = ring.dtype.element_ty
-    for step in range(steps):
-        angle = (at + step).to(tl.float32) * speed
-        cos, sin = tl.cos(angle), tl.sin(angle)
-        key = qkv + step * (3 * WIDTH) + WIDTH
-        low, high = tl.load(key + i).to(tl.float32), tl.load(key + HALF + i).to(tl.float32)
-        slot = ring + (at + step) % RING * (2 * WIDTH)
-        tl.store(slot + i, (low * cos - high * sin).to(dtype))
-        tl.store(slot + HALF + i, (high * cos + low * sin).to(dtype))
-        tl.store(slot + WIDTH + column, tl.load(key + WIDTH + column))
+    step = tl.arange(0, STEPS)
+    real = (step < steps)[:, None]
+    angle = (at + step).to(tl.float32)[:, None] * speed[None, :]
+    cos, sin = tl.cos(angle), tl.sin(angle) * tl.where(column < HALF, -1.0, 1.0)[None, :]
+    query = qkv + step[:, None] * (3 * WIDTH)
+    x = tl.load(query + column[None, :], mask=real, other=0.0).to(tl.float32)
+    y = tl.load(query + turned[None, :], mask=real, other=0.0).to(tl.float32)
+    rotated = (x * cos + y * sin).to(dtype)
+    x = tl.load(query + WIDTH + column[None, :], mask=real, other=0.0).to(tl.float32)
+    y = tl.load(query + WIDTH + turned[None, :], mask=real, other=0.0).to(tl.float32)
+    value = tl.load(query + 2 * WIDTH + column[None, :], mask=real, other=0.0)
+    slot = ring + ((at + step) % RING * (2 * WIDTH))[:, None] + column[None, :]
+    tl.store(slot, (x * cos + y * sin).to(dtype), mask=real)
+    tl.store(slot + WIDTH, value, mask=real)
     tl.debug_barrier()  # the other threads' keys are read below
     # A key's place in the sums is its slot of the ring, which follows from its frame. So the sums do not depend on the
     # call that a frame is decoded in.
@@ -103,24 +110,17 @@ def window_attention_kernel(
     last = at + steps - 1
     frame = last - (last - slot_of_key + RING) % RING
     exists = (frame >= 0) & (slot_of_key < RING)
-    slots = tl.where(exists, slot_of_key, 0) * (2 * WIDTH)
-    keys = ring + slots[:, None] + i[None, :]
-    keys_low = tl.load(keys, mask=exists[:, None], other=0.0).to(tl.float32)
-    keys_high = tl.load(keys + HALF, mask=exists[:, None], other=0.0).to(tl.float32)
-    values = tl.load(ring + slots[:, None] + WIDTH + column[None, :], mask=exists[:, None], other=0.0).to(tl.float32)
-    for step in range(steps):
-        angle = (at + step).to(tl.float32) * speed
-        cos, sin = tl.cos(angle), tl.sin(angle)
-        query = qkv + step * (3 * WIDTH)
-        low, high = tl.load(query + i).to(tl.float32), tl.load(query + HALF + i).to(tl.float32)
-        query_low = (low * cos - high * sin).to(dtype).to(tl.float32)
-        query_high = (high * cos + low * sin).to(dtype).to(tl.float32)
-        scores = tl.sum(keys_low * query_low[None, :] + keys_high * query_high[None, :], axis=1) * (HEAD_DIM**-0.5)
-        visible = exists & (frame <= at + step) & (frame > at + step - WINDOW)
-        scores = tl.where(visible, scores, float("-inf"))
-        shares = tl.exp(scores - tl.max(scores, axis=0))
-        mean = tl.sum(shares[:, None] * values, axis=0) / tl.sum(shares, axis=0)
-        tl.store(out + step * WIDTH + column, mean.to(dtype))
+    slots = ring + (tl.where(exists, slot_of_key, 0) * (2 * WIDTH))[:, None] + column[None, :]
+    keys = tl.load(slots, mask=exists[:, None], other=0.0)
+    values = tl.load(slots + WIDTH, mask=exists[:, None], other=0.0)
+    scores = tl.dot(rotated, tl.trans(keys), input_precision=PRECISION) * (HEAD_DIM**-0.5)
+    seen = (at + step)[:, None]
+    visible = exists[None, :] & (frame[None, :] <= seen) & (frame[None, :] > seen - WINDOW)
+    scores = tl.where(visible, scores, -1.0e30)
+    shares = tl.where(visible, tl.exp(scores - tl.max(scores, axis=1)[:, None]), 0.0)
+    mean = tl.dot(shares.to(dtype), values, input_precision=PRECISION)
+    mean /= tl.where(real, tl.sum(shares, axis=1)[:, None], 1.0)
+    tl.store(out + step[:, None] * WIDTH + column[None, :], mean.to(dtype), mask=real)
 
 
 @triton.jit(do_not_specialize=["steps", "keep"])

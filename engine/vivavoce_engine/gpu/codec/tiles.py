@@ -28,6 +28,7 @@ class Tiles:
         return -(-rows // self.rows) * -(-columns // (self.columns + self.more_columns))
 
 
+SQUARE = Tiles(128, 128, 0, 64, 8, 4)
 BUSY = 0.85
 """Programs for each multiprocessor that keep a card busy. Beyond that, larger tiles are better: they read less."""
 FEW_ROWS = 16
@@ -60,11 +61,20 @@ def choose_unit(rows: int, width: int, dtype: torch.dtype, card: Card) -> Tiles 
     if dtype == torch.float32 or sum(halves) > 192 or halves[0] & (halves[0] - 1) or halves[0] < 16:
         return None
     depth = min(64, max(16, width & -width))
-    if rows >= 128 * enough_programs(card):
+    if card.descriptors:
+        # Two programs of the wider units fit a multiprocessor.
+        tiles = Tiles(64, *halves, depth, 4, 3 if sum(halves) > 96 else 4)
+    elif rows >= 128 * enough_programs(card):
         tiles = Tiles(128, *halves, depth, 8 if width > 96 else 4, 4)
     else:
         tiles = Tiles(64, *halves, depth, 4, 4)
     return _fitted(tiles, dtype, card)
+
+
+def by_descriptors(tiles: Tiles) -> Tiles:
+    """The same tiles with the warps and stages that are best where they come through descriptors: two programs of the
+    square tiles then fit a multiprocessor."""
+    return replace(tiles, warps=4, stages=3) if tiles == SQUARE else tiles
 
 
 def _in_steps(tiles: Tiles, depth: int) -> Tiles:
@@ -83,7 +93,7 @@ def _candidates(columns: int, depth: int) -> list[Tiles]:
     """Tiles to choose from, the largest first."""
     if columns % 128 == 0:
         large = [Tiles(128, 256, 0, 64, 8, 3)] if columns % 256 == 0 and depth >= LONG_SUM else []
-        return [*large, Tiles(128, 128, 0, 64, 8, 4), Tiles(64, 128, 0, 64, 4, 4), Tiles(64, 64, 0, 64, 4, 5)]
+        return [*large, SQUARE, Tiles(64, 128, 0, 64, 4, 4), Tiles(64, 64, 0, 64, 4, 5)]
     if columns % 96 == 0:
         wide = [Tiles(128, 128, 64, 64, 8, 4)] if columns % 192 == 0 else []
         return [*wide, Tiles(128, 64, 32, 64, 4, 4), Tiles(64, 64, 32, 64, 4, 4)]
