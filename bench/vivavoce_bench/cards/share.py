@@ -196,7 +196,7 @@ def kernel_cache(folder: Path | None) -> Iterator[None]:
 def describe_card() -> Json:
     """The card's name, capability, multiprocessors, memory and driver."""
     import torch
-    from vivavoce_engine.gpu.needs import driver_version
+    from vivavoce_engine.gpu.presence import driver_version
 
     from vivavoce_bench.cards.server import card_facts
 
