@@ -77,9 +77,9 @@ def make_noise() -> None:
 
 
 def noisy_log_to_stderr(level: str, as_json: bool) -> tuple[int, int]:
-    descriptors = logs.log_to_stderr(level, as_json)
+    output = logs.log_to_stderr(level, as_json)
     make_noise()
-    return descriptors
+    return output
 
 
 if __name__ == "__main__":
