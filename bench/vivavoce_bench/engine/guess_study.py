@@ -62,22 +62,24 @@ class Recorder(TorchRunner):
 
 
 def speak(runner: Recorder, texts: Sequence[str], max_frames: int | None) -> None:
-    """Speaks each text, with its number as the seed. Raises Rejected if the checkpoint does not speak texts."""
+    """Speaks each text, with its number as the seed. Raises Rejected if the checkpoint has no voice of its own, or
+    speaks no texts."""
     engine = Engine(runner, runner.config)
     speakers = engine.info.speakers or ("",)
+    instructions = "A calm voice." if engine.info.task == "voice_design" else ""
 
     async def say(number: int, turn: asyncio.Semaphore) -> None:
         voice = speakers[number % len(speakers)]
-        request = SynthesisRequest(texts[number], speaker=voice, seed=number, max_frames=max_frames)
+        request = SynthesisRequest(
+            texts[number], speaker=voice, instructions=instructions, seed=number, max_frames=max_frames
+        )
         async with turn:
             async for _ in engine.submit(request):
                 pass
 
     async def say_all() -> None:
         turn = asyncio.Semaphore(AT_ONCE)
-        async with asyncio.TaskGroup() as group:
-            for number in range(len(texts)):
-                group.create_task(say(number, turn))
+        await asyncio.gather(*(say(number, turn) for number in range(len(texts))))
 
     engine.start()
     try:

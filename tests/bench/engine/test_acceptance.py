@@ -281,3 +281,15 @@ def test_bad_arguments_are_named(
     words = tuple(str(steps) if word == "STEPS" else word for word in words)
     assert acceptance.run(arguments("--model", str(folder), *words)) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_checkpoint_without_a_voice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = write_checkpoint(tmp_path / "base", "tiny", "base")
+    assert acceptance.run(arguments("--model", str(base), "--utterances", "4")) == 2
+    assert capsys.readouterr().err.startswith("bench acceptance: ")
+
+
+def test_a_designed_voice_is_heard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    design = write_checkpoint(tmp_path / "design", "tiny", "voice_design")
+    assert acceptance.run(arguments("--model", str(design), "--utterances", "4", "--frames", "4")) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["frames"]["fitted"] > 4
