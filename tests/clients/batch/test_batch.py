@@ -21,7 +21,7 @@ import httpx
 import pytest
 from vivavoce_client import AsyncClient, Client
 from vivavoce_client.__main__ import main
-from vivavoce_client.batch import command, speaking
+from vivavoce_client.batch import running, speaking
 from vivavoce_client.batch.job import JOB_FILE, Job
 
 from tests.clients.batch.folders import content_of
@@ -34,16 +34,16 @@ BOOK = "# One\n\nIt rained.\n\n# Two\n\nIt shone.\n"
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[LiveServer]:
+def shared() -> Iterator[LiveServer]:
     with live_server() as server:
         yield server
 
 
 @pytest.fixture
-def server(running: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LiveServer:
-    monkeypatch.setenv("VIVAVOCE_URL", running.url)
+def server(shared: LiveServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> LiveServer:
+    monkeypatch.setenv("VIVAVOCE_URL", shared.url)
     monkeypatch.chdir(tmp_path)
-    return running
+    return shared
 
 
 def batch(name: str, content: str, *options: str) -> int:
@@ -101,7 +101,7 @@ def test_a_job_without_a_server_starts_one(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_finished_job_needs_no_server(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert batch("lines.txt", "Hello.\nBye.\n", "--join", "--srt") == 0
     before = content_of(Path("out"))
-    monkeypatch.setattr(command, "server_url", lambda args: pytest.fail("a server was looked for"))
+    monkeypatch.setattr(running, "server_url", lambda args: pytest.fail("a server was looked for"))
     assert batch("lines.txt", "Hello.\nBye.\n", "--join", "--srt") == 0
     assert content_of(Path("out")) == before
 
@@ -366,7 +366,7 @@ class Other:
         own = types.SimpleNamespace(sleep=sleep, TaskGroup=asyncio.TaskGroup)
         monkeypatch.setattr(speaking, "asyncio", own)
         transport = httpx.MockTransport(self._answer)
-        monkeypatch.setattr(command, "AsyncClient", partial(AsyncClient, transport=transport))
+        monkeypatch.setattr(running, "AsyncClient", partial(AsyncClient, transport=transport))
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(json.loads(request.content))
@@ -452,14 +452,14 @@ def test_a_server_without_a_list_of_voices_speaks_with_openais_first(
     client: Callable[..., Any] = partial(
         Client, transport=httpx.MockTransport(lambda request: httpx.Response(404, text="Not Found"))
     )
-    monkeypatch.setattr(command, "Client", client)
+    monkeypatch.setattr(running, "Client", client)
     assert batch("lines.txt", "One.\n", "--url", "http://server", "--model", "tts-1") == 0
     assert other.asked == [{"response_format": "pcm", "input": "One.", "voice": "alloy", "model": "tts-1"}]
 
 
 def test_the_voice_that_a_job_began_with_stays(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert batch("lines.txt", "One.\n", "--seed", "5") == 0
-    monkeypatch.setattr(command, "default_voice", lambda client: "michael")
+    monkeypatch.setattr(running, "default_voice", lambda client: "michael")
     assert batch("lines.txt", "One.\n", "--seed", "5") == 0
     assert batch("lines.txt", "One.\n", "--seed", "5", "--voice", "heart") == 0
 

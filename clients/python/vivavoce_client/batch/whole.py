@@ -7,16 +7,19 @@ from pathlib import Path
 
 from vivavoce_client.batch import files
 from vivavoce_client.batch.files import HEADER_BYTES, WAV, samples_of
-from vivavoce_client.batch.work import WHOLE, Part, Work
+from vivavoce_client.batch.work import WHOLE, WORD_SUFFIXES, Part, Work
 from vivavoce_client.protocol import SAMPLE_BYTES, SAMPLE_RATE, VivavoceError
 from vivavoce_client.word_files import NoWordTimes, Transcript
 from vivavoce_client.words import SpokenTurn, SpokenWord
 
 CHAPTERS_FILE = f"{WHOLE}.chapters.txt"
-SUFFIXES = {"srt": ".srt", "vtt": ".vtt", "words": ".json"}
 WORD = re.compile(r"\S+")
 OF_METADATA = re.compile(r"([=;#\\\n])")
 """Signs that a value of FFmpeg's metadata has behind a backslash."""
+
+
+class NotJoined(VivavoceError):
+    """Files of a format cannot be joined, so there is no whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class Subtitles:
     def _write(self, transcript: Transcript, path: Path) -> None:
         for kind in self._kinds:
             content = transcript.content(kind, word_times=self._has_times)
-            files.write(path.with_suffix(SUFFIXES[kind]), [content.encode()])
+            files.write(path.with_suffix(WORD_SUFFIXES[kind]), [content.encode()])
 
 
 def estimated(text: str, duration_s: float) -> list[SpokenWord]:
@@ -133,7 +136,3 @@ def estimated(text: str, duration_s: float) -> list[SpokenWord]:
 
 def _samples(work: Work, part: Part) -> int:
     return work.spoken[part.key].content.size_bytes // SAMPLE_BYTES
-
-
-class NotJoined(VivavoceError):
-    """Files of a format cannot be joined, so there is no whole."""

@@ -16,8 +16,8 @@ from vivavoce_client.protocol import PCM, SAMPLE_BYTES, VivavoceError
 PARTS_FOLDER = ".parts"
 WHOLE = "whole"
 """Name of the files of all tracks, without their suffixes."""
-SIDE_SUFFIXES = (".srt", ".vtt", ".json")
-"""Suffixes of the files of words beside a track."""
+WORD_SUFFIXES = {"srt": ".srt", "vtt": ".vtt", "words": ".json"}
+"""Kind of a file of words → its suffix."""
 
 
 class ChangedSource(VivavoceError):
@@ -135,7 +135,7 @@ class Work:
 
     def _remove_words(self, file: str) -> None:
         """Removes the files of words beside a track that is about to go."""
-        for suffix in SIDE_SUFFIXES:
+        for suffix in WORD_SUFFIXES.values():
             (self._folder / file).with_suffix(suffix).unlink(missing_ok=True)
 
     def _move(self, key: str, file: str, name: str, content: Content) -> None:
