@@ -22,6 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.launch import Launcher
+from vivavoce_engine.gpu.prefetch import prefetch_rows
 
 PLAIN = tl.constexpr(0)
 """out = x · Wᵀ."""
@@ -44,32 +45,6 @@ def silu_product(gate, up, dtype: tl.constexpr):
     gate = gate.to(dtype).to(tl.float32)
     silu = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
     return silu * up.to(dtype).to(tl.float32)
-
-
-@triton.jit
-def prefetch_rows(first_ptr, row_bytes, length_bytes, rows):
-    """Asks the L2 cache for `rows` pieces of memory, `length_bytes` each, one every `row_bytes` from `first_ptr` on.
-
-    Thread t of a program asks for piece t, so a program needs that many threads. No thread waits. Lengths are multiples
-    of 16.
-    """
-    tl.inline_asm_elementwise(
-        """{
-        .reg .pred %inside;
-        .reg .u32 %thread;
-        .reg .u64 %at;
-        mov.u32 %thread, %tid.x;
-        setp.lt.u32 %inside, %thread, $4;
-        mad.wide.u32 %at, %thread, $2, $1;
-        @%inside cp.async.bulk.prefetch.L2.global [%at], $3;
-        mov.u32 $0, 0;
-        }""",
-        "=r,l,r,r,r",
-        [first_ptr.to(tl.int64), row_bytes, length_bytes, rows],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
 
 
 @triton.jit
