@@ -30,13 +30,13 @@ from vivavoce_bench.cards.timing import median_ms
 
 CONTEXT = 200
 PEAK_BYTES, PEAK_FLOPS = 4.8e12, 990e12
-"""Of an H200 a second, bfloat16 and dense, by NVIDIA's data sheet."""
+"""Bytes and FLOPs of an H200 a second, bfloat16 and dense, by NVIDIA's data sheet."""
 CODEC_SHAPES = ((1, 1), (1, 4), (64, 1), (64, 4))
 """Pairs (batch, frames) of Code2Wav's calls."""
 REPEATS = 5
 MODES = ("plain", "add", "gate, up, silu", "bias", "parts")
 Note = tuple[str, float, float]
-"""What a launch is, its bytes, and its FLOPs."""
+"""Label of a launch, its bytes, and its FLOPs."""
 
 
 class Labels(Launcher):

@@ -184,10 +184,7 @@ def gemm_kernel(
             w = w_tiles.load([n_0, at])
         acc = product(x, w, acc, TOKEN_ROWS, PRECISION)
         if MODE == GATED:
-            if x_tiles is None:  # noqa: SIM108 (a condition's other half is not compiled)
-                w = tl.load(w_ptr + N * K + rows + (at + k)[None, :])
-            else:
-                w = w_tiles.load([N + n_0, at])
+            w = tl.load(w_ptr + N * K + rows + (at + k)[None, :]) if x_tiles is None else w_tiles.load([N + n_0, at])
             up = product(x, w, up, TOKEN_ROWS, PRECISION)
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     bias = 0.0
@@ -328,11 +325,8 @@ def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int, card: Card) -> Bl
 
 
 def _described_blocks(tokens: int, k: int, mode: int) -> Blocks:
-    """The tiling where tiles come through descriptors.
-
-    Narrow tiles make more programs of a small weight. A weight with long rows is not asked for early: it is as large as
-    the L2 cache, and drives out what others have asked for.
-    """
+    """The tiling where tiles come through descriptors. Narrow tiles make more programs of a small weight. A weight as
+    large as the L2 cache is not asked for early."""
     gated, parts, early = mode == GATED.value, mode == PARTS.value, k <= 1024
     if tokens <= 64:
         if gated and early and tokens > TOKENS_MIN:
