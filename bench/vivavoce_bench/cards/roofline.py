@@ -142,10 +142,8 @@ def by_kernel(notes: list[Note], replay: Callable[[], None]) -> list[dict[str, A
         us[label] += one.time_range.end - (seen[at - 1].time_range.end if at % len(notes) else one.time_range.start)
         counts[label] += 1
         costs[label] = size, flops
-    return [
-        row(label, us[label] / REPEATS, counts[label] // REPEATS, costs[label])
-        for label in sorted(us, key=us.get, reverse=True)
-    ]  # type: ignore[arg-type]
+    longest = sorted(us, key=lambda label: -us[label])
+    return [row(label, us[label] / REPEATS, counts[label] // REPEATS, costs[label]) for label in longest]
 
 
 def row(label: str, us: float, launches: int, costs: tuple[float, float]) -> dict[str, Any]:
