@@ -25,8 +25,8 @@ import triton.language as tl  # noqa: E402
 from vivavoce_engine.gpu.card import Card  # noqa: E402
 from vivavoce_engine.gpu.codec import layers as codec_layers  # noqa: E402
 from vivavoce_engine.gpu.codec.decoder import GpuCodec  # noqa: E402
-from vivavoce_engine.gpu.codec.layers import Buffer, Shape  # noqa: E402
 from vivavoce_engine.gpu.codec.kernels import _snake  # noqa: E402
+from vivavoce_engine.gpu.codec.layers import Buffer, Shape  # noqa: E402
 from vivavoce_engine.gpu.codec.step_kernels import window_attention_kernel  # noqa: E402
 from vivavoce_engine.gpu.codec.tiles import Tiles  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
