@@ -26,6 +26,7 @@ from vivavoce_engine.gpu.card import Card  # noqa: E402
 from vivavoce_engine.gpu.codec import layers as codec_layers  # noqa: E402
 from vivavoce_engine.gpu.codec.decoder import GpuCodec  # noqa: E402
 from vivavoce_engine.gpu.codec.kernels import _snake  # noqa: E402
+from vivavoce_engine.gpu.codec.layers import Buffer, Shape  # noqa: E402
 from vivavoce_engine.gpu.codec.step_kernels import window_attention_kernel  # noqa: E402
 from vivavoce_engine.gpu.codec.tiles import Tiles  # noqa: E402
 from vivavoce_engine.gpu.launch import Launcher  # noqa: E402
@@ -109,9 +110,12 @@ def test_pieces_of_any_size_are_the_module_s_audio(
     if described:
         monkeypatch.setattr(codec_layers, "choose", lambda *_: Tiles(height, 32, 0, 16, 4, 2))
         usual = codec_layers.described
-        monkeypatch.setattr(
-            codec_layers, "described", lambda *given: made.append(usual(*given)[0] is not None) or usual(*given)
-        )  # type: ignore[func-returns-value]
+
+        def noted(card: Card, shape: Shape, x: Buffer, weight: Tensor, tiles: Tiles) -> codec_layers.Descriptors:
+            made.append(usual(card, shape, x, weight, tiles)[0] is not None)
+            return usual(card, shape, x, weight, tiles)
+
+        monkeypatch.setattr(codec_layers, "described", noted)
     codes = codes_of(1, 2, 9)
     codec = GpuCodec(decoder, 3, MAX_FRAMES, launch=Launcher(replace(LAUNCH.card, descriptors=described)))
     audio = in_pieces(codec, index(2, 0), codes, (1, 3, 2, 1, 2))

@@ -30,13 +30,13 @@ from vivavoce_bench.cards.timing import median_ms
 
 CONTEXT = 200
 PEAK_BYTES, PEAK_FLOPS = 4.8e12, 990e12
-"""Of an H200 a second, bfloat16 and dense, by NVIDIA's data sheet."""
+"""Bytes and FLOPs of an H200 a second, bfloat16 and dense, by NVIDIA's data sheet."""
 CODEC_SHAPES = ((1, 1), (1, 4), (64, 1), (64, 4))
 """Pairs (batch, frames) of Code2Wav's calls."""
 REPEATS = 5
 MODES = ("plain", "add", "gate, up, silu", "bias", "parts")
 Note = tuple[str, float, float]
-"""What a launch is, its bytes, and its FLOPs."""
+"""Label of a launch, its bytes, and its FLOPs."""
 
 
 class Labels(Launcher):
@@ -142,10 +142,8 @@ def by_kernel(notes: list[Note], replay: Callable[[], None]) -> list[dict[str, A
         us[label] += one.time_range.end - (seen[at - 1].time_range.end if at % len(notes) else one.time_range.start)
         counts[label] += 1
         costs[label] = size, flops
-    return [
-        row(label, us[label] / REPEATS, counts[label] // REPEATS, costs[label])
-        for label in sorted(us, key=us.get, reverse=True)
-    ]  # type: ignore[arg-type]
+    longest = sorted(us, key=lambda label: -us[label])
+    return [row(label, us[label] / REPEATS, counts[label] // REPEATS, costs[label]) for label in longest]
 
 
 def row(label: str, us: float, launches: int, costs: tuple[float, float]) -> dict[str, Any]:

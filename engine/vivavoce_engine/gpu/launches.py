@@ -29,7 +29,7 @@ POINTERS = {
 }
 """Triton's names of pointers."""
 DESCRIPTOR = "tensordesc"
-"""How Triton's names of descriptors begin."""
+"""Beginning of Triton's names of descriptors."""
 ABSENT = "none"
 """The type of an argument that is None."""
 WARPS, STAGES = 4, 3

@@ -22,6 +22,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.launch import Launcher
+from vivavoce_engine.gpu.prefetch import prefetch_rows
 
 PLAIN = tl.constexpr(0)
 """out = x · Wᵀ."""
@@ -44,32 +45,6 @@ def silu_product(gate, up, dtype: tl.constexpr):
     gate = gate.to(dtype).to(tl.float32)
     silu = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
     return silu * up.to(dtype).to(tl.float32)
-
-
-@triton.jit
-def prefetch_rows(first_ptr, row_bytes, length_bytes, rows):
-    """Asks the L2 cache for `rows` pieces of memory, `length_bytes` each, one every `row_bytes` from `first_ptr` on.
-
-    Thread t of a program asks for piece t, so a program needs that many threads. No thread waits. Lengths are multiples
-    of 16.
-    """
-    tl.inline_asm_elementwise(
-        """{
-        .reg .pred %inside;
-        .reg .u32 %thread;
-        .reg .u64 %at;
-        mov.u32 %thread, %tid.x;
-        setp.lt.u32 %inside, %thread, $4;
-        mad.wide.u32 %at, %thread, $2, $1;
-        @%inside cp.async.bulk.prefetch.L2.global [%at], $3;
-        mov.u32 $0, 0;
-        }""",
-        "=r,l,r,r,r",
-        [first_ptr.to(tl.int64), row_bytes, length_bytes, rows],
-        dtype=tl.int32,
-        is_pure=False,
-        pack=1,
-    )
 
 
 @triton.jit
@@ -209,10 +184,7 @@ def gemm_kernel(
             w = w_tiles.load([n_0, at])
         acc = product(x, w, acc, TOKEN_ROWS, PRECISION)
         if MODE == GATED:
-            if x_tiles is None:  # noqa: SIM108 (a condition's other half is not compiled)
-                w = tl.load(w_ptr + N * K + rows + (at + k)[None, :])
-            else:
-                w = w_tiles.load([N + n_0, at])
+            w = tl.load(w_ptr + N * K + rows + (at + k)[None, :]) if x_tiles is None else w_tiles.load([N + n_0, at])
             up = product(x, w, up, TOKEN_ROWS, PRECISION)
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     bias = 0.0
@@ -353,11 +325,8 @@ def gemm_blocks(tokens: int, k: int, mode: int, itemsize: int, card: Card) -> Bl
 
 
 def _described_blocks(tokens: int, k: int, mode: int) -> Blocks:
-    """The tiling where tiles come through descriptors.
-
-    Narrow tiles make more programs of a small weight. A weight with long rows is not asked for early: it is as large as
-    the L2 cache, and drives out what others have asked for.
-    """
+    """The tiling where tiles come through descriptors. Narrow tiles make more programs of a small weight. A weight as
+    large as the L2 cache is not asked for early."""
     gated, parts, early = mode == GATED.value, mode == PARTS.value, k <= 1024
     if tokens <= 64:
         if gated and early and tokens > TOKENS_MIN:
