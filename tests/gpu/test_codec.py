@@ -150,7 +150,7 @@ def attended(qkv: Tensor, sizes: tuple[int, ...], rows: list[int]) -> Tensor:
             HEAD_DIM=head_dim,
             WINDOW=WINDOW,
             RING=length,
-            KEYS=triton.next_power_of_2(length),
+            KEYS=max(16, triton.next_power_of_2(length)),
             STEPS=16,
             PRECISION="ieee",
             num_warps=4,

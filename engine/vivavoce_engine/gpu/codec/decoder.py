@@ -49,8 +49,8 @@ FRAMES_AT_ONCE = 256
 """Calls with more frames are split, which bounds the activation buffers. This many fill a GPU. With few rows the limit
 is half of `rows` times `max_frames`."""
 
-STEPS_MIN = 16
-"""Fewest queries of a tensor-core product."""
+DOT_MIN = 16
+"""Least rows, columns and depth of a tensor-core product."""
 
 
 class GpuCodec:
@@ -205,8 +205,8 @@ class GpuCodec:
             HEAD_DIM=head_dim,
             WINDOW=self._window,
             RING=length,
-            KEYS=triton.next_power_of_2(length),
-            STEPS=max(STEPS_MIN, triton.next_power_of_2(self._max_frames)),
+            KEYS=max(DOT_MIN, triton.next_power_of_2(length)),
+            STEPS=max(DOT_MIN, triton.next_power_of_2(self._max_frames)),
             PRECISION="ieee" if self.dtype == torch.float32 else "tf32",
             num_warps=4,
         )

@@ -74,8 +74,8 @@ def window_attention_kernel(
     query.
 
     qkv [B, steps, 3, HEADS, HEAD_DIM], ring [rows, RING, 2, HEADS, HEAD_DIM], out [B, steps, HEADS, HEAD_DIM]. KEYS and
-    STEPS are powers of 2, STEPS at least 16 and `steps`. KEYS and RING are at least WINDOW - 1 + steps. Grid [B,
-    HEADS], so that no other program touches a program's part of the ring.
+    STEPS are powers of 2 and at least 16, HEAD_DIM is at least 16. STEPS is at least `steps`, KEYS and RING at least
+    WINDOW - 1 + steps. Grid [B, HEADS], so that no other program touches a program's part of the ring.
     """
     batch, head = tl.program_id(0), tl.program_id(1)
     HALF: tl.constexpr = HEAD_DIM // 2
