@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="auto", help="as of `vivavoce serve` on a CPU [%(default)s]")
     card = parser.add_argument_group("calculation for a card")
     card.add_argument("--card", type=Path, help="file of step times, such as bench/results/engine-h200.json")
+    card.add_argument("--rates", type=float, nargs="+", help="calculate from these rates of guesses, and speak nothing")
     card.add_argument("--card-model", default="1.7b", help="model of that file [%(default)s]")
     card.add_argument("--deterministic", choices=KEYS, default="true", help="frames of that mode [%(default)s]")
     card.add_argument("--talker-ms", type=float, default=0.0, help="the talker's part of a frame of one row, in ms")
@@ -45,41 +46,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs `vivavoce bench acceptance`. Entry point of the command line."""
+    try:
+        card = None if args.card is None else read_card(args)
+        if args.rates is not None and card is None:
+            raise ValueError("--rates needs --card")
+        document: dict[str, Any]
+        document = measure(args) if args.rates is None else {"guesses": {"given": {"rates": given_rates(args.rates)}}}
+    except (ValueError, EngineError) as error:
+        print(f"bench acceptance: {error}", file=sys.stderr)
+        return 2
+    if card is not None:
+        calculated = {kind: calculate(card, found["rates"]) for kind, found in document["guesses"].items()}
+        report_card(calculated)
+        document["card"] = {kind: [asdict(each) for each in frames] for kind, frames in calculated.items()}
+    print(json.dumps({"bench": "acceptance", "command": " ".join(sys.argv[1:]), **document}))
+    return 0
+
+
+def given_rates(rates: Sequence[float]) -> list[float]:
+    """Checks rates of the command line."""
+    if not all(0 <= rate <= 1 for rate in rates):
+        raise ValueError(f"--rates must be from 0 to 1, not {' '.join(map(str, rates))}")
+    return list(rates)
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Lets the checkpoint speak, and judges guesses. Raises ValueError and EngineError."""
     import torch
 
     from vivavoce_bench.engine.guess_study import AT_ONCE, Recorder, speak, study
 
-    try:
-        card = None if args.card is None else read_card(args)
-        texts = load_prompts(args.prompts)
-        checkpoint = read_checkpoint(locate_checkpoint(args.model or shipped_voice()))
-        config = EngineConfig(max_streams=AT_ONCE, runner="torch", device="cpu", dtype=args.dtype)
-        runner = Recorder("bench", checkpoint, config)
-        speak(runner, [texts[number % len(texts)] for number in range(args.utterances)], args.frames)
-        predictor, frames = runner.recorded()
-        document = study(predictor, checkpoint.talker, frames, args.guesses)
-    except (ValueError, EngineError) as error:
-        print(f"bench acceptance: {error}", file=sys.stderr)
-        return 2
-    report(document)
-    if card is not None:
-        calculated = {kind: calculate(card, found["rates"]) for kind, found in document["guesses"].items()}
-        report_card(calculated)
-        document["card"] = {kind: [asdict(each) for each in found] for kind, found in calculated.items()}
+    texts = load_prompts(args.prompts)
+    checkpoint = read_checkpoint(locate_checkpoint(args.model or shipped_voice()))
+    config = EngineConfig(max_streams=AT_ONCE, runner="torch", device="cpu", dtype=args.dtype)
+    runner = Recorder("bench", checkpoint, config)
+    speak(runner, [texts[number % len(texts)] for number in range(args.utterances)], args.frames)
+    predictor, frames = runner.recorded()
+    found = study(predictor, checkpoint.talker, frames, args.guesses)
+    report(found)
     versions = {"torch": torch.__version__, "python": platform.python_version()}
-    command = " ".join(sys.argv[1:])
-    print(
-        json.dumps(
-            {
-                "bench": "acceptance",
-                "machine": describe_machine(runner),
-                "versions": versions,
-                "command": command,
-                **document,
-            }
-        )
-    )
-    return 0
+    return {"machine": describe_machine(runner), "versions": versions, **found}
 
 
 def report(document: dict[str, Any]) -> None:

@@ -264,9 +264,24 @@ def test_the_command_measures_and_calculates(folder: Path, tmp_path: Path, capsy
     assert "linear draft" in out.splitlines()[-3]
 
 
+def test_a_calculation_from_given_rates_needs_no_speech(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = tmp_path / "steps.json"
+    steps.write_text(json.dumps({"frame_ms_without_deterministic": {"big": {"1": 3.0, "16": 3.0}}}))
+    card = ("--card", str(steps), "--card-model", "big", "--deterministic", "false", "--talker-ms", "1.0")
+    assert acceptance.run(arguments("--model", "/nowhere", *card, "--guess-us", "10", "--rates", "1.0")) == 0
+    row = json.loads(capsys.readouterr().out.splitlines()[-1])["card"]["given"][0]
+    assert row["passes"] == 8
+    assert row["loop_ms"] == pytest.approx(1.0 + 8 * (2.0 / 15 + 0.01))
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("--rates", "0.5"), "--rates needs --card"),
+        (
+            ("--card", "STEPS", "--card-model", "big", "--talker-ms", "1", "--rates", "1.5"),
+            "--rates must be from 0 to 1",
+        ),
         (("--utterances", "1", "--frames", "2"), "at least 4 utterances"),
         (("--card", "/nowhere.json"), "--card: /nowhere.json has no frame_ms of 1.7b"),
         (("--card", "STEPS", "--card-model", "big"), "--talker-ms must be above 0 and below a frame's 3"),
