@@ -7,8 +7,9 @@ import numpy as np
 from hypothesis import strategies as st
 from vivavoce_engine import Rejected
 from vivavoce_engine.checkpoint.files import REFERENCE_SAMPLE_RATE
-from vivavoce_engine.voices.reference_audio import MAX_S, MIN_S, PEAK_MAX
+from vivavoce_engine.voices.reference_audio import MAX_S
 from vivavoce_engine.voices.reference_reader import ReferenceReader
+from vivavoce_engine.voices.reference_shape import LEAD_S, MIN_SPEECH_S, PEAK, TAIL_S
 from vivavoce_server.errors import ApiError
 from vivavoce_server.references import decode_audio
 
@@ -62,9 +63,10 @@ def check(audio: bytes) -> None:
         return
     assert samples.dtype == np.float32
     assert samples.ndim == 1
-    assert MIN_S <= len(samples) / REFERENCE_SAMPLE_RATE <= MAX_S + 0.2
+    speech_s = len(samples) / REFERENCE_SAMPLE_RATE - LEAD_S - TAIL_S
+    assert MIN_SPEECH_S <= speech_s <= MAX_S + 0.2
     assert np.isfinite(samples).all()
-    assert np.abs(samples).max() <= 2 * PEAK_MAX  # resampling may overshoot
+    assert np.abs(samples).max() <= PEAK * 1.0001
 
 
 def check_damaged(number: int, edits: list[tuple[int, bytes, bool]], end: int | None, after: int | None) -> None:
