@@ -41,7 +41,7 @@ def test_a_table_has_voices_by_column(tmp_path: Path, delimiter: str) -> None:
 
 def test_a_cell_may_have_a_break_and_columns_that_say_nothing_are_named(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
-    path.write_text('id,text\n1,"One,\ntwo."\n2,Three.\n')
+    path.write_text('id,text,\n1,"One,\ntwo.",\n2,Three.,\n')
     source = read_source(str(path), 1)
     assert [(track.name, track.lines[0].text) for track in source.tracks] == [
         ("0001", "One,\ntwo."),
@@ -59,6 +59,7 @@ def test_a_cell_may_have_a_break_and_columns_that_say_nothing_are_named(tmp_path
         ("text,voise\nOne.,heart\n", "has a column 'voise'; did you mean voice?"),
         ("text,seed\nOne.,1.5\n", "line 2: seed is '1.5', not a whole number"),
         ("text,speed\nOne.,fast\n", "line 2: speed is 'fast', not a number"),
+        ("text,speed\nOne.,nan\n", "line 2: speed is 'nan', not a number"),
         ("text,seed\nOne.\n", "line 2 has not as many cells"),
         ("text,seed\nOne.,1,2\n", "line 2 has not as many cells"),
         ('text\n"One', "line 2: unexpected end of data"),
@@ -88,6 +89,8 @@ def test_json_lines_have_fields_of_a_request(tmp_path: Path) -> None:
         ("{", "line 2 is not JSON"),
         ("[" * 100_000, "line 2 is not JSON"),
         ('["One."]', "line 2 is no object such as"),
+        ('{"text": "One.", "speed": NaN}', "line 2 is not JSON: NaN is no number"),
+        ('{"text": "One \\ud800."}', "line 2 is not JSON: .* surrogates not allowed"),
         ('{"text": 1}', "line 2: text is 1, not a text"),
         ('{"voice": "heart"}', "line 2 has no text"),
         ('{"text": "One.", "voise": "heart"}', "a request has no field 'voise'; did you mean voice"),

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ def csv_lines(text: str, name: str) -> tuple[list[Line], list[str]]:
     heading = text.partition("\n")[0]
     delimiter = max(DELIMITERS, key=heading.count)
     csv.field_size_limit(MAX_CELL_CHARS)
-    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restkey="", strict=True)
+    rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     lines = []
     try:
         columns = {column: column.strip().lower() for column in rows.fieldnames or ()}
@@ -42,7 +43,7 @@ def csv_lines(text: str, name: str) -> tuple[list[Line], list[str]]:
         for row in rows:
             place = f"{name}, line {rows.line_num}"
             cells = {columns[column]: (cell or "").strip() for column, cell in row.items() if column in columns}
-            if None in row.values() or "" in row:
+            if None in row.values() or None in row:
                 raise BadFile(f"{place} has not as many cells as the row of names")
             fields = {column: _value(column, cells[column], place) for column in COLUMNS if cells.get(column)}
             if cells[spoken]:
@@ -60,7 +61,8 @@ def json_lines(text: str, name: str) -> list[Line]:
             continue
         place = f"{name}, line {number}"
         try:
-            given = json.loads(row)
+            given = json.loads(row, parse_constant=_no_number)
+            json.dumps(given, ensure_ascii=False).encode()  # half a character cannot be sent
         except (ValueError, RecursionError) as error:
             raise BadFile(f"{place} is not JSON: {error}") from error
         if not isinstance(given, dict):
@@ -75,6 +77,10 @@ def json_lines(text: str, name: str) -> list[Line]:
     return lines
 
 
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
 def _text_column(columns: Iterable[str], place: str) -> str:
     found = [column for column in columns if column in TEXT_COLUMNS]
     if len(found) != 1:
@@ -84,7 +90,7 @@ def _text_column(columns: Iterable[str], place: str) -> str:
 
 def _unused(columns: Iterable[str], name: str) -> list[str]:
     """Columns that say nothing to a server. Raises BadFile for one that is most likely misspelt."""
-    unused = [column for column in columns if column not in (*TEXT_COLUMNS, *COLUMNS)]
+    unused = [column for column in columns if column and column not in (*TEXT_COLUMNS, *COLUMNS)]
     for column in unused:
         if hint := near_match(column, COLUMNS):
             raise BadFile(f"{name} has a column {shown(column)}{hint}")
@@ -94,6 +100,8 @@ def _unused(columns: Iterable[str], name: str) -> list[str]:
 def _value(column: str, cell: str, place: str) -> str | int | float:
     try:
         value: str | int | float = COLUMNS[column](cell)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError
     except ValueError as error:
         kind = "a whole number" if COLUMNS[column] is int else "a number"
         raise BadFile(f"{place}: {column} is {shown(cell)}, not {kind}") from error
