@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -155,11 +156,33 @@ def test_bursts_at_all_fronts_fill_one_queue_and_no_more(start: Callable[..., Fr
                 assert answer.startswith(b"HTTP/1.1 429")
                 assert b"retry-after: " in answer.lower()
                 assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "queue_full"
+            for pid in (one, two):
+                check_refusals_of_other_routes(fronts, pid)
             slow.close()
             assert [rest_of(client)[:12] for client in clients if client not in refused] == [b"HTTP/1.1 200"] * 3
     found = metrics(fronts, two)
-    assert found["vivavoce_requests_total", "fake", "refused"] == len(kinds) * (BURST - 3)
+    assert found["vivavoce_requests_total", "fake", "refused"] == len(kinds) * (BURST - 3 + 2 * 2)
     assert found["vivavoce_requests_total", "fake", "completed"] == len(kinds) * 3
+
+
+def check_refusals_of_other_routes(fronts: Fronts, pid: int) -> None:
+    """A batch and a live socket of a front, while the engine's queue is full."""
+    batch = json.dumps({"items": [{"input": "One."}], "voice": "heart"}).encode()
+    status, body = fronts.ask(pid, request_of("POST", "/v1/audio/speech/batch", batch))
+    (result,) = json.loads(body)["results"]
+    assert (status, result["status_code"], result["error"]["code"]) == (200, 429, "queue_full")
+    url = f"{fronts.url.replace('http', 'ws')}/v1/audio/speech/stream"
+    with fronts.connected(pid) as connection, connect(url, sock=connection, proxy=None) as live:
+        for message in (
+            {"type": "session.config", "voice": "heart"},
+            {"type": "input.text", "text": "Hello."},
+            {"type": "input.done"},
+        ):
+            live.send(json.dumps(message))
+        message: dict[str, Any] = {}
+        while message.get("type") != "error":
+            message = json.loads(live.recv(20))
+    assert message["error"]["code"] == "queue_full"
 
 
 def answered(clients: list[socket.socket], number: int) -> list[socket.socket]:
