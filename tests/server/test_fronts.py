@@ -181,10 +181,10 @@ def check_refusals_of_other_routes(fronts: Fronts, pid: int) -> None:
             {"type": "input.done"},
         ):
             live.send(json.dumps(message))
-        message: dict[str, Any] = {}
-        while message.get("type") != "error":
-            message = json.loads(live.recv(20))
-    assert message["error"]["code"] == "queue_full"
+        heard: dict[str, Any] = {}
+        while heard.get("type") != "error":
+            heard = json.loads(live.recv(HUNG_S))
+    assert heard["error"]["code"] == "queue_full"
 
 
 def answered(clients: list[socket.socket], number: int) -> list[socket.socket]:

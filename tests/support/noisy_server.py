@@ -76,9 +76,10 @@ def make_noise() -> None:
     warnings.warn(f"{PRINTED[3]}\nin two lines, by 100 %", UserWarning, stacklevel=1)
 
 
-def noisy_log_to_stderr(level: str, as_json: bool) -> None:
-    logs.log_to_stderr(level, as_json)
+def noisy_log_to_stderr(level: str, as_json: bool) -> tuple[int, int]:
+    output = logs.log_to_stderr(level, as_json)
     make_noise()
+    return output
 
 
 if __name__ == "__main__":
