@@ -43,7 +43,7 @@ from vivavoce_engine.front.live import LiveUtterance
 from vivavoce_engine.front.stream import AudioStream, collect
 from vivavoce_engine.front.thread import Engine
 from vivavoce_engine.gpu.presence import card_present
-from vivavoce_engine.ipc.pipe import Pipe
+from vivavoce_engine.ipc.pipe import PatientPipe, Pipe
 from vivavoce_engine.ipc.spawn import pipe_to_parent, spawn_module
 from vivavoce_engine.ipc.unix_socket import private_folder
 from vivavoce_engine.load import load_engine, read_model
@@ -134,6 +134,7 @@ __all__ = [
     "ModelInfo",
     "NotServing",
     "Overloaded",
+    "PatientPipe",
     "Picture",
     "Pipe",
     "Playback",

@@ -37,6 +37,8 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(sys.platform != "linux", reas
 
 SPEECH = {"input": "Hi!", "voice": "heart", "response_format": "pcm"}
 SPEAK = request_of("POST", "/v1/audio/speech", json.dumps(SPEECH).encode())
+MANY_KEYS = 12_000
+"""More than a socket has room for."""
 LAST_CHUNK = b"0\r\n\r\n"
 FLAGS = ("--model", "fake", "--fronts", "2")
 
@@ -308,17 +310,26 @@ def test_a_second_signal_ends_all_fronts_at_once(start: Callable[..., Fronts]) -
     assert fronts.process.returncode == 0
 
 
-def test_a_front_that_does_not_go_on_is_replaced(start: Callable[..., Fronts]) -> None:
-    fronts = start()
+def test_a_front_that_does_not_go_on_is_replaced_and_nobody_waits_for_it(
+    start: Callable[..., Fronts], tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text('[alice]\nkey = "sk-a"\n', encoding="utf-8")
+    fronts = start("--api-keys-file", str(keys))
     one, two = fronts.pids
+    many = "".join(f'[key{number}]\nkey = "sk-{number}"\n' for number in range(MANY_KEYS))
     with fronts.connected(two) as kept:
         os.kill(one, signal.SIGSTOP)
-        slow_speech(kept)
+        slow_speech(kept, "sk-a")
+        keys.write_text(many, encoding="utf-8")
+        fronts.process.send_signal(signal.SIGHUP)
+        asked = request_of("GET", "/v1/models", key="sk-7")
+        wait_until(lambda: fronts.ask(two, asked)[0] == 200)
         read_until(fronts.process, "does not go on")
         wait_until(lambda: len(fronts.pids) == 2 and one not in fronts.pids)
         assert rest_of(kept).endswith(LAST_CHUNK)
     (other,) = set(fronts.pids) - {two}
-    assert fronts.ask(other, SPEAK)[0] == 200
+    assert fronts.ask(other, request_of("POST", "/v1/audio/speech", json.dumps(SPEECH).encode(), key="sk-8"))[0] == 200
 
 
 def test_fronts_whose_supervisor_is_killed_end(start: Callable[..., Fronts]) -> None:

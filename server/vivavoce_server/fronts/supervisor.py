@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vivavoce_engine import EngineConfig, EngineError, Pipe, spawn_module
+from vivavoce_engine import EngineConfig, EngineError, PatientPipe, Pipe, spawn_module
 
 from vivavoce_server.access import read_keys_again
 from vivavoce_server.config import ServerConfig
@@ -31,6 +31,8 @@ STABLE_AFTER_S = 60.0
 MAX_DOUBLINGS = 16
 START_S, SILENT_S = 120.0, 20.0
 """Longest time until a front serves, and later until it shows life again, after which it is killed."""
+DEAF_S = 2 * SILENT_S
+"""Longest time in which a front takes nothing of what it is told. It has been killed before that."""
 LEAVE_S = 4 * CLOSE_CONNECTIONS_S + 6.0
 """Seconds beyond `grace_s` after which a front that has not ended is killed."""
 LEAVE_NOW_S = 3.0
@@ -62,6 +64,7 @@ class Child:
     process: "subprocess.Popen[bytes]"
     end: socket.socket
     pipe: Pipe
+    """Never waits for the front once it has been told to begin: the others are kept by the same event loop."""
     keys: Keys | None = None
     """The keys that it has been given; None until it has been told to begin."""
     started_s: float = field(default_factory=time.monotonic)
@@ -126,7 +129,7 @@ class Supervisor:
             with suppress(EOFError):
                 await self._watch(number, child)
             status = await asyncio.to_thread(child.process.wait)
-            child.end.close()
+            child.pipe.close()
             del self._children[number]
             self._ledger.clear(number)
             if self._leaving.is_set():
@@ -161,7 +164,7 @@ class Supervisor:
         child = self._children[number] = Child(process, end, Pipe(end))
         keys = self._keys
         await asyncio.to_thread(self._instruct, child, number, keys)  # the text parts of a model may be large
-        child.keys = keys
+        child.keys, child.pipe = keys, PatientPipe(child.end, DEAF_S)
         if self._keys is not keys:
             self._tell(child, Renew(self._keys))
         if self._leaving.is_set():
