@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from vivavoce_client.arguments import number_of
 from vivavoce_client.batch import whole
 from vivavoce_client.batch.files import JOINED_FORMATS, BadOutput
 from vivavoce_client.batch.job import Job
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--instructions", help="way of speaking, in words")
     add_text_arguments(parser)
-    parser.add_argument("--speed", type=float, help="0.25 to 4 [1]")
+    parser.add_argument("--speed", type=number_of, help="0.25 to 4 [1]")
     parser.add_argument("--seed", type=int, help="number that makes the speech repeatable")
     parser.add_argument(
         "--join", action="store_true", help="write all audio into whole.wav too, and where chapters begin"
