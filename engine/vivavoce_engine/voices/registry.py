@@ -165,7 +165,7 @@ class Voices:
         return Rejected("speaker", f"there is no voice {name!r}; {known}")
 
     def _checked(self, reference: VoiceReference, param: str) -> VoiceReference:
-        """The reference with its fit, if the setting `ref_text_check` looks at it; stored ones have that of their upload.
+        """The reference, without its fit if the setting `ref_text_check` is off. Stored ones have that of their upload.
 
         Raises:
             RefTextMismatch: the text is not what is said in it, and the setting refuses that.
