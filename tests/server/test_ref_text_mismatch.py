@@ -125,3 +125,20 @@ def test_a_voice_is_not_stored(refusing: LiveServer) -> None:
     assert refusal(bad)[:2] == (400, "ref_text")
     assert bad.json()["error"]["code"] == "ref_text_mismatch"
     assert store(refusing, FITS).status_code == 200  # the name is free
+
+
+def test_a_voice_that_was_stored_before_is_treated_as_the_setting_says(tmp_path: Path) -> None:
+    with server_that("flag", tmp_path) as server:
+        assert store(server, DOES_NOT, "bad").status_code == 200
+    request = {"input": "Hello.", "voice": "bad"}
+    with server_that("refuse", tmp_path) as server:
+        bad = httpx.post(server.url + SPEECH, json=request, timeout=HUNG_S)
+        assert refusal(bad)[:2] == (400, "voice")
+        assert bad.json()["error"]["code"] == "ref_text_mismatch"
+        by_elevenlabs = httpx.post(f"{server.url}/v1/text-to-speech/bad", json={"text": "Hello."}, timeout=HUNG_S)
+        assert by_elevenlabs.status_code == 400
+        embedding_alone = {**request, "x_vector_only_mode": True}
+        assert httpx.post(server.url + SPEECH, json=embedding_alone, timeout=HUNG_S).status_code == 200
+    with server_that("off", tmp_path) as server:
+        answer = httpx.post(server.url + SPEECH, json=request, timeout=HUNG_S)
+        assert (answer.status_code, answer.headers.get(HEADER)) == (200, None)

@@ -27,6 +27,7 @@ from vivavoce_bench.listener.compare import MIN_PAIRS, Ratio, ratio
 from vivavoce_bench.listener.live_text import words as live_words
 from vivavoce_bench.listener.prompts import BUNDLED, PromptOrder, load_prompts
 
+MAX_WORD_MS = 60_000
 LAYOUTS = ("whole", "streaming", "live")
 """Whole text first; a token of the text beside each frame; the same while the text arrives, over the socket."""
 THIRDS = 3
@@ -60,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.texts < MIN_PAIRS:
             raise ValueError(f"--texts must be at least {MIN_PAIRS}")
+        if not 0 <= args.word_ms <= MAX_WORD_MS:  # nor NaN
+            raise ValueError(f"--word-ms must be from 0 to {MAX_WORD_MS}")
         texts = long_texts(load_prompts(args.prompts), args.texts, args.chars, args.seed)
     except ValueError as error:
         print(f"vivavoce: {error}", file=sys.stderr)

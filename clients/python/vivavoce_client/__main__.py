@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
 from vivavoce_client import completions, say, text, verify, voices
-from vivavoce_client.arguments import USAGE_ERROR, Parser
+from vivavoce_client.arguments import USAGE_ERROR, Parser, shown
 from vivavoce_client.batch import command as batch
 from vivavoce_client.protocol import VivavoceError
 
@@ -74,6 +74,10 @@ def main(argv: list[str] | None = None) -> int:
         status: int = args.run(args)
     except VivavoceError as error:
         print(f"vivavoce: {error}", file=sys.stderr)
+        return FAILURE
+    except UnicodeEncodeError as error:
+        # Python keeps bytes of a command line that are no text as halves of characters, which nothing can send.
+        print(f"vivavoce: a text cannot be written as {error.encoding}: {shown(error.object)}", file=sys.stderr)
         return FAILURE
     except ModuleNotFoundError as error:
         # A command may import what it needs when it runs. A module of a package that is there is a fault of ours.

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import math
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
@@ -31,6 +32,17 @@ def near_match(word: str, known: Iterable[str]) -> str:
     folded = {each.lower(): each for each in known}
     found = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
     return f"; did you mean {folded[found[0]]}?" if found else ""
+
+
+def number_of(value: str) -> float:
+    """A number of a command line, which JSON can send: neither NaN nor infinite. Raises ArgumentTypeError."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{shown(value)} is not a number")
+    return number
 
 
 class Switch(argparse.Action):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
+from vivavoce_client.arguments import number_of
 from vivavoce_client.client import Client
 from vivavoce_client.input_files import BadFile, read_json
 from vivavoce_client.local_server import local_server
@@ -92,8 +93,10 @@ def add_say_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--instructions", help="way of speaking, in words")
     add_text_arguments(parser)
     add_word_arguments(parser)
-    parser.add_argument("--turn-pause", type=float, metavar="S", dest="turn_pause_s", help="pause between two voices")
-    parser.add_argument("--speed", type=float, help="0.25 to 4 [1]")
+    parser.add_argument(
+        "--turn-pause", type=number_of, metavar="S", dest="turn_pause_s", help="pause between two voices"
+    )
+    parser.add_argument("--speed", type=number_of, help="0.25 to 4 [1]")
     parser.add_argument("--seed", type=int, help="number that makes the speech repeatable")
     parser.add_argument(
         "--leading-silence",

@@ -95,6 +95,7 @@ class Voices:
 
         Raises:
             Rejected: the voice does not exist, or this model cannot speak with it.
+            RefTextMismatch: its text is not what is said in its recording, and the setting refuses that.
         """
         preset = self.speaker(voice)
         if preset is not None:
@@ -153,13 +154,27 @@ class Voices:
                 f"this one's have {self._info.embedding_size}",
             )
         recording = self._info.clones and not x_vector_only
-        return reference if recording or reference.codes is None else VoiceReference(reference.embedding)
+        if reference.codes is None:
+            return reference
+        return self._checked(reference, "speaker") if recording else VoiceReference(reference.embedding)
 
     def _unknown(self, name: str) -> Rejected:
         names = self.names()
         more = f" and {len(names) - MAX_NAMES_IN_ERROR} more" if len(names) > MAX_NAMES_IN_ERROR else ""
         known = f"there are {', '.join(names[:MAX_NAMES_IN_ERROR])}{more}" if names else "there are none"
         return Rejected("speaker", f"there is no voice {name!r}; {known}")
+
+    def _checked(self, reference: VoiceReference, param: str) -> VoiceReference:
+        """The reference, without its fit if the setting `ref_text_check` is off. Stored ones have that of their upload.
+
+        Raises:
+            RefTextMismatch: the text is not what is said in it, and the setting refuses that.
+        """
+        if self._ref_text_check == "off":
+            return replace(reference, text_fit=None)
+        if self._ref_text_check == "refuse" and is_mismatch(reference):
+            raise RefTextMismatch(param, mismatch_message(reference))
+        return reference
 
     # ---- from a recording -------------------------------------------------------------------------------------
 
@@ -181,9 +196,7 @@ class Voices:
             encoded = self._encoded.get(key) or self._in_turn(partial(self._encode, key, audio))
             return VoiceReference(encoded.embedding)
         reference = self._judged.get((key, text)) or self._in_turn(partial(self._judge, key, audio, text))
-        if self._ref_text_check == "refuse" and is_mismatch(reference):
-            raise RefTextMismatch("ref_text", mismatch_message(reference))
-        return reference
+        return self._checked(reference, "ref_text")
 
     def _in_turn(self, work: Callable[[], Result]) -> Result:
         """Does work with a recording on the encoder's thread. Raises Overloaded if too many wait."""

@@ -131,6 +131,9 @@ def test_what_the_layouts_ask_for(server: LiveServer, monkeypatch: pytest.Monkey
 def test_too_few_texts_are_a_wrong_argument(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--texts", "2") == 2
     assert "--texts must be at least 3" in capsys.readouterr().err
+    for word_ms in ("nan", "-1", "inf"):
+        assert run(f"--word-ms={word_ms}") == 2
+        assert "--word-ms must be from 0 to 60000" in capsys.readouterr().err
     assert run("--prompts", "nowhere") == 2
     assert "nowhere" in capsys.readouterr().err
 

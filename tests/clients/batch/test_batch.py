@@ -125,6 +125,37 @@ def test_a_chapter_is_a_file_with_pauses_between_its_pieces(server: LiveServer) 
     ]
 
 
+def test_a_voice_may_be_named_as_by_openais_clients(server: LiveServer) -> None:
+    rows = '{"text": "One.", "voice": {"id": "heart"}}\n{"text": "Two.", "voice": "michael"}\n'
+    assert batch("lines.jsonl", rows, "--vtt") == 0
+    assert [line for line in Path("out/whole.vtt").read_text().splitlines() if line.startswith("<v")] == [
+        "<v heart>One.",
+        "<v michael>Two.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--speed", "nan"], 2, "'nan' is not a number"),
+        (["--speed", "1e999"], 2, "'1e999' is not a number"),
+        (["--instructions", "calm\udcff"], 1, "a text cannot be written as utf-8"),
+    ],
+)
+def test_what_json_cannot_send_is_refused_in_one_line(
+    server: LiveServer, capsys: pytest.CaptureFixture[str], options: list[str], status: int, message: str
+) -> None:
+    for arguments in (["batch", "lines.txt", "--out", "out"], ["say", "--output", "a.wav", "Hello."]):
+        Path("lines.txt").write_text("Hello.")
+        try:
+            found = main([*arguments, *options])
+        except SystemExit as end:
+            found = int(end.code or 0)
+        assert found == status
+        (line,) = capsys.readouterr().err.splitlines()
+        assert message in line
+
+
 def test_lines_of_subtitles_begin_at_their_cues_or_behind_the_line_before(server: LiveServer) -> None:
     cues = "1\n00:00:01,000 --> 00:00:02,000\nHello there.\n\n2\n00:00:01,100 --> 00:00:02,000\nOn.\n\n"
     cues += "3\n00:00:05,000 --> 00:00:06,000\nLate.\n"

@@ -60,6 +60,8 @@ def test_a_cell_may_have_a_break_and_columns_that_say_nothing_are_named(tmp_path
         ("text,seed\nOne.,1.5\n", "line 2: seed is '1.5', not a whole number"),
         ("text,speed\nOne.,fast\n", "line 2: speed is 'fast', not a number"),
         ("text,speed\nOne.,nan\n", "line 2: speed is 'nan', not a number"),
+        ("text,speed\nOne.,-inf\n", "line 2: speed is '-inf', not a number"),
+        ("voice,text,Voice\nheart,One.,michael\n", "has the column 'voice' twice"),
         ("text,seed\nOne.\n", "line 2 has not as many cells"),
         ("text,seed\nOne.,1,2\n", "line 2 has not as many cells"),
         ('text\n"One', "line 2: unexpected end of data"),
@@ -88,6 +90,7 @@ def test_json_lines_have_fields_of_a_request(tmp_path: Path) -> None:
     [
         ("{", "line 2 is not JSON"),
         ("[" * 100_000, "line 2 is not JSON"),
+        ('{"text": "One.", "speed": 1e999}', "line 2 is not JSON"),
         ('["One."]', "line 2 is no object such as"),
         ('{"text": "One.", "speed": NaN}', "line 2 is not JSON: NaN is no number"),
         ('{"text": "One \\ud800."}', "line 2 is not JSON: .* surrogates not allowed"),
@@ -120,6 +123,13 @@ def test_cues_have_their_text_without_markup_and_their_times(tmp_path: Path) -> 
 def test_subtitles_of_another_format_are_refused(tmp_path: Path, content: str) -> None:
     with pytest.raises(BadFile, match=r"no cue with times|not the number of a cue|nothing to say"):
         lines_of(tmp_path / "a.srt", content)
+
+
+@pytest.mark.parametrize("hours", ["9999", "9" * 5000])
+def test_a_cue_of_no_film_is_refused(tmp_path: Path, hours: str) -> None:
+    """The whole would be silent up to it."""
+    with pytest.raises(BadFile, match="no cue with times"):
+        lines_of(tmp_path / "a.srt", f"1\n{hours}:00:00,000 --> {hours}:00:01,000\nHello.\n")
 
 
 def test_a_suffix_tells_what_is_in_a_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 
+from vivavoce_client.arguments import number_of
 from vivavoce_client.say import SAID_FORMATS, add_server_arguments, add_text_arguments
 
 MAX_COUNT = 100
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--instructions", help="way of speaking, in words")
     add_text_arguments(parser)
-    parser.add_argument("--speed", type=float, help="0.25 to 4 [1]")
+    parser.add_argument("--speed", type=number_of, help="0.25 to 4 [1]")
     parser.add_argument("--seed", type=int, help="number that makes the speech repeatable")
     parser.add_argument(
         "--join", action="store_true", help="write all audio into whole.wav too, and where chapters begin"

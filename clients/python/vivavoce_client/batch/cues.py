@@ -5,7 +5,8 @@ import re
 from vivavoce_client.batch.lines import Line
 from vivavoce_client.input_files import BadFile
 
-CLOCK = r"(\d+):([0-5]?\d):([0-5]?\d)[,.](\d{1,3})"
+CLOCK = r"(\d{1,3}):([0-5]?\d):([0-5]?\d)[,.](\d{1,3})"
+"""Hours of three digits at most: the whole of a job is silent up to the first cue."""
 TIMES = re.compile(rf"^\s*{CLOCK}\s*-->\s*{CLOCK}")
 MARKUP = re.compile(r"<[^<>]*>|\{\\[^{}]*\}")
 """Tags of SubRip files, and overrides such as {\\an8}."""

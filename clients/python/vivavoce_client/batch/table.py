@@ -1,13 +1,13 @@
 """Lines of tables: CSV with a column of voices, and JSON lines."""
 
+import argparse
 import csv
 import io
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from vivavoce_client.arguments import near_match, shown
+from vivavoce_client.arguments import near_match, number_of, shown
 from vivavoce_client.batch.lines import Line
 from vivavoce_client.input_files import BadFile
 from vivavoce_client.protocol import SpeechOptions
@@ -19,7 +19,7 @@ COLUMNS: dict[str, Callable[[str], Any]] = {
     "instructions": str,
     "language": str,
     "seed": int,
-    "speed": float,
+    "speed": number_of,
 }
 """Columns of a CSV file beside the text → type of the request's field of that name."""
 OF_THE_JOB = {"response_format": "--format", "word_timestamps": "--words", "model": "--model"}
@@ -38,6 +38,7 @@ def csv_lines(text: str, name: str) -> tuple[list[Line], list[str]]:
     lines = []
     try:
         columns = {column: column.strip().lower() for column in rows.fieldnames or ()}
+        _check_once([column.strip().lower() for column in rows.fieldnames or ()], name)
         spoken = _text_column(columns.values(), name)
         unused = _unused(columns.values(), name)
         for row in rows:
@@ -62,7 +63,8 @@ def json_lines(text: str, name: str) -> list[Line]:
         place = f"{name}, line {number}"
         try:
             given = json.loads(row, parse_constant=_no_number)
-            json.dumps(given, ensure_ascii=False).encode()  # half a character cannot be sent
+            # What Python reads beside JSON cannot be sent: numbers without an end, halves of a character.
+            json.dumps(given, allow_nan=False, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
             raise BadFile(f"{place} is not JSON: {error}") from error
         if not isinstance(given, dict):
@@ -88,6 +90,13 @@ def _text_column(columns: Iterable[str], place: str) -> str:
     return found[0]
 
 
+def _check_once(columns: list[str], name: str) -> None:
+    """Raises BadFile for two columns of one meaning, of which a line would take either."""
+    twice = [column for column in COLUMNS if columns.count(column) > 1]
+    if twice:
+        raise BadFile(f"{name} has the column {shown(twice[0])} twice")
+
+
 def _unused(columns: Iterable[str], name: str) -> list[str]:
     """Columns that say nothing to a server. Raises BadFile for one that is most likely misspelt."""
     unused = [column for column in columns if column and column not in (*TEXT_COLUMNS, *COLUMNS)]
@@ -100,9 +109,7 @@ def _unused(columns: Iterable[str], name: str) -> list[str]:
 def _value(column: str, cell: str, place: str) -> str | int | float:
     try:
         value: str | int | float = COLUMNS[column](cell)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError
-    except ValueError as error:
+    except (ValueError, argparse.ArgumentTypeError) as error:
         kind = "a whole number" if COLUMNS[column] is int else "a number"
         raise BadFile(f"{place}: {column} is {shown(cell)}, not {kind}") from error
     return value

@@ -1,7 +1,7 @@
 """The whole of a job: all tracks on one clock, as audio and as subtitles."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,7 +115,7 @@ class Subtitles:
     def _turns(self, part: Part) -> Sequence[SpokenTurn]:
         """The turns of a part. A line is one, so that no subtitle has words of two lines."""
         turns = self._work.spoken[part.key].turns
-        return turns or (SpokenTurn(0, part.request["voice"], 0, _samples(self._work, part) / SAMPLE_RATE),)
+        return turns or (SpokenTurn(0, voice_name(part.request["voice"]), 0, _samples(self._work, part) / SAMPLE_RATE),)
 
     def _write(self, transcript: Transcript, path: Path) -> None:
         for kind in self._kinds:
@@ -132,6 +132,11 @@ def estimated(text: str, duration_s: float) -> list[SpokenWord]:
         SpokenWord(word.group(), word.start() * character_s, end * character_s, *word.span())
         for word, end in zip(found, ends, strict=True)
     ]
+
+
+def voice_name(voice: str | Mapping[str, str]) -> str:
+    """Name of a request's voice, which OpenAI's API takes as `{"id": ...}` too."""
+    return voice if isinstance(voice, str) else voice["id"]
 
 
 def _samples(work: Work, part: Part) -> int:
