@@ -346,6 +346,24 @@ async def test_the_first_front_that_needs_it_loads_it_and_the_last_one_unloads_i
         assert home.host.pid != first
 
 
+async def test_a_front_that_sleeps_tells_what_the_process_makes_for_others() -> None:
+    with house(on_demand_s=0.3) as home:
+        one, two = home.front(), home.front()
+        await pcm_of(one.submit(says(5)))
+        stream = two.submit(ENDLESS)
+        await soon(anext(stream))
+        await until(lambda: one.phase is Phase.ASLEEP)
+        made = one.stats().frames
+        await until(lambda: (one.stats().running, one.stats().frames > max(5, made)) == (1, True))
+        three = home.front()
+        await until(lambda: (three.phase, three.stats().running, three.stats().frames > 5) == (Phase.ASLEEP, 1, True))
+        stream.cancel()
+        await until(lambda: home.host.pid is None)
+        await until(lambda: all(front.stats().frames == 0 for front in (one, two, three)))
+        await assert_speaks(one)
+        await assert_speaks(three)
+
+
 async def test_a_process_is_not_unloaded_under_a_request() -> None:
     """Requests come when it is about to be unloaded, again and again."""
     with house(on_demand_s=0.05) as home:

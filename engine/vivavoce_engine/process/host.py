@@ -6,7 +6,8 @@
 
 The host tells the state of the process and the address of its socket, and wakes it. What is spoken never passes through
 the host. An on-demand process is needed while any front says so. A front says that it needs the process no more when
-its own time has run out, and asks again before it sends anything, so a process is never unloaded under a request.
+its own time has run out, and asks again before it sends anything, so a process is never unloaded under a request. Until
+then it has no link, and the host passes on what the process reports each second: its queue and its counts.
 """
 
 import asyncio
@@ -51,6 +52,9 @@ class Host:
         self._starts = 0
         self._error: EngineError | None = None
         """Why the last process ended."""
+        self._is_on_demand = on_demand_s is not None
+        self._report: SignOfLife | None = None
+        """What the process that serves has reported last."""
         self._fronts: set[Connection] = set()
         self._needed_by: set[Connection] = set()
         self._gate = threading.Lock()
@@ -126,6 +130,7 @@ class Host:
                 return
             self._fronts.add(front)
             front.send(self._status())
+            self._pass_on(front)
             while True:
                 self._on_message(front, await front.receive())
         except EOFError:
@@ -144,6 +149,7 @@ class Host:
                 front.send(replace(self._status(), answers_need=True))
             case Need():
                 self._needed_by.discard(front)
+                self._pass_on(front)
             case Unanswered():
                 self._watcher.report_timeout()
             case _:
@@ -165,10 +171,17 @@ class Host:
         for front in self._fronts:
             front.send(status)
 
+    def _pass_on(self, front: Connection) -> None:
+        """Tells a front without a link what the process has reported last."""
+        if self._report is not None and self._is_on_demand and front not in self._needed_by:
+            front.send(self._report)
+
     # ---- watching thread: see Owner ---------------------------------------------------------------------------
 
     def on_report(self, report: SignOfLife) -> None:
-        """Nothing: what is spoken goes to the fronts."""
+        self._report = report
+        for front in self._fronts:
+            self._pass_on(front)
 
     def on_answer(self, answer: Answer) -> None:
         raise AssertionError("a host asks nothing")
@@ -183,5 +196,5 @@ class Host:
         return math.inf if self._needed_by else -math.inf
 
     def on_gone(self, error: EngineError) -> None:
-        self._error = error
+        self._error, self._report = error, None
         self._tell()

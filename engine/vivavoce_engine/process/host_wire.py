@@ -1,6 +1,7 @@
 """Messages between a front and the host of a process (host.py). Frozen, and pickled like those of `wire.py`.
 
-Host → front: ProcessStatus, first and after each change. Front → host: Need and Unanswered.
+Host → front: ProcessStatus, first and after each change; and the process's reports, while the front does not need it.
+Front → host: Need and Unanswered.
 """
 
 from collections.abc import Mapping

@@ -106,9 +106,15 @@ class Link(Carrier):
         """Hears the host until it ends."""
         with suppress(EOFError):
             while True:
-                status = await host.receive()
-                assert isinstance(status, ProcessStatus), f"no message of a host: {type(status).__name__}"
-                self._on_status(status)
+                match await host.receive():
+                    case ProcessStatus() as status:
+                        self._on_status(status)
+                    case SignOfLife() as report if self._process is None:
+                        self._owner.on_report(report)
+                    case SignOfLife():
+                        pass  # it is older than what the process tells
+                    case message:
+                        raise AssertionError(f"no message of a host: {type(message).__name__}")
 
     def _on_status(self, status: ProcessStatus) -> None:
         self._status = status
@@ -116,6 +122,10 @@ class Link(Carrier):
         if status.phase is Phase.AWAY and status.error is not None and self._phase is not Phase.AWAY:
             self._fail_generation(status.error)
             self._drop_process()
+        elif status.phase is not Phase.SERVING:
+            with self._gate:
+                if self._phase is Phase.ASLEEP:  # nobody waits for it: its counts alone end
+                    self._owner.on_gone(self._stopped())
         self._wake.set()
 
     async def _follow(self) -> None:
