@@ -174,7 +174,7 @@ def test_every_command_of_the_project_has_a_line_of_help(capsys: pytest.CaptureF
         (["say", "Hi", "there"], "vivavoce say: there is nothing to do with 'there'"),
         (["say", "Hi", "--format", "mp4"], "--format: there is no choice 'mp4' among aac, flac, "),
         (["say"], "vivavoce say: one of the arguments text --segments is required"),
-        (["say", "Hi", "--speed", "fast"], "vivavoce say: argument --speed: invalid float value: 'fast'"),
+        (["say", "Hi", "--speed", "fast"], "vivavoce say: argument --speed: 'fast' is not a number"),
         (["voices", "add", "me", "--cosent", "x"], "--consent"),
         (["serve", "--prot", "1"], "vivavoce serve: there is no option --prot; did you mean --port?"),
         (["doctor", "--josn"], "vivavoce doctor: there is no option --josn; did you mean --json?"),
