@@ -450,6 +450,31 @@ async def test_a_front_without_a_host_does_not_start(tmp_path: Path) -> None:
     engine.stop()
 
 
+@pytest.mark.parametrize("ways", range(5))
+async def test_a_pause_that_ends_as_it_is_cancelled_is_cancelled(tmp_path: Path, ways: int) -> None:
+    """A link that stops ends its pauses, and cancels them. One that went on would never end."""
+    engine = LinkedEngine(faulty_model(), EngineConfig(), tmp_path / "nobody")
+    carrier = engine._carrier
+    went_on: list[int] = []
+
+    async def follow() -> None:
+        await carrier._pause(HUNG_S)
+        await asyncio.sleep(0)
+        went_on.append(1)
+
+    following = asyncio.create_task(follow())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    carrier._stopping.set()
+    for _ in range(ways):
+        await asyncio.sleep(0)
+    was_done = following.done()
+    following.cancel()
+    await soon(asyncio.wait([following]))
+    assert was_done or following.cancelled()
+    assert went_on == [1] * was_done
+
+
 async def test_a_pool_of_links_shares_the_processes_out() -> None:
     config = EngineConfig(max_streams=1)
     with private_folder() as folder, ExitStack() as exits:

@@ -212,8 +212,9 @@ class Carrier(ABC):
 
     async def _pause(self, seconds: float) -> None:
         """Returns after this time, or at `stop`."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+        with suppress(TimeoutError):  # wait_for of Python 3.11 loses a cancellation that comes as it ends
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
 
     def _enter(self, phase: Phase) -> None:
         with self._gate:

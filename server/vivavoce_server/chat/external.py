@@ -8,7 +8,7 @@ into ids: the same text may have other ones.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -136,7 +136,7 @@ class ExternalThinker(Thinker):
                 if response.status_code != httpx.codes.OK:
                     raise await self._refusal(response)
                 lines = response.aiter_lines()
-                while (line := await asyncio.wait_for(anext(lines, None), self._stall_s)) is not None:
+                while (line := await self._next_line(lines)) is not None:
                     if line.startswith("data:") and (content := line[5:].strip()):
                         if content == "[DONE]":
                             return
@@ -149,6 +149,11 @@ class ExternalThinker(Thinker):
             raise NotServing("the thinker's server cannot be reached") from error
         except httpx.HTTPError as error:
             raise ThinkerFailed("the thinker's server broke off its answer") from error
+
+    async def _next_line(self, lines: AsyncIterator[str]) -> str | None:
+        """The next line of an answer, None behind the last one. Raises TimeoutError if it does not come."""
+        async with asyncio.timeout(self._stall_s):
+            return await anext(lines, None)
 
     async def _refusal(self, response: httpx.Response) -> EngineError:
         """The error for an answer that is not a stream."""

@@ -141,7 +141,8 @@ class Supervisor:
             message = "front %d %s, with its connections; the others go on, and another one starts in %g s"
             log.error(message, number, _told(status), pause_s)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._leaving.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._leaving.wait()
 
     async def _watch(self, number: int, child: Child) -> None:
         """Hears a front until it ends, and kills one that does not go on. Raises EOFError at its end."""
