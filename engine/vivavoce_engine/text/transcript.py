@@ -1,10 +1,15 @@
 """The fit of a transcript and a recording: how much likelier its codes are with that text than without one.
 
-The talker reads the text and is forced to speak the recording's frames. The fit is the mean over the frames of
+Where a speech recognizer has heard the recording, its words judge instead: the share in which they differ from the
+transcript's. Otherwise the talker reads the text and is forced to speak the recording's frames. The fit is the mean over the frames of
 log p(code 0 | text) - log p(code 0 | no text), in nats. It is above 0 where the text helps to foresee the codes, and
-below where it misleads. Torch-free: a runner gives the probabilities. LOG.md has the figures behind LEAST_FIT.
+below where it misleads. Torch-free: a runner gives the probabilities. LOG.md has the figures behind LEAST_FIT and
+MOST_WRONG.
 """
 
+import re
+import textwrap
+import unicodedata
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +21,15 @@ from vivavoce_engine.text.prompt import Prompt, TextFrontend
 
 LEAST_FIT = 0.65
 """Fit, in nats a frame, below which a transcript is most likely of another recording."""
+MOST_WRONG = 0.35
+"""Share of the words, of the longer of transcript and hearing, in which those of one recording differ at most."""
+TOLD_CHARS = 80
+"""Most characters of what was heard that a message repeats."""
+SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Characters of scripts that write no space between words: Thai, Lao, Burmese, Khmer, kana and Chinese characters."""
+WORD = re.compile(f"[{SPACELESS}]|[^\\W_{SPACELESS}]+")
+"""A word, or one such character."""
+APOSTROPHES = re.compile("['\u2019\u02bc]")
 NO_TEXT = "."
 """Text that says nothing, in every language. A prompt needs one."""
 MAX_TOKENS_A_FRAME = 3
@@ -88,16 +102,54 @@ class TranscriptJudge:
 
 def is_mismatch(reference: VoiceReference) -> bool:
     """True if the reference's text is most likely not what is said in its recording."""
+    if reference.hearing is not None:
+        return reference.hearing.wrong > MOST_WRONG
     return reference.text_fit is not None and reference.text_fit < LEAST_FIT
 
 
 def mismatch_message(reference: VoiceReference) -> str:
     """The sentence about a reference of which that is true."""
-    assert reference.text_fit is not None
+    hearing = reference.hearing
+    if hearing is not None:
+        heard = (
+            f" hears {textwrap.shorten(hearing.text, TOLD_CHARS, placeholder=' ...')!r}, where"
+            if hearing.text
+            else " finds that"
+        )
+        told = f"a speech recognizer{heard} {hearing.wrong:.0%} of the words differ"
+    else:
+        assert reference.text_fit is not None
+        told = f"their fit is {reference.text_fit:.1f}, and that of a transcript at least {LEAST_FIT:g}"
     return (
-        f"ref_text is most likely not what is said in the recording: their fit is {reference.text_fit:.1f}, and that of"
-        f" a transcript at least {LEAST_FIT:g}; a clone of such a pair may say other words, or not end"
+        f"ref_text is most likely not what is said in the recording: {told}; a clone of such a pair may say other words,"
+        " or not end"
     )
+
+
+def words_wrong(text: str, heard: str) -> float:
+    """The least share of words to replace, insert or delete to make one text of the other, of the longer one's words.
+
+    0 for the same words, whatever their case and punctuation, and 1 if nothing is in common. Numbers stay as they are.
+    """
+    one, other = words_of(text), words_of(heard)
+    longer = max(len(one), len(other))
+    return edits(one, other) / longer if longer else 0.0
+
+
+def words_of(text: str) -> list[str]:
+    return WORD.findall(APOSTROPHES.sub("", unicodedata.normalize("NFKC", text)).casefold())
+
+
+def edits(one: list[str], other: list[str]) -> int:
+    """The Levenshtein distance of two lists."""
+    numbers = {word: number for number, word in enumerate(dict.fromkeys([*one, *other]))}
+    columns = np.array([numbers[word] for word in other], np.int64)
+    steps = np.arange(len(other) + 1)
+    row = steps
+    for done, word in enumerate(one, 1):
+        best = np.concatenate(([done], np.minimum(row[1:] + 1, row[:-1] + (columns != numbers[word]))))
+        row = np.minimum.accumulate(best - steps) + steps  # insertions
+    return int(row[-1])
 
 
 def too_long(tokens: int, frames: int) -> bool:
