@@ -1,10 +1,10 @@
 """The fit of a transcript and a recording: how much likelier its codes are with that text than without one.
 
-Where a speech recognizer has heard the recording, its words judge instead: the share in which they differ from the
-transcript's. Otherwise the talker reads the text and is forced to speak the recording's frames. The fit is the mean over the frames of
+The talker reads the text and is forced to speak the recording's frames. The fit is the mean over the frames of
 log p(code 0 | text) - log p(code 0 | no text), in nats. It is above 0 where the text helps to foresee the codes, and
-below where it misleads. Torch-free: a runner gives the probabilities. LOG.md has the figures behind LEAST_FIT and
-MOST_WRONG.
+below where it misleads. Torch-free: a runner gives the probabilities. Where a speech recognizer has heard the
+recording, the share in which its words differ from the transcript's judges instead. LOG.md has the figures behind
+LEAST_FIT and MOST_WRONG.
 """
 
 import re
@@ -121,8 +121,8 @@ def mismatch_message(reference: VoiceReference) -> str:
         assert reference.text_fit is not None
         told = f"their fit is {reference.text_fit:.1f}, and that of a transcript at least {LEAST_FIT:g}"
     return (
-        f"ref_text is most likely not what is said in the recording: {told}; a clone of such a pair may say other words,"
-        " or not end"
+        f"ref_text is most likely not what is said in the recording: {told}; a clone of such a pair may say other"
+        " words, or not end"
     )
 
 

@@ -1,4 +1,4 @@
-"""Finds a speech recognizer among the installed packages, which then judges transcripts in the talker's place. Torch-free.
+"""Finds a speech recognizer among the installed packages. It judges transcripts in the talker's place. Torch-free.
 
 A package offers one by an entry point of the group `vivavoce.transcriber`: a function without arguments that returns a
 Loader, or None if a package that it needs is missing. It is called at the start, so it loads nothing.
@@ -65,11 +65,15 @@ class Recognizer:
             return None
         recording, transcribe = samples(), self._transcribe
         heard = self._attempt(lambda: transcribe(recording))
-        return " ".join(heard.split()) or None if heard is not None else None
+        return " ".join((heard or "").split()) or None
 
     def _load(self) -> Transcribe | None:
         loader = self._find()
-        return None if loader is None else loader()
+        if loader is None:
+            return None
+        transcribe = loader()
+        log.info("a speech recognizer judges ref_text")
+        return transcribe
 
     def _attempt(self, work: Callable[[], Result | None]) -> Result | None:
         try:

@@ -183,7 +183,9 @@ class Voices:
         return Rejected("speaker", f"there is no voice {name!r}; {known}")
 
     def _checked(self, reference: VoiceReference, param: str) -> VoiceReference:
-        """The reference, without what the check found if the setting `ref_text_check` is off. Stored ones have that of their upload.
+        """The reference, without what the check found if the setting `ref_text_check` is off.
+
+        A stored one has what was found at its upload.
 
         Raises:
             RefTextMismatch: the text is not what is said in it, and the setting refuses that.
