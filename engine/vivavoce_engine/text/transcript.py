@@ -8,7 +8,6 @@ LEAST_FIT and MOST_WRONG.
 """
 
 import re
-import textwrap
 import unicodedata
 from typing import Protocol
 
@@ -111,12 +110,9 @@ def mismatch_message(reference: VoiceReference) -> str:
     """The sentence about a reference of which that is true."""
     hearing = reference.hearing
     if hearing is not None:
-        heard = (
-            f" hears {textwrap.shorten(hearing.text, TOLD_CHARS, placeholder=' ...')!r}, where"
-            if hearing.text
-            else " finds that"
-        )
-        told = f"a speech recognizer{heard} {hearing.wrong:.0%} of the words differ"
+        more = " ..." if len(hearing.text) > TOLD_CHARS else ""
+        heard = f"hears {hearing.text[:TOLD_CHARS] + more!r}, where" if hearing.text else "found that"
+        told = f"a speech recognizer {heard} {hearing.wrong:.0%} of the words differ"
     else:
         assert reference.text_fit is not None
         told = f"their fit is {reference.text_fit:.1f}, and that of a transcript at least {LEAST_FIT:g}"
@@ -127,7 +123,7 @@ def mismatch_message(reference: VoiceReference) -> str:
 
 
 def words_wrong(text: str, heard: str) -> float:
-    """The least share of words to replace, insert or delete to make one text of the other, of the longer one's words.
+    """The share of words in which two texts differ: those to replace, insert or delete, of the longer one's.
 
     0 for the same words, whatever their case and punctuation, and 1 if nothing is in common. Numbers stay as they are.
     """
