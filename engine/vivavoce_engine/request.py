@@ -60,7 +60,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Hearing:
-    """What a speech recognizer heard in a recording, beside its transcript (voices/recognizer.py).
+    """Words that a speech recognizer heard in a recording, beside its transcript (voices/recognizer.py).
 
     `wrong` is the share of words in which the two differ, from 0 to 1. `text` is what was heard, and is "" for stored
     voices: who may speak with a voice need not read its recording.

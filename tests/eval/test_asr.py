@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from vivavoce_engine.voices.recognizer import GROUP
 from vivavoce_eval import asr
 from vivavoce_eval.asr import ReferenceTranscriber, find_transcriber, same_words, word_errors
@@ -43,6 +44,9 @@ def test_substituted_missing_and_inserted_words_are_wrong() -> None:
         word_errors("", "a")
 
 
+Samples = NDArray[np.float32]
+
+
 class FakeWhisper:
     """Hears two segments in `language`, and counts those that are read."""
 
@@ -50,7 +54,7 @@ class FakeWhisper:
         self.language = language
         self.samples = self.read = 0
 
-    def transcribe(self, samples: asr.Samples, language: str | None, **options: Any) -> tuple[Any, Any]:
+    def transcribe(self, samples: Samples, language: str | None, **options: Any) -> tuple[Any, Any]:
         assert (language, options["beam_size"], options["temperature"]) == (None, 1, 0.0)
         self.samples = len(samples)
         return self._segments(), SimpleNamespace(language=self.language)

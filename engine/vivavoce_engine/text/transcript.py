@@ -22,12 +22,24 @@ LEAST_FIT = 0.65
 """Fit, in nats a frame, below which a transcript is most likely of another recording."""
 MOST_WRONG = 0.35
 """Share of the words, of the longer of transcript and hearing, in which those of one recording differ at most."""
+LEAST_WORDS = 4
+"""Words that one of the two must have. Of fewer, a single one that is misheard would be too large a share."""
 TOLD_CHARS = 80
 """Most characters of what was heard that a message repeats."""
 SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Characters of scripts that write no space between words: Thai, Lao, Burmese, Khmer, kana and Chinese characters."""
 WORD = re.compile(f"[{SPACELESS}]|[^\\W_{SPACELESS}]+")
 """A word, or one such character."""
+NUMBERS = frozenset(
+    WORD.findall(
+        "zero oh one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+        " seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million"
+        " billion first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth"
+        " fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth thirtieth"
+        " 零\u3007一二三四五六七八九十百千万亿"
+    )
+)
+"""Numbers in words, in English and Chinese. They are not compared, nor are digits: people and recognizers mix them."""
 APOSTROPHES = re.compile("['\u2019\u02bc]")
 NO_TEXT = "."
 """Text that says nothing, in every language. A prompt needs one."""
@@ -125,15 +137,22 @@ def mismatch_message(reference: VoiceReference) -> str:
 def words_wrong(text: str, heard: str) -> float:
     """The share of words in which two texts differ: those to replace, insert or delete, of the longer one's.
 
-    0 for the same words, whatever their case and punctuation, and 1 if nothing is in common. Numbers stay as they are.
+    0 for the same words, whatever their case, punctuation and numbers, and 1 if nothing is in common.
     """
     one, other = words_of(text), words_of(heard)
     longer = max(len(one), len(other))
     return edits(one, other) / longer if longer else 0.0
 
 
+def can_compare(text: str, heard: str) -> bool:
+    """True if there are enough words to tell by them whether both are of one recording."""
+    return max(len(words_of(text)), len(words_of(heard))) >= LEAST_WORDS
+
+
 def words_of(text: str) -> list[str]:
-    return WORD.findall(APOSTROPHES.sub("", unicodedata.normalize("NFKC", text)).casefold())
+    """The words of a text that are compared."""
+    found = WORD.findall(APOSTROPHES.sub("", unicodedata.normalize("NFKC", text)).casefold())
+    return [word for word in found if word not in NUMBERS and not any(sign.isdigit() for sign in word)]
 
 
 def edits(one: list[str], other: list[str]) -> int:

@@ -21,7 +21,7 @@ from vivavoce_engine.embeddings import check_embedding
 from vivavoce_engine.errors import Overloaded, RefTextMismatch, Rejected
 from vivavoce_engine.request import Hearing, ModelInfo, VoiceReference
 from vivavoce_engine.runtime import lower_thread_priority
-from vivavoce_engine.text.transcript import is_mismatch, mismatch_message, words_wrong
+from vivavoce_engine.text.transcript import can_compare, is_mismatch, mismatch_message, words_wrong
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of, parse_blend
 from vivavoce_engine.voices.lru import ByteLimitedCache
 from vivavoce_engine.voices.recognizer import Recognizer
@@ -256,7 +256,7 @@ class Voices:
     def _weighed(self, key: bytes, audio: bytes, reference: VoiceReference) -> VoiceReference:
         """The reference with what the recognizer heard, or else with the talker's fit."""
         heard = self._hear(key, audio)
-        if heard is not None:
+        if heard is not None and can_compare(reference.text, heard):
             return replace(reference, hearing=Hearing(heard, words_wrong(reference.text, heard)))
         assert self._encoder is not None
         return replace(reference, text_fit=self._encoder.fit(reference))
