@@ -91,6 +91,7 @@ from vivavoce_engine.voices.blends import MIN_WEIGHT as MIN_BLEND_WEIGHT
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of, parse_blend
 from vivavoce_engine.voices.consents import Consent, ConsentStore
 from vivavoce_engine.voices.media import SOUND_RATE
+from vivavoce_engine.voices.recognizer import recognizer_for
 from vivavoce_engine.voices.reference_audio import MAX_BYTES as MAX_REFERENCE_BYTES
 from vivavoce_engine.voices.reference_reader import ReadPicture, ReadSound, ReferenceReader
 from vivavoce_engine.voices.registry import MAX_WAITING as MAX_WAITING_RECORDINGS
@@ -195,6 +196,7 @@ __all__ = [
     "pipe_to_parent",
     "private_folder",
     "read_model",
+    "recognizer_for",
     "spawn_module",
     "usable_cores",
     "why_not_writable",

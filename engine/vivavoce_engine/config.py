@@ -17,6 +17,8 @@ MOST_THREADS = 1024
 """Most threads of a pool: more than any machine has cores, and less than a system refuses to start."""
 RefTextCheck = Literal["refuse", "flag", "off"]
 """Treatment of a transcript that does not fit its recording; `off` does not look."""
+RefTextJudge = Literal["auto", "talker", "asr"]
+"""Judge of such a transcript. `auto`: a speech recognizer if one is installed, else the talker."""
 DTYPES = ("auto", "float32", "bfloat16", "float16", "int8")
 RUNNERS = ("auto", "triton", "native", "torch")
 DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
@@ -125,9 +127,14 @@ class EngineConfig:
     """Constant error of that head's times, in milliseconds: -45 if it is 45 ms early."""
 
     ref_text_check: RefTextCheck = "flag"
-    """Check of a transcript (`ref_text`) by the talker: does it fit the recording that it is sent with? A pair that
-    does not is spoken or stored with the warning `ref_text_mismatch` (`flag`), or is answered by an error of that code
-    (`refuse`). It costs about twice the time of a prompt of the recording's length. `off` saves that."""
+    """Check of a transcript (`ref_text`): does it fit the recording that it is sent with? A pair that does not is
+    spoken or stored with the warning `ref_text_mismatch` (`flag`), or is answered by an error of that code (`refuse`).
+    `off` does not look."""
+    ref_text_judge: RefTextJudge = "auto"
+    """Judge of that check. `talker`: the model itself, by how likely the recording's codes are with the text, in about
+    twice the time of a prompt of the recording's length. `asr`: an installed speech recognizer, which also finds a text
+    that lacks the end of what is said, or goes on behind it. `auto`: a recognizer if one is installed (the extra `eval`
+    has one for English), else the talker."""
     gpu_memory: float = 0.9
     """Share of a GPU's free memory that the engine may take. What another engine holds is not free."""
     eager: bool = False
@@ -158,6 +165,8 @@ class EngineConfig:
             raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
         if self.ref_text_check not in get_args(RefTextCheck):
             raise ValueError(f"ref_text_check must be refuse, flag or off, not {self.ref_text_check!r}")
+        if self.ref_text_judge not in get_args(RefTextJudge):
+            raise ValueError(f"ref_text_judge must be auto, talker or asr, not {self.ref_text_judge!r}")
         self._check_runner()
         self._check_alignment()
         if self.kv_positions != "auto" and self.kv_positions < self.max_context:

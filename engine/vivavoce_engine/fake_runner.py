@@ -30,6 +30,7 @@ from vivavoce_engine.text.answer import AnswerFrontend, AnswerTokens
 from vivavoce_engine.text.prompt import NO_ID, Prompt
 from vivavoce_engine.text.transcript import NO_FIT, too_long
 from vivavoce_engine.text.words import TextWord
+from vivavoce_engine.voices.recognizer import Recognizer
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import VoiceStore
 
@@ -162,10 +163,13 @@ def fake_presets(info: ModelInfo = FAKE_INFO) -> dict[str, NDArray[np.float32]]:
 
 
 def fake_voices(
-    store: VoiceStore | None = None, info: ModelInfo = FAKE_INFO, ref_text_check: RefTextCheck = "flag"
+    store: VoiceStore | None = None,
+    info: ModelInfo = FAKE_INFO,
+    ref_text_check: RefTextCheck = "flag",
+    recognizer: Recognizer | None = None,
 ) -> Voices:
     """Voices of a fake engine. They can be mixed, cloned and stored like real ones."""
-    return Voices(info, fake_presets(info), FakeEncoder(), store, ref_text_check)
+    return Voices(info, fake_presets(info), FakeEncoder(), store, ref_text_check, recognizer)
 
 
 def fake_model() -> Model:

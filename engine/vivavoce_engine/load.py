@@ -31,6 +31,7 @@ from vivavoce_engine.model import Model, Parts, model_info
 from vivavoce_engine.text.answer import frontend_of
 from vivavoce_engine.text.prompt import TextFrontend
 from vivavoce_engine.text.transcript import Forcing, TranscriptJudge
+from vivavoce_engine.voices.recognizer import recognizer_for
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import VoiceStore
 
@@ -55,6 +56,7 @@ CAPACITY = frozenset(
         "alignment_heads",
         "alignment_offset_ms",
         "ref_text_check",
+        "ref_text_judge",
     }
 )
 """Settings that decide how many utterances run, when, on which of some equal cards, and when words count as spoken: no
@@ -264,5 +266,12 @@ def load_engine(
     path = locate_checkpoint(name)
     parts = load_parts(path, config, model_id or path.resolve().name)
     config = parts.config or config
-    voices = Voices(parts.runner.info, parts.presets, parts.encoder, store, config.ref_text_check)
+    voices = Voices(
+        parts.runner.info,
+        parts.presets,
+        parts.encoder,
+        store,
+        config.ref_text_check,
+        recognizer_for(config.ref_text_judge),
+    )
     return Engine(parts.runner, config, voices)

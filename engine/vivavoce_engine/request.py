@@ -58,6 +58,18 @@ class Sampling:
     predictor: SamplingParams = SamplingParams()
 
 
+@dataclass(frozen=True, slots=True)
+class Hearing:
+    """Words that a speech recognizer heard in a recording, beside its transcript (voices/recognizer.py).
+
+    `wrong` is the share of words in which the two differ, from 0 to 1. `text` is what was heard, and is "" for stored
+    voices: who may speak with a voice need not read its recording.
+    """
+
+    text: str
+    wrong: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class VoiceReference:
     """A voice given by example instead of by name.
@@ -65,17 +77,20 @@ class VoiceReference:
     `embedding` [hidden] float32 is the speaker embedding. Without `codes` it is the whole voice (x-vector only).
     `codes` [frames, code groups] int16 are the codes of a recording, and `text` is its transcript. The model then
     continues from that recording (in-context). Do not change the arrays: references are cached and shared.
-    `text_fit` tells how well the two fit, in nats a frame (text/transcript.py), and is None if nobody has looked.
+    How well the two fit is told by `hearing`, or by `text_fit`, in nats a frame (text/transcript.py). Each is None if
+    that judge has not looked.
     """
 
     embedding: NDArray[np.float32]
     codes: NDArray[np.int16] | None = None
     text: str = ""
     text_fit: float | None = None
+    hearing: Hearing | None = None
 
     @property
     def nbytes(self) -> int:
-        return self.embedding.nbytes + (0 if self.codes is None else self.codes.nbytes) + len(self.text.encode())
+        texts = self.text + ("" if self.hearing is None else self.hearing.text)
+        return self.embedding.nbytes + (0 if self.codes is None else self.codes.nbytes) + len(texts.encode())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

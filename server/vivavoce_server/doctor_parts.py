@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from urllib.parse import urlsplit
 
-from vivavoce_engine import Finding, usable_cores, why_not_writable
+from vivavoce_engine import EngineConfig, Finding, recognizer_for, usable_cores, why_not_writable
 
 from vivavoce_server.certificates import Certificate, files_of
 from vivavoce_server.config import ServerConfig
@@ -99,6 +99,15 @@ def check_marks(config: ServerConfig) -> list[Finding]:
         return would_not_start("marks", error)
     samples = ", and their samples a watermark" if config.mark_audio == "on" else ""
     return [Finding("marks", "ok", f"Files say that they are synthetic{samples}.")]
+
+
+def check_judge(config: EngineConfig) -> list[Finding]:
+    """The speech recognizer that the settings ask for, without its model."""
+    try:
+        recognizer_for(config.ref_text_judge)
+    except ValueError as error:
+        return would_not_start("ref_text", error)
+    return [Finding("ref_text", "ok", "A speech recognizer is installed, which judges ref_text.")]
 
 
 def check_cache(config: ServerConfig) -> list[Finding]:

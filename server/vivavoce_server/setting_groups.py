@@ -70,6 +70,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "voice_aliases",
         "ref_audio_hosts",
         "ref_text_check",
+        "ref_text_judge",
     ),
     "limits of requests": (
         "max_input_chars",

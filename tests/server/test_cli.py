@@ -136,6 +136,20 @@ def test_a_bare_install_tells_in_one_line_what_the_module_needs() -> None:
 
 
 @pytest.mark.long
+def test_a_recognizer_that_is_asked_for_and_missing_ends_the_start_in_one_line() -> None:
+    lacking = (
+        "import runpy, sys; sys.modules['faster_whisper'] = None; "
+        "runpy.run_module('vivavoce_server', run_name='__main__')"
+    )
+    command = [sys.executable, "-c", lacking, "--model", "fake", "--ref-text-judge", "asr"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_S, check=False)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("vivavoce: ref_text_judge asr needs a speech recognizer")
+    assert line.endswith("pip install 'vivavoce-speech[eval]'")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "environment", "words"),
     [

@@ -5,9 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from vivavoce_engine import Finding
-from vivavoce_server import ServerConfig, doctor_parts
-from vivavoce_server.doctor_parts import checks_of_parts
+from vivavoce_engine import EngineConfig, Finding
+from vivavoce_engine.voices import recognizer
+from vivavoce_server import ServerConfig, doctor, doctor_parts
+from vivavoce_server.doctor_parts import check_judge, checks_of_parts
 
 from tests.support.certificates import make_pair
 
@@ -80,6 +81,19 @@ def test_a_watermark_without_its_package_is_an_error_that_names_it(monkeypatch: 
     monkeypatch.setitem(sys.modules, "threadpoolctl", None)
     found = findings(ServerConfig(mark_audio="on"))["marks"]
     assert (found.state, "pip install" in found.text) == ("error", True)
+
+
+def test_a_recognizer_that_is_asked_for_and_missing_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EngineConfig(ref_text_judge="asr")
+    monkeypatch.setattr(recognizer, "find_recognizer", lambda: None)
+    (found,) = check_judge(config)
+    assert (found.state, "pip install 'vivavoce-speech[eval]'" in found.text) == ("error", True)
+    monkeypatch.setattr(recognizer, "find_recognizer", lambda: lambda: None)
+    (found,) = check_judge(config)
+    assert (found.state, found.text) == ("ok", "A speech recognizer is installed, which judges ref_text.")
+    for each, is_checked in ((config, True), (EngineConfig(), False)):
+        names = [name for name, _ in doctor.all_checks(ServerConfig(), each, launches=False)]
+        assert ("ref_text" in names) is is_checked
 
 
 def test_a_collector_that_is_away_costs_the_spans_alone() -> None:

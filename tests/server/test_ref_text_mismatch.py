@@ -13,6 +13,7 @@ import pytest
 from vivavoce_engine import Engine, EngineConfig, VoiceStore
 from vivavoce_engine.config import RefTextCheck
 from vivavoce_engine.fake_runner import FAKE_INFO, FakeRunner, fake_voices
+from vivavoce_engine.voices.recognizer import Recognizer
 
 from tests.support.cloning import BATCH, SPEECH, VOICES, as_base64, recording, refusal
 from tests.support.live_server import LiveServer, live_server
@@ -62,6 +63,21 @@ def test_an_answer_carries_the_warning(flagging: LiveServer, fields: dict[str, A
     assert HEADER not in good.headers
     (warning,) = json.loads(bad.headers[HEADER])
     assert warning.startswith(WARNING)
+
+
+def test_the_warning_tells_what_a_recognizer_has_heard(tmp_path: Path) -> None:
+    hears = Recognizer(lambda: lambda: lambda samples: "Déjà\r\nvu, he said.")
+    voices = fake_voices(VoiceStore(tmp_path), INFO, recognizer=hears)
+    with live_server(Engine(FakeRunner(INFO), EngineConfig(), voices)) as server:
+        good, bad = (post(server, text) for text in ("déjà vu he said", "déjà"))
+        (stored,) = store(server, "déjà", "bad").json()["warnings"]
+        later = httpx.post(server.url + SPEECH, json={"input": "Hello.", "voice": "bad"}, timeout=HUNG_S)
+    assert HEADER not in good.headers
+    (warning,) = json.loads(bad.headers[HEADER])
+    assert "a speech recognizer hears 'Déjà vu, he said.', where 75% of the words differ;" in warning
+    assert stored == warning
+    (warning,) = json.loads(later.headers[HEADER])
+    assert "a speech recognizer found that 75% of the words differ;" in warning
 
 
 def test_a_voice_without_its_recording_has_no_warning(flagging: LiveServer) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vivavoce_engine.config import EngineConfig
 from vivavoce_engine.model import Model
 from vivavoce_engine.request import VoiceReference
+from vivavoce_engine.voices.recognizer import recognizer_for
 from vivavoce_engine.voices.registry import Voices
 from vivavoce_engine.voices.store import VoiceStore
 
@@ -43,6 +44,8 @@ class _Presets(Mapping[str, NDArray[np.float32]]):
 
 
 def remote_voices(model: Model, source: VoiceSource, config: EngineConfig, store: VoiceStore | None) -> Voices:
-    """Voices for a model whose process `source` reaches."""
+    """Voices for a model whose process `source` reaches. Raises NoRecognizer as `recognizer_for`."""
     encoder = source if model.info.clones else None
-    return Voices(model.info, _Presets(source), encoder, store, config.ref_text_check)
+    return Voices(
+        model.info, _Presets(source), encoder, store, config.ref_text_check, recognizer_for(config.ref_text_judge)
+    )

@@ -2,9 +2,13 @@
 
 The talker reads the text and is forced to speak the recording's frames. The fit is the mean over the frames of
 log p(code 0 | text) - log p(code 0 | no text), in nats. It is above 0 where the text helps to foresee the codes, and
-below where it misleads. Torch-free: a runner gives the probabilities. LOG.md has the figures behind LEAST_FIT.
+below where it misleads. Torch-free: a runner gives the probabilities. Where a speech recognizer has heard the
+recording, the share in which its words differ from the transcript's judges instead. LOG.md has the figures behind
+LEAST_FIT and MOST_WRONG.
 """
 
+import re
+import unicodedata
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +20,27 @@ from vivavoce_engine.text.prompt import Prompt, TextFrontend
 
 LEAST_FIT = 0.65
 """Fit, in nats a frame, below which a transcript is most likely of another recording."""
+MOST_WRONG = 0.35
+"""Share of the words, of the longer of transcript and hearing, in which those of one recording differ at most."""
+LEAST_WORDS = 4
+"""Words that one of the two must have. Of fewer, a single one that is misheard would be too large a share."""
+TOLD_CHARS = 80
+"""Most characters of what was heard that a message repeats."""
+SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Characters of scripts that write no space between words: Thai, Lao, Burmese, Khmer, kana and Chinese characters."""
+WORD = re.compile(f"[{SPACELESS}]|[^\\W_{SPACELESS}]+")
+"""A word, or one such character."""
+NUMBERS = frozenset(
+    WORD.findall(
+        "zero oh one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
+        " seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand million"
+        " billion first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth"
+        " fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth thirtieth"
+        " 零\u3007一二三四五六七八九十百千万亿"
+    )
+)
+"""Numbers in words, in English and Chinese. They are not compared, nor are digits: people and recognizers mix them."""
+APOSTROPHES = re.compile("['\u2019\u02bc]")
 NO_TEXT = "."
 """Text that says nothing, in every language. A prompt needs one."""
 MAX_TOKENS_A_FRAME = 3
@@ -88,16 +113,58 @@ class TranscriptJudge:
 
 def is_mismatch(reference: VoiceReference) -> bool:
     """True if the reference's text is most likely not what is said in its recording."""
+    if reference.hearing is not None:
+        return reference.hearing.wrong > MOST_WRONG
     return reference.text_fit is not None and reference.text_fit < LEAST_FIT
 
 
 def mismatch_message(reference: VoiceReference) -> str:
     """The sentence about a reference of which that is true."""
-    assert reference.text_fit is not None
+    hearing = reference.hearing
+    if hearing is not None:
+        more = " ..." if len(hearing.text) > TOLD_CHARS else ""
+        heard = f"hears {hearing.text[:TOLD_CHARS] + more!r}, where" if hearing.text else "found that"
+        told = f"a speech recognizer {heard} {hearing.wrong:.0%} of the words differ"
+    else:
+        assert reference.text_fit is not None
+        told = f"their fit is {reference.text_fit:.1f}, and that of a transcript at least {LEAST_FIT:g}"
     return (
-        f"ref_text is most likely not what is said in the recording: their fit is {reference.text_fit:.1f}, and that of"
-        f" a transcript at least {LEAST_FIT:g}; a clone of such a pair may say other words, or not end"
+        f"ref_text is most likely not what is said in the recording: {told}; a clone of such a pair may say other"
+        " words, or not end"
     )
+
+
+def words_wrong(text: str, heard: str) -> float:
+    """The share of words in which two texts differ: those to replace, insert or delete, of the longer one's.
+
+    0 for the same words, whatever their case, punctuation and numbers, and 1 if nothing is in common.
+    """
+    one, other = words_of(text), words_of(heard)
+    longer = max(len(one), len(other))
+    return edits(one, other) / longer if longer else 0.0
+
+
+def can_compare(text: str, heard: str) -> bool:
+    """True if there are enough words to tell by them whether both are of one recording."""
+    return max(len(words_of(text)), len(words_of(heard))) >= LEAST_WORDS
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text that are compared."""
+    found = WORD.findall(APOSTROPHES.sub("", unicodedata.normalize("NFKC", text)).casefold())
+    return [word for word in found if word not in NUMBERS and not any(sign.isdigit() for sign in word)]
+
+
+def edits(one: list[str], other: list[str]) -> int:
+    """The Levenshtein distance of two lists."""
+    numbers = {word: number for number, word in enumerate(dict.fromkeys([*one, *other]))}
+    columns = np.array([numbers[word] for word in other], np.int64)
+    steps = np.arange(len(other) + 1)
+    row = steps
+    for done, word in enumerate(one, 1):
+        best = np.concatenate(([done], np.minimum(row[1:] + 1, row[:-1] + (columns != numbers[word]))))
+        row = np.minimum.accumulate(best - steps) + steps  # insertions
+    return int(row[-1])
 
 
 def too_long(tokens: int, frames: int) -> bool:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -19,21 +19,36 @@ from numpy.typing import ArrayLike, NDArray
 from vivavoce_engine.config import RefTextCheck
 from vivavoce_engine.embeddings import check_embedding
 from vivavoce_engine.errors import Overloaded, RefTextMismatch, Rejected
-from vivavoce_engine.request import ModelInfo, VoiceReference
+from vivavoce_engine.request import Hearing, ModelInfo, VoiceReference
 from vivavoce_engine.runtime import lower_thread_priority
-from vivavoce_engine.text.transcript import is_mismatch, mismatch_message
+from vivavoce_engine.text.transcript import can_compare, is_mismatch, mismatch_message, words_wrong
 from vivavoce_engine.voices.blends import blend_embeddings, embedding_of, parse_blend
 from vivavoce_engine.voices.lru import ByteLimitedCache
+from vivavoce_engine.voices.recognizer import Recognizer
 from vivavoce_engine.voices.reference_reader import ReferenceReader
 from vivavoce_engine.voices.store import StoredVoice, VoiceStore, check_voice, key_of
 
 CACHE_BYTES = 64 * 2**20
+HEARD_BYTES = 2**20
+HEARD_OVERHEAD_BYTES = 256
+"""Memory of an entry beside its text, about."""
 MAX_WAITING = 16
 """Recordings that may wait to be encoded, including the one at work. The next one is refused as Overloaded."""
 RETRY_AFTER_S = 2.0
 MAX_NAMES_IN_ERROR = 24
 NO_ALIASES: Mapping[str, str] = {}
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The words that a recognizer heard in a recording. None if it could not tell."""
+
+    text: str | None
+
+    @property
+    def nbytes(self) -> int:
+        return HEARD_OVERHEAD_BYTES + len((self.text or "").encode())
 
 
 class AudioEncoder(Protocol):
@@ -50,7 +65,7 @@ class Voices:
     """The voices of one engine.
 
     `presets` are the preset speakers' embeddings, [hidden] float32 each. `encoder` is for a model that clones. Several
-    engines may share a `store`.
+    engines may share a `store`. A `recognizer` judges transcripts where it can, and the talker the others.
     """
 
     def __init__(
@@ -60,15 +75,18 @@ class Voices:
         encoder: AudioEncoder | None = None,
         store: VoiceStore | None = None,
         ref_text_check: RefTextCheck = "flag",
+        recognizer: Recognizer | None = None,
     ) -> None:
         self.store = store
         self._ref_text_check = ref_text_check
+        self._recognizer = recognizer
         self._info = info
         self._presets = {} if presets is None else presets
         self._names = {name.casefold(): name for name in info.speakers}
         self._encoder = encoder
         self._reader = ReferenceReader()
         self._encoded: ByteLimitedCache[bytes, VoiceReference] = ByteLimitedCache(CACHE_BYTES)
+        self._heard: ByteLimitedCache[bytes, Heard] = ByteLimitedCache(HEARD_BYTES)
         self._judged: ByteLimitedCache[tuple[bytes, str], VoiceReference] = ByteLimitedCache(CACHE_BYTES)
         self._encoder_thread = ThreadPoolExecutor(1, "vivavoce-encoder", initializer=lower_thread_priority)
         self._waiting_recordings = 0
@@ -165,13 +183,15 @@ class Voices:
         return Rejected("speaker", f"there is no voice {name!r}; {known}")
 
     def _checked(self, reference: VoiceReference, param: str) -> VoiceReference:
-        """The reference, without its fit if the setting `ref_text_check` is off. Stored ones have that of their upload.
+        """The reference, without what the check found if the setting `ref_text_check` is off.
+
+        A stored one has what was found at its upload.
 
         Raises:
             RefTextMismatch: the text is not what is said in it, and the setting refuses that.
         """
         if self._ref_text_check == "off":
-            return replace(reference, text_fit=None)
+            return replace(reference, text_fit=None, hearing=None)
         if self._ref_text_check == "refuse" and is_mismatch(reference):
             raise RefTextMismatch(param, mismatch_message(reference))
         return reference
@@ -224,15 +244,32 @@ class Voices:
         return encoded
 
     def _judge(self, key: bytes, audio: bytes, text: str) -> VoiceReference:
-        """Encodes one recording with its text, and has the talker look whether they fit, on the encoder's thread."""
+        """Encodes one recording with its text, and looks whether they fit, on the encoder's thread."""
         reference = self._judged.get((key, text))
         if reference is None:
             reference = replace(self._encode(key, audio), text=text)
             if self._ref_text_check != "off":
-                assert self._encoder is not None
-                reference = replace(reference, text_fit=self._encoder.fit(reference))
+                reference = self._weighed(key, audio, reference)
             self._judged.put((key, text), reference)
         return reference
+
+    def _weighed(self, key: bytes, audio: bytes, reference: VoiceReference) -> VoiceReference:
+        """The reference with what the recognizer heard, or else with the talker's fit."""
+        heard = self._hear(key, audio)
+        if heard is not None and can_compare(reference.text, heard):
+            return replace(reference, hearing=Hearing(heard, words_wrong(reference.text, heard)))
+        assert self._encoder is not None
+        return replace(reference, text_fit=self._encoder.fit(reference))
+
+    def _hear(self, key: bytes, audio: bytes) -> str | None:
+        """What the recognizer hears in a recording, once for all its transcripts. None if it cannot tell."""
+        if self._recognizer is None:
+            return None
+        heard = self._heard.get(key)
+        if heard is None:
+            heard = Heard(self._recognizer.hear(partial(self._reader.read, audio)))
+            self._heard.put(key, heard)
+        return heard.text
 
     def check_recording(self, audio: bytes) -> None:
         """Decodes a recording that is to be kept, but not cloned.

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
 from vivavoce_engine.errors import EngineError, NotServing, Rejected, StoreFailed, StoreFull
-from vivavoce_engine.request import VoiceReference
+from vivavoce_engine.request import Hearing, VoiceReference
 from vivavoce_engine.text.prompt import check_characters
 from vivavoce_engine.voices.lru import ByteLimitedCache
 
@@ -290,6 +290,7 @@ def serialize_voice(voice: StoredVoice) -> bytes:
         "label": voice.label,
         "prompt": voice.prompt,
         "text_fit": "" if reference.text_fit is None else repr(reference.text_fit),
+        "words_wrong": "" if reference.hearing is None else repr(reference.hearing.wrong),
     }
     return save(tensors, metadata)
 
@@ -314,9 +315,13 @@ def read_voice(path: Path) -> StoredVoice:
     metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
     if metadata["format"] != FORMAT:
         raise ValueError("it is no voice file")
-    fit = metadata.get("text_fit")  # files of earlier versions have none
+    fit, wrong = metadata.get("text_fit"), metadata.get("words_wrong")  # files of earlier versions have neither
     reference = VoiceReference(
-        tensors["embedding"], tensors.get("codes"), metadata["ref_text"], float(fit) if fit else None
+        tensors["embedding"],
+        tensors.get("codes"),
+        metadata["ref_text"],
+        text_fit=float(fit) if fit else None,
+        hearing=Hearing("", float(wrong)) if wrong else None,
     )
     if not np.isfinite(reference.embedding).all():
         raise ValueError("its embedding is not finite")
