@@ -134,7 +134,7 @@ def test_bursts_and_classes_on_the_command_line(
         name: sum(request["text_class"] == name for request in requests) for name in ("long", "short")
     }
     assert {each["audio_s"] for each in requests if each["text_class"] == "long"} <= {1.92}
-    assert document["command"].startswith("vivavoce ")
+    assert document["command"].split()[0] == "vivavoce"
     assert set(document["versions"]) == {"python", "vivavoce-speech", "h11", "websockets"}
 
 

@@ -519,12 +519,21 @@ def test_a_full_disk_is_told_and_the_job_goes_on_once_there_is_room(
     assert content_of(Path("out")) == content_of(Path("expected"))
 
 
+INTERRUPTIBLE = """\
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from vivavoce_client.__main__ import main
+sys.exit(main())
+"""
+"""The command line where SIGINT interrupts it, which a shell's job in the background would ignore."""
+
+
 def test_a_signal_ends_the_job_and_tells_its_state(tmp_path: Path) -> None:
     source = tmp_path / "lines.txt"
     source.write_text("One.\n" + "This is a long line. " * 100 + "\n")
     with live_server(fake_engine(step_s=0.005)) as slow:
         command = ["batch", str(source), "--out", str(tmp_path / "out"), "--url", slow.url, "--streams", "1"]
-        with subprocess.Popen([sys.executable, "-m", "vivavoce_client", *command], stderr=subprocess.PIPE) as process:
+        with subprocess.Popen([sys.executable, "-c", INTERRUPTIBLE, *command], stderr=subprocess.PIPE) as process:
             wait_until(lambda: (tmp_path / "out/0001.wav").exists() or process.poll() is not None)
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=HUNG_S)
