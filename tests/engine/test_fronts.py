@@ -377,7 +377,7 @@ async def test_a_process_is_not_unloaded_under_a_request() -> None:
 
 
 async def test_nothing_is_sent_before_the_host_has_answered_the_need() -> None:
-    """What the host said before may be old: the process may be about to be unloaded."""
+    """An earlier status of the host may be old: the process may be about to be unloaded."""
     with private_folder() as folder:
         fronts: list[Connection] = []
         links: list[Connection] = []

@@ -157,7 +157,7 @@ class LinearDraft:
 
 
 def _features(run: Replay, last: int, ahead: int) -> Tensor:
-    """What a linear draft sees, float32 [N, features]: the state, the embeddings of codes since, and a constant."""
+    """Inputs of a linear draft, float32 [N, features]: the state, the embeddings of codes since, and a constant."""
     known = run.inputs[:, last : last + ahead + 1].flatten(1)
     one = known.new_ones(len(known), 1)
     return torch.cat([run.states[:, last], known, one], dim=1).float()

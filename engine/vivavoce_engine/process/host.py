@@ -54,7 +54,7 @@ class Host:
         """Why the last process ended."""
         self._is_on_demand = on_demand_s is not None
         self._report: SignOfLife | None = None
-        """What the process that serves has reported last."""
+        """Last report of the process that serves, None without one."""
         self._fronts: set[Connection] = set()
         self._needed_by: set[Connection] = set()
         self._gate = threading.Lock()

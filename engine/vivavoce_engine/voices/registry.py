@@ -262,7 +262,7 @@ class Voices:
         return replace(reference, text_fit=self._encoder.fit(reference))
 
     def _hear(self, key: bytes, audio: bytes) -> str | None:
-        """What the recognizer hears in a recording, once for all its transcripts. None if it cannot tell."""
+        """Words that the recognizer hears in a recording, once for all its transcripts. None if it cannot tell."""
         if self._recognizer is None:
             return None
         heard = self._heard.get(key)

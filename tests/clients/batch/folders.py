@@ -1,4 +1,4 @@
-"""What is in the folder of a job."""
+"""Contents of the folder of a job."""
 
 from pathlib import Path
 
