@@ -1,12 +1,15 @@
 """A server on this machine's cards under load: first audio, underruns, refusals, audio per second, memory at rest.
 
-    python -m vivavoce_bench.cards.server --model FOLDER --out FILE [--rate 1 10 60] [--listeners 256 512] \\
-        [--burst 64] [--prompts short=en@9 long=en:20s] [--gpus 0 0+1] [-- SETTINGS OF `vivavoce serve`]
+    python -m vivavoce_bench.cards.server --model FOLDER --out FILE [--gpus 0 0+1] [--rate 1 10 60] \\
+        [--listeners 256 512] [--burst 64] [--prompts short=en@9 long=en:20s] [--duration 60] \\
+        [--then --rate 100 --prompts en:5.7s ...] [-- SETTINGS OF `vivavoce serve`]
 
-The entries of --gpus are measured in turn: `0` is one server on the first card, `0+1` two servers with a card each.
+Each --then begins further loads of the same servers, with flags of their own. The entries of --gpus are measured in
+turn: `0` is one server on the first card, `0+1` two servers with a card each.
 Two servers get equal parts of the load, as from a perfect balancer, each from a `vivavoce bench load` of its own.
 Without a load, only the start and the memory at rest are measured. On a machine without cards, omit --gpus. FILE
-receives one JSON document; --requests receives one for `vivavoce bench plan --check`.
+receives one JSON document, which is complete after each load; --requests receives one for `vivavoce bench plan
+--check`.
 
 Two processes that only sleep for a millisecond at a time detect stalls of the machine itself. Both documents list the
 stalls, because the measured times include them.
@@ -42,6 +45,9 @@ REFUSED = "HTTP 429"
 MODULES = {"front": "vivavoce_server.fronts", "engine": "vivavoce_engine.process"}
 """Kinds of a server's child processes, and the Python package that each runs."""
 KINDS = ("rate", "listeners", "burst")
+USUAL_TEXTS = ("en",)
+DURATION_S, WARMUP_S = 20.0, 5.0
+THEN = "--then"
 START_LIMIT_S = 400.0
 STOP_LIMIT_S = 60.0
 SEED_STEP = 1_000_000
@@ -70,6 +76,20 @@ class SharedLoad:
     kind: str
     """`rate`, `listeners` or `burst`."""
     amount: float
+    texts: tuple[str, ...] = USUAL_TEXTS
+    """Classes of texts, as `vivavoce bench load --prompts` takes them."""
+    duration_s: float = DURATION_S
+    warmup_s: float = WARMUP_S
+
+    @property
+    def name(self) -> str:
+        """The amount, and the classes of texts unless they are the usual ones: 100 en:5.7s."""
+        return " ".join((f"{self.amount:g}", *(self.texts if self.texts != USUAL_TEXTS else ())))
+
+    @property
+    def flags(self) -> list[str]:
+        """The flags that all servers' `vivavoce bench load` share."""
+        return [f"--duration={self.duration_s:g}", f"--warmup={self.warmup_s:g}", "--prompts", *self.texts]
 
     def share(self, server: int, servers: int) -> list[str] | None:
         """The flags for one of `servers` servers; None if no load is left for it."""
@@ -157,7 +177,7 @@ def cards_gb() -> list[float]:
 # ---- the load -------------------------------------------------------------------------------------------------
 
 
-def generate(load: SharedLoad, servers: Sequence[Server], flags: Sequence[str], generators: int) -> list[Generated]:
+def generate(load: SharedLoad, servers: Sequence[Server], frames_per_char: float, generators: int) -> list[Generated]:
     """Puts load on all servers at once. The generators are spread evenly over the servers."""
     with tempfile.TemporaryDirectory() as folder:
         running = []
@@ -166,7 +186,8 @@ def generate(load: SharedLoad, servers: Sequence[Server], flags: Sequence[str], 
             if share is None:
                 continue
             output = Path(folder) / f"{number}.json"
-            command = [*VIVAVOCE, "bench", "load", "--url", each.url, *share, *flags]
+            command = [*VIVAVOCE, "bench", "load", "--url", each.url, *share, *load.flags]
+            command += [f"--frames-per-char={frames_per_char}"]
             command += ["--generators", str(max(1, generators // len(servers)))]
             command += ["--seed", str(number * SEED_STEP), "-o", str(output)]
             running.append((subprocess.Popen(command, stdout=subprocess.DEVNULL), output))
@@ -306,11 +327,12 @@ def card_flags(gpus: str | None) -> list[list[str]]:
 
 def measure(
     gpus: str | None, loads: Sequence[SharedLoad], args: argparse.Namespace
-) -> tuple[dict[str, Any], list[Any]]:
-    """Measures one server or several under each load in turn. Returns all figures, and the runs that can be checked."""
+) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+    """Measures one server or several under each load in turn.
+
+    Yields all figures and the runs that can be checked, after the start and after each load.
+    """
     before_gb = cards_gb()
-    flags = [f"--duration={args.duration}", f"--warmup={args.warmup}", f"--frames-per-char={args.frames_per_char}"]
-    flags += ["--prompts", *args.prompts]
     with ExitStack() as stack:
         servers = [
             stack.enter_context(server(["--model", str(args.model), *card, *args.settings], args.out))
@@ -319,37 +341,42 @@ def measure(
         entry: dict[str, Any] = {
             "start_s": [round(each.start_s, 1) for each in servers],
             "rest_gb": [round(after - before, 2) for before, after in zip(before_gb, cards_gb(), strict=True)],
-            "rate": {},
-            "listeners": {},
-            "burst": {},
+            **{kind: {} for kind in KINDS},
         }
-        runs = []
+        runs: list[Any] = []
+        yield entry, runs
         for load in loads:
-            cpu_before = [cpu_s(each.pid) for each in servers]
-            started_s = time.monotonic()
-            with stalls_watched() as stalls:
-                generated = generate(load, servers, flags, args.generators)
-            taken_s = time.monotonic() - started_s
-            figures = pooled(generated, stalls)
-            taken_cpu_s = [
-                {pid: cpu - before.get(pid, 0.0) for pid, cpu in cpu_s(each.pid).items()}
-                for each, before in zip(servers, cpu_before, strict=True)
-            ]
-            figures["server_cores"] = [[round(cpu / taken_s, 2) for cpu in each.values()] for each in taken_cpu_s]
-            kinds = [
-                {pid: kind_of(pid, each) for pid in taken} for each, taken in zip(servers, taken_cpu_s, strict=True)
-            ]
-            figures["server_processes"] = [list(each.values()) for each in kinds]
-            entry[load.kind][f"{load.amount:g}"] = figures
-            front_cpu_s = sum(
-                cpu
-                for each, taken in zip(kinds, taken_cpu_s, strict=True)
-                for pid, cpu in taken.items()
-                if each[pid] in ("server", "front")
-            )
-            runs.append(checkable(load, generated, stalls, front_cpu_s))
-            print(f"{gpus}, {load.kind} {load.amount:g}: {json.dumps(figures)}", flush=True)
-    return entry, runs
+            figures, run = measure_load(load, servers, args)
+            entry[load.kind][load.name] = figures
+            runs.append(run)
+            print(f"{gpus}, {load.kind} {load.name}: {json.dumps(figures)}", flush=True)
+            yield entry, runs
+
+
+def measure_load(
+    load: SharedLoad, servers: Sequence[Server], args: argparse.Namespace
+) -> tuple[dict[str, Any], tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Measures the servers under one load. Returns its figures, and its run for `vivavoce bench plan --check`."""
+    cpu_before = [cpu_s(each.pid) for each in servers]
+    started_s = time.monotonic()
+    with stalls_watched() as stalls:
+        generated = generate(load, servers, args.frames_per_char, args.generators)
+    taken_s = time.monotonic() - started_s
+    figures = pooled(generated, stalls)
+    taken_cpu_s = [
+        {pid: cpu - before.get(pid, 0.0) for pid, cpu in cpu_s(each.pid).items()}
+        for each, before in zip(servers, cpu_before, strict=True)
+    ]
+    kinds = [{pid: kind_of(pid, each) for pid in taken} for each, taken in zip(servers, taken_cpu_s, strict=True)]
+    figures["server_cores"] = [[round(cpu / taken_s, 2) for cpu in each.values()] for each in taken_cpu_s]
+    figures["server_processes"] = [list(each.values()) for each in kinds]
+    front_cpu_s = sum(
+        cpu
+        for each, taken in zip(kinds, taken_cpu_s, strict=True)
+        for pid, cpu in taken.items()
+        if each[pid] in ("server", "front")
+    )
+    return figures, checkable(load, generated, stalls, front_cpu_s)
 
 
 def scaling(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -373,40 +400,81 @@ def versions() -> dict[str, str]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def load_arguments() -> argparse.ArgumentParser:
+    """The flags of the loads, which each --then begins anew."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--rate", type=float, nargs="+", default=[])
+    parser.add_argument("--listeners", type=int, nargs="+", default=[])
+    parser.add_argument("--burst", type=int, nargs="+", default=[])
+    parser.add_argument("--prompts", nargs="+", default=USUAL_TEXTS, help="as for `vivavoce bench load` [en]")
+    parser.add_argument("--duration", type=float, default=DURATION_S, help="seconds [%(default)g]")
+    parser.add_argument("--warmup", type=float, default=WARMUP_S, help="seconds before them [%(default)g]")
+    return parser
+
+
+def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[SharedLoad]]:
+    """Reads the words of a command line. Returns what holds for all of it, and the loads in their order."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[load_arguments()]
+    )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--requests", type=Path, help="file for all requests of the last entry of --gpus")
     parser.add_argument("--gpus", nargs="+", default=[None])
-    parser.add_argument("--rate", type=float, nargs="+", default=[])
-    parser.add_argument("--listeners", type=int, nargs="+", default=[])
-    parser.add_argument("--burst", type=int, nargs="+", default=[])
-    parser.add_argument("--prompts", nargs="+", default=["en"], help="as for `vivavoce bench load` [en]")
-    parser.add_argument("--duration", type=float, default=20)
-    parser.add_argument("--warmup", type=float, default=5)
     parser.add_argument(
         "--frames-per-char", type=float, default=0.83, help="default: 12.5 frames and 15 characters per second"
     )
     parser.add_argument("--generators", type=int, default=4, help="processes that make the load [%(default)s]")
     parser.add_argument("settings", nargs="*", metavar="SETTING", help="settings of `vivavoce serve`, after --")
-    args = parser.parse_args()
-    loads = [SharedLoad(kind, amount) for kind in KINDS for amount in getattr(args, kind)]
+    own, *settings = [list(part) for part in split(words, "--", most=1)]
+    first, *others = split(own, THEN)
+    args = parser.parse_args([*first, *(["--", *settings[0]] if settings else [])])
+    groups = [args, *(load_arguments().parse_args(each) for each in others)]
+    loads = [
+        SharedLoad(kind, amount, tuple(group.prompts), group.duration, group.warmup)
+        for group in groups
+        for kind in KINDS
+        for amount in getattr(group, kind)
+    ]
+    twice = [
+        f"{kind} {name}"
+        for (kind, name), count in Counter((each.kind, each.name) for each in loads).items()
+        if count > 1
+    ]
+    if twice:
+        parser.error(f"given twice: {', '.join(twice)}")
+    return args, loads
+
+
+def split(words: Sequence[str], at: str, most: int | None = None) -> list[list[str]]:
+    """Splits words at the word `at`, at most `most` times."""
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if word == at and (most is None or len(parts) <= most):
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    return parts
+
+
+def main() -> None:
+    args, loads = parse(sys.argv[1:])
     entries: dict[str, dict[str, Any]] = {}
     for gpus in args.gpus:
-        entries[gpus or "none"], runs = measure(gpus, loads, args)
-        document = {
-            "cards": card_facts("name"),
-            "versions": versions(),
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-            "command": shlex.join(["python", "-m", "vivavoce_bench.cards.server", *sys.argv[1:]]),
-            "server": {args.model.name: entries},
-            "scaling": scaling(entries),
-        }
-        args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        if args.requests is not None and runs:
-            facts, requests = zip(*runs, strict=True)
-            args.requests.write_text(json.dumps({"runs": facts, "requests": requests}) + "\n", encoding="utf-8")
+        for entry, runs in measure(gpus, loads, args):
+            entries[gpus or "none"] = entry
+            document = {
+                "cards": card_facts("name"),
+                "versions": versions(),
+                "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+                "command": shlex.join(["python", "-m", "vivavoce_bench.cards.server", *sys.argv[1:]]),
+                "server": {args.model.name: entries},
+                "scaling": scaling(entries),
+            }
+            args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            if args.requests is not None and runs:
+                facts, requests = zip(*runs, strict=True)
+                args.requests.write_text(json.dumps({"runs": facts, "requests": requests}) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from vivavoce_bench.cards.server import (
     checkable,
     common,
     main,
+    parse,
     pooled,
     scaling,
 )
@@ -63,6 +64,29 @@ def test_shares_make_up_the_whole() -> None:
     assert shares == [["--concurrency", count] for count in ("2", "2", "1", "1")]
     assert [SharedLoad("listeners", 1).share(number, 2) for number in range(2)] == [["--concurrency", "1"], None]
     assert SharedLoad("burst", 65).share(0, 2) == ["--burst", "33"]
+
+
+def test_each_then_begins_loads_with_flags_of_their_own() -> None:
+    words = ["--model", "m", "--out", "o", "--listeners", "256", "--burst", "64", "--duration", "60"]
+    words += ["--then", "--rate", "100", "20", "--prompts", "p=en:5.7s", "zh", "--warmup", "1"]
+    args, loads = parse([*words, "--", "--fronts", "4", "--", "--then"])
+    assert args.settings == ["--fronts", "4", "--", "--then"], "all of it belongs to the server"
+    assert loads == [
+        SharedLoad("listeners", 256, ("en",), 60.0, 5.0),
+        SharedLoad("burst", 64, ("en",), 60.0, 5.0),
+        SharedLoad("rate", 100.0, ("p=en:5.7s", "zh"), 20.0, 1.0),
+        SharedLoad("rate", 20.0, ("p=en:5.7s", "zh"), 20.0, 1.0),
+    ]
+    assert [load.name for load in loads] == ["256", "64", "100 p=en:5.7s zh", "20 p=en:5.7s zh"]
+    assert loads[2].flags == ["--duration=20", "--warmup=1", "--prompts", "p=en:5.7s", "zh"]
+
+
+def test_a_load_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "m", "--out", "o", "--rate", "5", "--then", "--rate", "6", "5"]
+    with pytest.raises(SystemExit):
+        parse(words)
+    assert "given twice: rate 5" in capsys.readouterr().err
+    assert parse([*words, "--prompts", "zh"])[1][-1].name == "5 zh", "other texts are another load"
 
 
 def test_each_server_has_a_card_of_its_own() -> None:
@@ -140,12 +164,13 @@ def test_scaling_is_relative_to_the_first() -> None:
 def test_a_server_is_started_loaded_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, requests = tmp_path / "server.json", tmp_path / "requests.json"
     flags = ["--model", "fake", "--out", str(out), "--requests", str(requests), "--generators", "2"]
-    loads = ["--rate", "40", "--listeners", "3", "--burst", "4", "--duration", "0.5", "--warmup", "0"]
+    loads = ["--rate", "40", "--listeners", "3", "--duration", "0.5", "--warmup", "0"]
+    loads += ["--then", "--burst", "4", "--prompts", "en:2s", "--duration", "0.6", "--warmup", "0"]
     monkeypatch.setattr(sys, "argv", ["cards/server.py", *flags, *loads, "--", "--device", "cpu"])
     main()
     document = json.loads(out.read_text(encoding="utf-8"))
     (entry,) = document["server"]["fake"].values()
-    for run in (entry["rate"]["40"], entry["listeners"]["3"], entry["burst"]["4"]):
+    for run in (entry["rate"]["40"], entry["listeners"]["3"], entry["burst"]["4 en:2s"]):
         assert run["valid"]
         assert run["completed"] == run["requests"] > 0
         assert run["ttfa_ms"]["p50"] > 0
@@ -153,9 +178,9 @@ def test_a_server_is_started_loaded_and_stopped(tmp_path: Path, monkeypatch: pyt
         assert run["machine_stalls"] >= 0
         ((first, *others),) = run["server_processes"]
         assert (first, "engine" in others) == ("server", True)
-    (burst,) = entry["burst"]["4"]["bursts"]
+    (burst,) = entry["burst"]["4 en:2s"]["bursts"]
     assert (burst["requests"], burst["heard"]) == (4, 4)
-    assert burst["last_first_audio_ms"] >= entry["burst"]["4"]["ttfa_ms"]["p50"]
+    assert burst["last_first_audio_ms"] >= entry["burst"]["4 en:2s"]["ttfa_ms"]["p50"]
     saved = json.loads(requests.read_text(encoding="utf-8"))
     assert [run["load"] for run in saved["runs"]] == [{"poisson_rate": 40.0}, {"listeners": 3}, {"burst": 4}]
     assert all(run["front_cpu_s"] > 0 for run in saved["runs"])
