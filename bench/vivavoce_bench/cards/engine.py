@@ -10,7 +10,9 @@ import asyncio
 import json
 import logging
 import math
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +25,8 @@ from vivavoce_engine.batching.listener import Playback
 from vivavoce_engine.checkpoint.files import read_checkpoint
 from vivavoce_engine.gpu.runner import GraphRunner
 from vivavoce_engine.load import make_runner
+
+from vivavoce_bench.listener.report import versions
 
 TEXT = "The train to the coast leaves at nine, and the second one at half past ten."
 FIRST_AUDIO_REQUESTS = 30
@@ -169,7 +173,11 @@ def main() -> None:
     )
     args = parser.parse_args()
     logging.basicConfig(level="INFO")
-    document = measure_engine(args.model, args.streams, args.frames, args.steps_ahead)
+    document = {
+        **measure_engine(args.model, args.streams, args.frames, args.steps_ahead),
+        "versions": versions("torch", "triton"),
+        "command": shlex.join(["python", "-m", "vivavoce_bench.cards.engine", *sys.argv[1:]]),
+    }
     print(json.dumps(document), flush=True)
     args.out.write_text(json.dumps(document, indent=1) + "\n")
 

@@ -28,14 +28,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from vivavoce_bench.listener.report import measurement_of, rounded
+from vivavoce_bench.listener.report import measurement_of, rounded, versions
 from vivavoce_bench.listener.summary import Heard, summarize
 
 VIVAVOCE = (sys.executable, "-m", "vivavoce_client")
@@ -47,6 +46,7 @@ MODULES = {"front": "vivavoce_server.fronts", "engine": "vivavoce_engine.process
 KINDS = ("rate", "listeners", "burst")
 USUAL_TEXTS = ("en",)
 DURATION_S, WARMUP_S = 20.0, 5.0
+PACKAGES = ("torch", "triton", "uvicorn", "uvloop", "vivavoce-speech")
 THEN = "--then"
 START_LIMIT_S = 400.0
 STOP_LIMIT_S = 60.0
@@ -392,14 +392,6 @@ def scaling(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, flo
     }
 
 
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in ("torch", "triton", "uvicorn", "uvloop", "vivavoce-speech"):
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
-
-
 def load_arguments() -> argparse.ArgumentParser:
     """The flags of the loads, which each --then begins anew."""
     parser = argparse.ArgumentParser(add_help=False)
@@ -465,7 +457,7 @@ def main() -> None:
             entries[gpus or "none"] = entry
             document = {
                 "cards": card_facts("name"),
-                "versions": versions(),
+                "versions": versions(*PACKAGES),
                 "machine": f"{platform.machine()}, {os.cpu_count()} cores",
                 "command": shlex.join(["python", "-m", "vivavoce_bench.cards.server", *sys.argv[1:]]),
                 "server": {args.model.name: entries},

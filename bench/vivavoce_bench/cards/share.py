@@ -107,12 +107,13 @@ def why_no_card() -> str:
 
 def measure(quick: bool) -> Json:
     """Measures everything and returns the document of CARD.json. A part that fails is named in its `faults`."""
-    from vivavoce_bench.cards.server import versions
+    from vivavoce_bench.cards.server import PACKAGES
+    from vivavoce_bench.listener.report import versions
 
     began_s = time.perf_counter()
     document: Json = {
         **alone(describe_card),
-        "versions": versions(),
+        "versions": versions(*PACKAGES),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": "vivavoce bench card" + " --quick" * quick,
         "frame_ms": {},

@@ -5,8 +5,9 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from vivavoce_bench.listener.load import Burst, Closed, Poisson, Run
@@ -162,12 +163,20 @@ def run_json(run: Run) -> dict[str, Any]:
 
 def environment(program: str) -> dict[str, Any]:
     """The command, the versions and the machine of a measurement. `program` is the command without its arguments."""
-    packages = ("vivavoce-speech", "h11", "websockets")
     return {
         "command": shlex.join([*program.split(), *sys.argv[1:]]),
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "versions": versions("vivavoce-speech", "h11", "websockets"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
     }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Versions of Python and of those packages that are installed. A checkout on PYTHONPATH is not."""
+    found = {"python": platform.python_version()}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def request_json(measurement: Measurement) -> dict[str, Any]:

@@ -7,13 +7,22 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from vivavoce_bench.listener import limit
 from vivavoce_bench.listener.generators import GeneratorFailed, Generators, generators_for
 from vivavoce_bench.listener.load import Burst, Closed, Counts, GeneratorFacts, LoadPlan, Poisson, Run
-from vivavoce_bench.listener.report import generator_lag_ms, is_on_time, measurement_of, request_json, run_json, table
+from vivavoce_bench.listener.report import (
+    generator_lag_ms,
+    is_on_time,
+    measurement_of,
+    request_json,
+    run_json,
+    table,
+    versions,
+)
 from vivavoce_bench.listener.servers import Target
 from vivavoce_bench.listener.summary import summarize
 from vivavoce_client.__main__ import main
@@ -103,6 +112,12 @@ def test_requests_that_begin_late_count_as_lateness() -> None:
     late = replace(next(iter(run.measurements)), late_ms=7.5)
     summary = summarize([late], run.plan.window)
     assert generator_lag_ms(replace(run, summary=summary)) == 7.5
+
+
+def test_versions_are_those_of_installed_packages() -> None:
+    found = versions("h11", "no-such-package-anywhere")
+    assert list(found) == ["python", "h11"]
+    assert found["h11"] == version("h11")
 
 
 def test_measurements_survive_json() -> None:
