@@ -1,20 +1,24 @@
-"""Combines the results of the scripts of `make bench-gpu` in one document: results/engine-CARD.json.
+"""Combines results of other scripts in one document of a card: results/engine-CARD.json or results/fronts-CARD.json.
 
-    python -m vivavoce_bench.cards.report FOLDER --out bench/results [--peer FILE]
+    python -m vivavoce_bench.cards.report FOLDER --out bench/results [--peer FILE] [--command TEXT]
+    python -m vivavoce_bench.cards.report --servers FILE... --out bench/results
 
-FOLDER contains codec.json, frame.json and engine.json. FILE is a result of peer_faster_qwen3_tts.py. An existing
-document for the same card keeps the figures that are not measured here, such as the step times that
-`vivavoce bench plan` reads.
+FOLDER contains the results of `make bench-gpu`: codec.json, frame.json and engine.json; --command says how they were
+made, if otherwise. --peer takes a result of peer_faster_qwen3_tts.py. An existing document for the same card keeps the
+figures that are not measured here, such as the step times that `vivavoce bench plan` reads.
+
+--servers takes results of cards/server.py, each with another number of fronts.
 """
 
 import argparse
 import json
-import platform
+import shlex
 import sys
-from collections.abc import Mapping
-from importlib.metadata import version
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from vivavoce_bench.listener.report import versions
 
 Json = dict[str, Any]
 CONTEXT, LONG_CONTEXT = "200", "1000"
@@ -52,6 +56,36 @@ def report(codec: Json, frame: Json, engine: Json, peer: Json | None = None) -> 
     return document
 
 
+def servers(documents: Sequence[Json]) -> Json:
+    """The results of cards/server.py by the number of fronts, each with its own versions and command.
+
+    Raises:
+        ValueError: they were measured on different cards, or two of them with as many fronts.
+    """
+    cards = {card for document in documents for card in document["cards"]}
+    if len(cards) != 1:
+        raise ValueError(f"measured on several cards, or on none: {sorted(cards)}")
+    by_fronts: dict[int, Json] = {}
+    for document in documents:
+        fronts = fronts_of(document["command"])
+        if fronts in by_fronts:
+            raise ValueError(f"measured twice with --fronts {fronts}")
+        by_fronts[fronts] = document
+    return {"card": cards.pop(), "fronts": {str(fronts): by_fronts[fronts] for fronts in sorted(by_fronts)}}
+
+
+def fronts_of(command: str) -> int:
+    """The number of fronts in a command of cards/server.py.
+
+    Raises:
+        ValueError: the command leaves the number to the machine.
+    """
+    words = [part for word in shlex.split(command) for part in word.split("=", 1)]
+    if "--fronts" not in words[:-1] or not (fronts := words[words.index("--fronts") + 1]).isdigit():
+        raise ValueError(f"without --fronts NUMBER: {command}")
+    return int(fronts)
+
+
 def frame_times(frame: Json, context: str, deterministic: int = 1) -> dict[str, dict[str, float]]:
     """Milliseconds per frame by size and rows, with programmatic dependent launch."""
     ending = f" dependent launch 1 deterministic {deterministic}"
@@ -77,26 +111,34 @@ def short_name(card: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("folder", type=Path, nargs="?")
+    what.add_argument("--servers", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--out", type=Path, required=True, help="folder for the document")
     parser.add_argument("--peer", type=Path)
+    parser.add_argument("--command", default="make bench-gpu", help="what has made FOLDER [%(default)s]")
     args = parser.parse_args()
-    codec, frame, engine = (
-        json.loads((args.folder / f"{name}.json").read_text("utf-8")) for name in ("codec", "frame", "engine")
-    )
-    peer = None if args.peer is None else json.loads(args.peer.read_text("utf-8"))
     try:
-        measured = report(codec, frame, engine, peer)
+        name, document = ("fronts", servers(_read(args.servers))) if args.servers else ("engine", _of_engine(args))
     except ValueError as error:
         sys.exit(f"cards/report.py: {error}")
-    path = args.out / f"engine-{short_name(measured['card'])}.json"
-    before = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    if before.get("card", measured["card"]) != measured["card"]:
-        before = {}
-    versions = {name: version(name) for name in ("torch", "triton")} | {"python": platform.python_version()}
-    document = {**before, **measured, "versions": versions, "command": "make bench-gpu"}
+    path = args.out / f"{name}-{short_name(document['card'])}.json"
+    if name == "engine":
+        before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        document = {**(before if before.get("card") == document["card"] else {}), **document}
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(path)
+
+
+def _of_engine(args: argparse.Namespace) -> Json:
+    codec, frame, engine = _read(args.folder / f"{name}.json" for name in ("codec", "frame", "engine"))
+    peer = None if args.peer is None else _read([args.peer])[0]
+    measured_with = engine.get("versions") or versions("torch", "triton")
+    return {**report(codec, frame, engine, peer), "versions": measured_with, "command": args.command}
+
+
+def _read(paths: Iterable[Path]) -> list[Json]:
+    return [json.loads(path.read_text("utf-8")) for path in paths]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import vivavoce_bench.cards.report as gpu_report
-from vivavoce_bench.cards.report import report, short_name
+from vivavoce_bench.cards.report import fronts_of, report, servers, short_name
 
 CARD = "NVIDIA H100 80GB HBM3"
 CODEC = {"versions": {"card": CARD, "torch": "2.11"}, "graph_ms": {"1x1": 0.5368, "64x4": 4.4544}, "memory_gb": 1.0}
@@ -53,6 +53,27 @@ def test_figures_have_their_usual_names() -> None:
     assert not {"peers", "burst"} & report(CODEC, FRAME, {**ENGINE, "burst": None}).keys()
 
 
+def test_servers_are_told_apart_by_their_fronts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(fronts: str, card: str = CARD) -> dict[str, Any]:
+        return {"cards": [card], "command": f"python -m x --out o -- --max-streams 256 {fronts}", "server": {}}
+
+    one, four = measured("--fronts=1 --log-level warning"), measured("--fronts 4")
+    assert servers([four, one]) == {"card": CARD, "fronts": {"1": one, "4": four}}
+    with pytest.raises(ValueError, match="twice with --fronts 4"):
+        servers([four, one, four])
+    with pytest.raises(ValueError, match="several cards"):
+        servers([one, measured("--fronts 4", "NVIDIA H200")])
+    for unsaid in ("", "--fronts auto", "--fronts"):
+        with pytest.raises(ValueError, match="without --fronts NUMBER"):
+            fronts_of(measured(unsaid)["command"])
+    paths = [tmp_path / name for name in ("a.json", "b.json")]
+    for path, document in zip(paths, (one, four), strict=True):
+        path.write_text(json.dumps(document))
+    monkeypatch.setattr(sys, "argv", ["report", "--servers", *map(str, paths), "--out", str(tmp_path)])
+    gpu_report.main()
+    assert list(json.loads((tmp_path / "fronts-h100.json").read_text())["fronts"]) == ["1", "4"]
+
+
 def test_figures_of_two_cards_are_not_mixed() -> None:
     with pytest.raises(ValueError, match=r"several cards.*H200"):
         report(CODEC, FRAME, {**ENGINE, "card": "NVIDIA H200"})
@@ -81,5 +102,7 @@ def test_a_document_keeps_what_was_recorded_by_others_on_that_card(
 
     kept = run({"card": CARD, "host_ms": {"1": 0.03}, "first_pcm_ms": 99.0})
     assert (kept["host_ms"], kept["first_pcm_ms"], kept["command"]) == ({"1": 0.03}, 9.1, "make bench-gpu")
-    assert set(kept["versions"]) == {"torch", "triton", "python"}
+    assert set(kept["versions"]) == {"torch", "triton", "python"}, "of this machine, where the result has none"
     assert "host_ms" not in run({"card": "NVIDIA H100 NVL", "host_ms": {"1": 0.03}})
+    (tmp_path / "engine.json").write_text(json.dumps({**ENGINE, "versions": {"torch": "2.99"}}))
+    assert run({})["versions"] == {"torch": "2.99"}, "of the machine that was measured"
