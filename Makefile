@@ -11,7 +11,7 @@ SOURCES := engine server text clients conformance eval voice tests deploy bench 
 .PHONY: run install lint types quick test test-clients test-compiled test-kernels test-native wheels test-long test-programs test-image test-quality test-gpu bench-gpu soak soak-native soak-sockets soak-chats attack conformance fuzz audit bench voice docs clean
 # The tables of results in the pages, from the files of results.
 tables: $(VENV)/.dev
-	$(BIN)/python -m vivavoce_bench.cards.tables README.md bench/README.md
+	$(BIN)/python -m vivavoce_bench.cards.tables README.md bench/README.md docs/cpu.md deploy/OPERATIONS.md
 
 .PHONY: tables test-pins refresh-pins refresh-advisories
 

@@ -393,7 +393,7 @@ def scaling(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, flo
 
 
 def load_arguments() -> argparse.ArgumentParser:
-    """The flags of the loads, which each --then begins anew."""
+    """The flags of the loads. Each --then has its own."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--rate", type=float, nargs="+", default=[])
     parser.add_argument("--listeners", type=int, nargs="+", default=[])

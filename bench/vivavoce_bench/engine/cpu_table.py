@@ -1,7 +1,7 @@
-"""`python -m vivavoce_bench.engine.cpu_table native.txt torch.txt`: a table of what `bench engine` has printed.
+"""`python -m vivavoce_bench.engine.cpu_table a.txt b.txt -o FILE`: one document of what `bench engine` has printed.
 
 Each file holds what one run has printed; its last line is JSON. Of several runs with the same machine, runner and dtype
-the better figures count.
+the better figures count. `vivavoce_bench.cards.tables` makes the table of the document.
 """
 
 import argparse
@@ -20,39 +20,56 @@ COLUMNS = (
 )
 
 
-def table(documents: Iterable[dict[str, Any]]) -> list[str]:
-    """The lines of the table, by machine in the order of the documents, then by streams."""
-    best: dict[tuple[str, int], dict[str, Any]] = {}
-    order: dict[str, None] = {}
+def best(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A document for each machine, in their order, with the better runs of all its documents by streams."""
+    found: dict[str, dict[str, Any]] = {}
+    runs: dict[str, dict[int, dict[str, Any]]] = {}
     for document in documents:
-        order.setdefault(document["machine"])
+        machine = document["machine"]
+        found.setdefault(machine, document)
+        of_machine = runs.setdefault(machine, {})
         for run in document["runs"]:
-            key = (document["machine"], run["streams"])
-            if key not in best or run["rtf"] < best[key]["rtf"]:
-                best[key] = run
-    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    for machine in order:
-        of_machine = sorted(streams for name, streams in best if name == machine)
-        for streams in of_machine:
-            name = machine if streams == of_machine[0] else ""
-            lines.append(row(name, best[machine, streams]))
-    return lines
+            known = of_machine.get(run["streams"])
+            if known is None or run["rtf"] < known["rtf"]:
+                of_machine[run["streams"]] = run
+    return [
+        {**document, "runs": [run for _, run in sorted(runs[machine].items())]} for machine, document in found.items()
+    ]
 
 
-def row(name: str, run: dict[str, Any]) -> str:
-    """The line of one number of streams."""
+def table(documents: Iterable[dict[str, Any]]) -> list[list[str]]:
+    """The cells of the table, with its head: by machine, then by streams."""
+    rows = [list(COLUMNS)]
+    for document in documents:
+        for number, run in enumerate(document["runs"]):
+            rows.append(row("" if number else document["machine"], run))
+    return rows
+
+
+def row(name: str, run: dict[str, Any]) -> list[str]:
+    """The cells of one number of streams."""
     shares = ", ".join(f"{stage} {share:.0%}" for stage, share in run["share"].items())
     cells = [name, str(run["streams"]), f"{run['frames_per_s']:.1f}", f"{run['rtf']:.2f}"]
-    cells += [f"{run['ttfa_ms_median']:.0f} ms", shares]
-    return f"| {' | '.join(cells)} |"
+    return [*cells, f"{run['ttfa_ms_median']:.0f} ms", shares]
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Prints the table of the files on the command line."""
+    """Writes the document of the files on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("outputs", type=Path, nargs="+", help="what runs of `bench engine` have printed")
-    texts = [path.read_text(encoding="utf-8") for path in parser.parse_args(words).outputs]
-    print("\n".join(table(json.loads(text.strip().splitlines()[-1]) for text in texts)))
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--machine", required=True, help="the machine, and what else it did")
+    parser.add_argument("--command", required=True, help="what has printed the files")
+    args = parser.parse_args(words)
+    texts = [path.read_text(encoding="utf-8") for path in args.outputs]
+    engines = best(json.loads(text.strip().splitlines()[-1]) for text in texts)
+    document = {
+        "machine": args.machine,
+        "versions": engines[0]["versions"],
+        "command": args.command,
+        "engines": engines,
+    }
+    args.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

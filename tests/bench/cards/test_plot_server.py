@@ -36,6 +36,10 @@ def test_a_run_that_is_not_complete_is_not_plotted() -> None:
         first_audio(document(at_20=run(17.0, 20.0), at_220=run(50.0, 160.0, refused=1)))
 
 
+def test_texts_of_other_lengths_are_not_mixed_in() -> None:
+    assert first_audio(document(**{"at_20": run(17.0, 20.0), "at_100 en:5.7s": run(90.0, 99.0)})).rates == (20,)
+
+
 def test_several_servers_are_not_mixed() -> None:
     several = document(at_20=run(17.0, 20.0))
     several["server"]["0.6b"] = several["server"]["1.7b"]
