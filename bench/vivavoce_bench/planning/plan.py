@@ -51,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--serving-ms", type=float, default=0.0, help="delay that network and client add to all audio [%(default)s]"
     )
+    parser.add_argument(
+        "--fronts", type=int, default=1, help="HTTP processes of a replica, as of `vivavoce serve` [%(default)s]"
+    )
     parser.add_argument("--audio-s", type=float, default=4.5, help="mean length of speech [%(default)s]")
     parser.add_argument("--max-streams", type=int, default=defaults.rows, help="rows of a replica [%(default)s]")
     parser.add_argument("--max-queue", type=int, default=defaults.max_queue, help="[%(default)s]")
@@ -66,7 +69,9 @@ def run(args: argparse.Namespace) -> int:
         path = args.steps or RESULTS / f"engine-{args.gpu.lower()}.json"
         times = read_step_times(path, args.model)
         config = EngineConfig(max_streams=args.max_streams, max_queue=args.max_queue)
-        engine = SimulatedEngine(times, config, args.serving_ms / 1000)
+        if args.fronts < 1:
+            raise ValueError("--fronts must be above 0")
+        engine = SimulatedEngine(times, config, args.serving_ms / 1000, args.fronts)
         return _check(engine, args.check) if args.check else _plan(engine, args)
     except (StepTimesError, ValueError) as error:
         print(f"vivavoce: {error}", file=sys.stderr)
@@ -80,13 +85,15 @@ class SimulatedEngine:
     times: StepTimes
     config: EngineConfig
     serving_s: float
+    fronts: int = 1
+    """HTTP processes, each of which takes the times of `front_ms`."""
 
     def simulation(self, stalls: Iterable[Stall] = ()) -> Simulation:
         """Creates a simulation, for one run."""
-        return Simulation(self.times, self.config, self.serving_s, stalls)
+        return Simulation(self.times, self.config, self.serving_s, stalls, self.fronts)
 
     def with_front(self, factor: float) -> "SimulatedEngine":
-        """Copy whose HTTP process takes `factor` times as long."""
+        """Copy whose HTTP processes take `factor` times as long."""
         return replace(self, times=replace(self.times, front_ms=self.times.front_ms.times(factor)))
 
     def facts(self) -> dict[str, Any]:
@@ -95,6 +102,7 @@ class SimulatedEngine:
             "model": self.times.model,
             "assumed": self.times.assumed,
             "max_streams": self.config.rows,
+            "fronts": self.fronts,
             "serving_ms": 1000 * self.serving_s,
         }
 
@@ -197,7 +205,8 @@ def _plan(engine: SimulatedEngine, args: argparse.Namespace) -> int:
             raise ValueError(f"--{name.replace('_', '-')} must be above 0")
     workload = Workload(args.rate, args.audio_s, args.duration, args.seed)
     replicas, tried = fewest_replicas(engine, workload, args.ttfa_ms, args.underruns)
-    print(f"{engine.times.machine}, {engine.times.model}; {engine.config.rows} rows a replica")
+    parts = f"{engine.config.rows} rows, {engine.fronts} HTTP process{'es' if engine.fronts > 1 else ''} a replica"
+    print(f"{engine.times.machine}, {engine.times.model}; {parts}")
     for name in engine.times.assumed:
         print(f"{name} was not recorded: see vivavoce_bench/planning/step_times.py for what is assumed")
     print("replicas  requests/s each  TTFA p50 / p95 ms  underruns  refused  audio s/s each")
@@ -239,7 +248,7 @@ def compare_run(
 
     Requests arrive at the times at which they were sent. In a closed loop each arrives when one of the listeners has
     heard the end of its last speech. If the run recorded stalls of the machine (cards/server.py does), the simulation
-    has the same stalls. If it recorded the CPU time of the HTTP process, `front_ms` is scaled to it in the returned
+    has the same stalls. If it recorded the CPU time of the HTTP processes, `front_ms` is scaled to it in the returned
     engine, because it may come from another host; the comparison of that CPU time is the one before scaling. The time
     to first audio is that of the first sample, because a simulation has no silence.
     """
@@ -266,14 +275,14 @@ def compare_run(
     underruns = sum(bool(each["gaps"]) for each in measured), sum(each.underruns > 0 for each in simulated)
     compared.append(Compared("requests with underruns", *underruns))
     if "front_cpu_s" in facts:
-        compared.append(Compared("HTTP process, CPU s", facts["front_cpu_s"], front_cpu_s))
+        compared.append(Compared("HTTP processes, CPU s", facts["front_cpu_s"], front_cpu_s))
     return compared, engine
 
 
 def _simulate_run(
     engine: SimulatedEngine, facts: Mapping[str, Any], sent: Sequence[dict[str, Any]]
 ) -> tuple[list[SimulatedListener], float]:
-    """Simulates the requests of a run. Returns its listeners, and the CPU seconds of its HTTP process."""
+    """Simulates the requests of a run. Returns its listeners, and the CPU seconds of its HTTP processes."""
     listeners = facts["load"].get("listeners")
     lengths = [max(1, round(each["audio_s"] / FRAME_S)) for each in sent]
     simulation = engine.simulation(_stalls(facts))

@@ -1,17 +1,16 @@
 """Discrete-event simulation of an engine: its real loop, scheduler and admission over a runner that only takes time.
 
 The clock stands still while the host works, and advances by recorded step times when the runner runs. Batches,
-queueing, chunk ramp and refusals are therefore the engine's own, not a model of them. The HTTP process in front of the
-engine is a queue: it accepts requests and hands out audio one at a time, in the order of arrival. `serving_s` adds a
-constant for network and client. Encoders and other work of the machine are not simulated, but all processes stand still
-during `stalls`.
+queueing, chunk ramp and refusals are therefore the engine's own, not a model of them. Each HTTP process in front of the
+engine is a queue: it accepts requests and hands out audio one at a time, in the order of arrival. A request goes to the
+one with the fewest open requests, of several to the one that is free first. `serving_s` adds a constant for network and
+client. Encoders and other work of the machine are not simulated, but all processes stand still during `stalls`.
 """
 
 import heapq
 import itertools
 import math
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -63,6 +62,8 @@ class SimulatedListener:
     stalled_s: float = 0.0
     underruns: int = 0
     unread_frames: int = 0
+    front: int = 0
+    """Number of the HTTP process that serves it."""
     _playback: Playback = field(default_factory=Playback)
 
     @property
@@ -127,11 +128,18 @@ class _Clock:
 
 @dataclass
 class _Front:
-    """The HTTP process: one core, which does one thing at a time."""
+    """An HTTP process: one core, which does one thing at a time."""
 
     machine: _Machine
+    open_requests: int = 0
+    """Requests that the engine has not finished."""
     busy_s: float = 0.0
     _free_s: float = -math.inf
+
+    @property
+    def load(self) -> tuple[int, float]:
+        """What decides who gets the next request."""
+        return self.open_requests, self._free_s
 
     def done_s(self, at_s: float, takes_ms: float) -> float:
         """Adds work that arrives at `at_s`. Returns the time at which it is done."""
@@ -216,21 +224,26 @@ class Simulation:
     """One engine, for one run. `run` returns the listener of each arrival, in the order of arrival."""
 
     def __init__(
-        self, times: StepTimes, config: EngineConfig, serving_s: float = 0.0, stalls: Iterable[Stall] = ()
+        self,
+        times: StepTimes,
+        config: EngineConfig,
+        serving_s: float = 0.0,
+        stalls: Iterable[Stall] = (),
+        fronts: int = 1,
     ) -> None:
         self._config = config
         self._serving_s = serving_s
         machine = _Machine(stalls)
         self._clock = _Clock(machine)
-        self._front, self._front_ms = _Front(machine), times.front_ms
+        self._fronts, self._front_ms = [_Front(machine) for _ in range(fronts)], times.front_ms
         self._runner = SimulatedRunner(times, self._clock)
         self._admission = Admission(config, FRAME_S, self._clock)
         self._loop = EngineLoop(self._runner, config, self._admission, self._deliver, self._clock)
         self._accepted = Accepted()
         self._heard: list[SimulatedListener] = []
         self._waiting_arrivals: list[Arrival] = []
-        self._taken_in: deque[tuple[float, Arrival]] = deque()
-        """Requests that the front has accepted, each with the time at which the engine has it."""
+        self._taken_in: list[tuple[float, int]] = []
+        """Requests that a front has accepted, as a heap: the time at which the engine has it, and the utterance."""
         self._next_frames: Iterator[int] = iter(())
         self._pause_s = 0.0
 
@@ -240,8 +253,8 @@ class Simulation:
 
     @property
     def front_busy_s(self) -> float:
-        """Seconds that the HTTP process has worked."""
-        return self._front.busy_s
+        """Seconds that the HTTP processes have worked, together."""
+        return sum(front.busy_s for front in self._fronts)
 
     def run(self, arrivals: Iterable[Arrival]) -> list[SimulatedListener]:
         self._waiting_arrivals = list(arrivals)
@@ -249,7 +262,7 @@ class Simulation:
         while True:
             self._take_in()
             while self._taken_in and self._taken_in[0][0] <= self._clock.now_s:
-                self.submit(self._taken_in.popleft()[1])
+                self._submit(self._heard[heapq.heappop(self._taken_in)[1]])
             if self._loop.step():
                 continue
             if self._taken_in:
@@ -265,15 +278,19 @@ class Simulation:
         return self.run([Arrival(0.0, length) for length in itertools.islice(self._next_frames, listeners)])
 
     def _take_in(self) -> None:
-        """Lets the front accept the requests that have arrived."""
+        """Lets the fronts accept the requests that have arrived."""
         while self._waiting_arrivals and self._waiting_arrivals[0].at_s <= self._clock.now_s:
             arrival = heapq.heappop(self._waiting_arrivals)
-            self._taken_in.append((self._front.done_s(arrival.at_s, self._front_ms.request), arrival))
+            number = min(range(len(self._fronts)), key=lambda each: self._fronts[each].load)
+            front = self._fronts[number]
+            front.open_requests += 1
+            done_s = front.done_s(arrival.at_s, self._front_ms.request)
+            heapq.heappush(self._taken_in, (done_s, len(self._heard)))
+            self._heard.append(SimulatedListener(len(self._heard), arrival, front=number))
 
-    def submit(self, arrival: Arrival) -> None:
+    def _submit(self, listener: SimulatedListener) -> None:
         """Queues a request that the engine has received, or refuses it as the engine would."""
-        listener = SimulatedListener(len(self._heard), arrival)
-        self._heard.append(listener)
+        arrival = listener.arrival
         length = arrival.frames
         tokens = max(1, round(length / FRAMES_PER_TOKEN))
         frames = self._admission.estimate_frames(tokens, self._runner.info.max_frames)
@@ -281,6 +298,7 @@ class Simulation:
             self._admission.check(self.line, Waiting(arrival.client, frames))
         except Overloaded as overloaded:
             listener.refused_for_s = overloaded.retry_after_s
+            self._fronts[listener.front].open_requests -= 1
             return
         self._runner.lengths[listener.utterance_id] = length
         request = SynthesisRequest("…", speaker=FAKE_INFO.speakers[0], client=arrival.client)
@@ -297,16 +315,18 @@ class Simulation:
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
         self._take_in()  # requests that arrived before this report
-        if not deliveries:  # the worker does not send an empty report
-            return
-        done_s = self._front.done_s(self._clock.now_s, self._front_ms.report)
+        done_s: dict[int, float] = {}  # each front has a report of its own listeners alone
         for listener, event in deliveries:
+            assert isinstance(listener, SimulatedListener)
+            front = self._fronts[listener.front]
+            if listener.front not in done_s:
+                done_s[listener.front] = front.done_s(self._clock.now_s, self._front_ms.report)
             match event:
                 case AudioChunk(frames=frames):
-                    assert isinstance(listener, SimulatedListener)
-                    done_s = self._front.done_s(self._clock.now_s, self._front_ms.piece)
-                    listener.add_audio(done_s + self._serving_s, frames)
+                    done_s[listener.front] = front.done_s(self._clock.now_s, self._front_ms.piece)
+                    listener.add_audio(done_s[listener.front] + self._serving_s, frames)
                 case Finished():
+                    front.open_requests -= 1
                     for length in itertools.islice(self._next_frames, 1):
-                        next_s = done_s + self._serving_s + self._pause_s
+                        next_s = done_s[listener.front] + self._serving_s + self._pause_s
                         heapq.heappush(self._waiting_arrivals, Arrival(next_s, length))

@@ -100,6 +100,8 @@ def test_a_card_by_its_name(steps: Path, monkeypatch: pytest.MonkeyPatch, capsys
 def test_wrong_numbers_are_named(steps: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan("--steps", str(steps), "--rate", "0") == 2
     assert "--rate must be above 0" in capsys.readouterr().err
+    assert plan("--steps", str(steps), "--rate", "1", "--fronts", "0") == 2
+    assert "--fronts must be above 0" in capsys.readouterr().err
 
 
 def a_run(steps: Path, *stalls: Stall) -> list[dict[str, Any]]:
@@ -169,10 +171,33 @@ def test_the_work_of_the_http_process_is_as_it_was_measured(
     assert plan("--steps", str(steps), "--check", str(result), "--max-streams", "64") == 0
     (checked,) = last_line(capsys)["checked"]
     *latencies, _, work = checked["figures"]
-    assert work["figure"] == "HTTP process, CPU s"
+    assert work["figure"] == "HTTP processes, CPU s"
     assert work["ratio"] == pytest.approx(0.5)
     assert checked["front_ms"] == {"request": 10, "report": 0, "piece": 0}
     assert [each["ratio"] for each in latencies] == pytest.approx([1.0] * 4)
+
+
+def test_several_http_processes_share_their_work(
+    steps: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """15 requests a second of 100 ms each are the work of one and a half processes: one cannot follow, four can."""
+    steps.write_text(json.dumps({**STEPS, "front_ms": {"request": 100}}))
+    asked = ["--steps", str(steps), "--rate", "15", "--audio-s", "0.4", "--max-streams", "64", "--ttfa-ms", "400"]
+    assert plan(*asked, "--duration", "20", "--fronts", "4") == 0
+    (verdict,) = (told := last_line(capsys))["tried"]
+    assert (told["fronts"], told["replicas"]) == (4, 1)
+    assert 114 < verdict["ttfa_ms_p50"] < 130, "100 of the process, 13 of the engine, and what is waited for"
+    assert plan(*asked, "--duration", "20") == 0
+    told = last_line(capsys)
+    assert (told["fronts"], told["replicas"]) == (1, 3)
+    assert told["tried"][0]["ttfa_ms_p50"] > 1000
+    run = a_run(steps)
+    result = tmp_path / "result.json"
+    facts = {"load": {"poisson_rate": 10}, "requests": 50, "front_cpu_s": 6.0}
+    result.write_text(json.dumps({"runs": [facts], "requests": [run]}))
+    assert plan("--steps", str(steps), "--check", str(result), "--max-streams", "64", "--fronts", "3") == 0
+    (checked,) = last_line(capsys)["checked"]
+    assert checked["figures"][-1]["ratio"] == pytest.approx(1.0), "60 requests of 100 ms, whoever has done them"
 
 
 def test_the_check_of_a_closed_loop_is_closed_too(

@@ -133,6 +133,36 @@ def test_a_request_waits_until_the_front_has_handed_out_what_came_before_it() ->
     assert simulation.front_busy_s == pytest.approx(2 * 0.042)
 
 
+def test_each_front_hands_out_its_own_listeners_audio() -> None:
+    """As with one front, but the second listener's piece does not wait for the first one's, which has another front."""
+    step_times = replace(times(constant(10)), front_ms=FrontTimes(request=2.0, report=1.0, piece=3.0))
+    simulation = Simulation(step_times, EngineConfig(), fronts=2)
+    first, second = simulation.run([Arrival(0.0, 2), Arrival(0.001, 1)])
+    assert (first.front, second.front) == (0, 1)
+    assert first.first_s == pytest.approx(0.002 + 0.010 + 0.001 + 0.003)
+    assert first.ended_s == second.first_s == pytest.approx(0.022 + 0.001 + 0.003)
+    # Two requests, three pieces; the first's front has two reports, the second's one.
+    assert simulation.front_busy_s == pytest.approx(2 * 0.002 + 3 * 0.001 + 3 * 0.003)
+
+
+def test_a_request_goes_to_the_front_with_the_fewest_and_waits_for_that_one_alone() -> None:
+    """A piece 40 ms. The third request comes while the first front hands out audio, the fourth when the second is free,
+    so that the engine has it before the third. Listeners keep the order of arrival."""
+    step_times = replace(times(constant(10)), front_ms=FrontTimes(request=2.0, piece=40.0))
+    arrivals = [Arrival(-0.002, 1), Arrival(0.015, 1), Arrival(0.016, 1), Arrival(0.018, 1)]
+    heard = Simulation(step_times, EngineConfig(), fronts=2).run(arrivals)
+    assert [each.front for each in heard] == [0, 1, 0, 1]
+    assert [each.arrival for each in heard] == arrivals
+    # Frames of the second and the fourth end at 27 and 37 ms, that of the third, whose front is busy until 52, at 62.
+    assert [each.first_s for each in heard] == pytest.approx([0.050, 0.027 + 0.040, 0.062 + 0.040, 0.067 + 0.040])
+
+
+def test_who_is_refused_does_not_count_for_its_front() -> None:
+    arrivals = [Arrival(0.0, 50), Arrival(0.001, 50), Arrival(0.002, 9), Arrival(0.050, 9)]
+    heard = Simulation(times(constant(10)), EngineConfig(max_streams=1, max_queue=1), fronts=3).run(arrivals)
+    assert [(each.refused, each.front) for each in heard] == [(False, 0), (False, 1), (True, 2), (True, 2)]
+
+
 def test_steps_without_a_piece_are_no_work_of_the_front() -> None:
     """Of six steps four give a piece: of 1, 1 and 2 frames, and of the last one."""
     step_times = replace(times(constant(10)), front_ms=FrontTimes(report=1.0))
