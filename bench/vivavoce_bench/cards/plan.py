@@ -4,7 +4,7 @@
 
 All steps run on this machine. `vivavoce bench steps` records step times, server.py measures the first audio of one
 server, and the server's requests are then simulated with those step times. `bench steps` does not record `front_ms`,
-so it is taken from --like; the check scales it to the CPU time of the server's HTTP process. With --steps no step
+so it is taken from --like; the check scales it to the CPU time of the server's HTTP processes. With --steps no step
 times are recorded.
 """
 
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--rate", nargs="+", default=["10", "20", "60", "100"])
     parser.add_argument("--duration", default="30")
     parser.add_argument("--max-streams", default="256")
+    parser.add_argument("--fronts", default="1", help="HTTP processes of the server [%(default)s]")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     steps, requests = args.steps or args.out / "steps.json", args.out / "requests.json"
@@ -47,10 +48,10 @@ def main() -> None:
         take_over_front(steps, args.like)
     server = [sys.executable, "-m", "vivavoce_bench.cards.server", *model, "--out", str(args.out / "server.json")]
     server += ["--requests", str(requests), "--rate", *args.rate, "--duration", args.duration]
-    settings = ["--max-streams", args.max_streams, "--max-context", "1024"]
+    settings = ["--max-streams", args.max_streams, "--fronts", args.fronts, "--max-context", "1024"]
     subprocess.run([*server, "--", *settings], check=True)
     check = [*VIVAVOCE, "bench", "plan", "--steps", str(steps), "--model", name, "--check", str(requests)]
-    check += ["--max-streams", args.max_streams, "--serving-ms", str(AROUND_MS)]
+    check += ["--max-streams", args.max_streams, "--fronts", args.fronts, "--serving-ms", str(AROUND_MS)]
     with (args.out / "check.txt").open("w", encoding="utf-8") as output:
         subprocess.run(check, stdout=output, check=True)
     print((args.out / "check.txt").read_text(encoding="utf-8"))
