@@ -63,6 +63,34 @@ def _whole_engine(document: Json) -> Iterator[list[str]]:
     yield ["first PCM of an idle engine, median, ms", number(document.get("first_pcm_ms")), NONE, NONE, NONE]
 
 
+# ---- bounds ---------------------------------------------------------------------------------------------------
+
+GAPS = 3
+"""Kernels that a row names."""
+
+
+def roofline_table(document: Json) -> Rows:
+    """The time of each call beside its bound, and the kernels that are farthest from theirs, in microseconds.
+
+    The bound of a kernel is the larger of its bytes and its FLOPs, each at the rate that the card reached.
+    """
+    reached = document["measured"]
+    bytes_per_s, flops_per_s = reached["read bytes_per_s"], reached["cublas flops_per_s"]
+    told = f"bound at {bytes_per_s / 1e12:.2f} TB/s and {flops_per_s / 1e12:.0f} TFLOP/s, ms"
+    rows: Rows = [["", "measured, ms", told, f"the {GAPS} largest gaps: launches, µs in all (bound)"]]
+    for name, call in document.items():
+        if not isinstance(call, dict) or "kernels" not in call:
+            continue
+        bounds_us = [
+            each["launches"] * max(each["mbytes_each"] * 1e12 / bytes_per_s, each["gflop_each"] * 1e15 / flops_per_s)
+            for each in call["kernels"]
+        ]
+        kernels = sorted(zip(call["kernels"], bounds_us, strict=True), key=lambda pair: pair[1] - pair[0]["us"])
+        gaps = [f"{each['kernel']}: {each['launches']}, {each['us']:.0f} ({us:.0f})" for each, us in kernels[:GAPS]]
+        rows.append([name, number(call["ms"]), number(sum(bounds_us) / 1000), "; ".join(gaps)])
+    return rows
+
+
 # ---- servers --------------------------------------------------------------------------------------------------
 
 SERVER_HEAD = [

@@ -9,6 +9,8 @@ FLOPs at the card's peak. Bytes are those of weights, inputs and outputs, each c
 
 import argparse
 import json
+import shlex
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -27,6 +29,7 @@ from vivavoce_bench.cards.frame import DEVICE, build, launcher
 from vivavoce_bench.cards.random_codec import RELEASED_CODEC, random_decoder
 from vivavoce_bench.cards.shapes import SIZES
 from vivavoce_bench.cards.timing import median_ms
+from vivavoce_bench.listener.report import versions
 
 CONTEXT = 200
 PEAK_BYTES, PEAK_FLOPS = 4.8e12, 990e12
@@ -216,7 +219,11 @@ def main() -> None:
         tables.append((f"{size}, 1 row, not deterministic", partial(frame, size, 1, False)))
         tables += [(f"{size}, {rows} rows", partial(frame, size, rows, True)) for rows in args.rows]
     tables += [(f"code2wav {batch}x{frames}", partial(code2wav, batch, frames)) for batch, frames in CODEC_SHAPES]
-    result: dict[str, Any] = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+    result: dict[str, Any] = {
+        "card": torch.cuda.get_device_name(),
+        "versions": versions("torch", "triton"),
+        "command": shlex.join(["python", "-m", "vivavoce_bench.cards.roofline", *sys.argv[1:]]),
+    }
     for name, table in tables:
         result[name] = table()
         torch.cuda.empty_cache()

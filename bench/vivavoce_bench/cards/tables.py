@@ -15,6 +15,7 @@ and the exit status is 1 if a page is not what its files say. Kinds, and the fil
     load         results of `vivavoce bench load -o`
     streams      the document of engine/cpu_table.py
     pace         results of `vivavoce bench pace`
+    roofline     results of cards/roofline.py
     cards        results of `vivavoce bench card`
     front_page   an engine-CARD.json, its fronts-CARD.json, and any of a `load`, a `streams` and cards/omni.py's
     sizes        results of cards/server.py: what an operator reads of them
@@ -37,6 +38,7 @@ TABLES: Mapping[str, Callable[[Json], Rows]] = {
     "engine": result_tables.engine_table,
     "load": result_tables.load_table,
     "pace": result_tables.pace_table,
+    "roofline": result_tables.roofline_table,
     "server": result_tables.server_table,
     "streams": result_tables.streams_table,
 }

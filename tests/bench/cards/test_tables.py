@@ -17,6 +17,7 @@ from vivavoce_bench.cards.result_tables import (
     load_name,
     load_table,
     pace_table,
+    roofline_table,
     server_table,
 )
 from vivavoce_bench.cards.tables import tables_made
@@ -156,6 +157,26 @@ def test_operators_see_each_load_with_its_machine() -> None:
         "| NVIDIA X, 16 cores, 8 fronts | 100 requests/s of 5.7 s | 20, 24 ms | 546 | 0 of 50 | |",
         "| NVIDIA X, 16 cores, 8 fronts | 200 requests/s | 20, 24 ms | 700 | 0 of 50 | |",
         "| NVIDIA X, 16 cores, 8 fronts | 256 listeners | 20, 24 ms | 1280 | 0 of 50 | |",
+    ]
+
+
+def test_kernels_farthest_from_their_bound_are_named() -> None:
+    """Bounds of 20 x 5 µs by bytes, and 10 x 20 by FLOPs; the third kernel's cost is not counted."""
+    kernels = [
+        {"kernel": "near", "launches": 20, "us": 120.0, "mbytes_each": 20.0, "gflop_each": 1.0},
+        {"kernel": "far", "launches": 10, "us": 500.0, "mbytes_each": 1.0, "gflop_each": 10.0},
+        {"kernel": "small", "launches": 5, "us": 40.4, "mbytes_each": 0.0, "gflop_each": 0.0},
+    ]
+    rates = {"read bytes_per_s": 4e12, "copied bytes_per_s": 1.0, "cublas flops_per_s": 500e12}
+    rows = roofline_table({"card": "NVIDIA X", "measured": rates, "1.7b, 8 rows": {"ms": 0.66, "kernels": kernels}})
+    assert rows == [
+        [
+            "",
+            "measured, ms",
+            "bound at 4.00 TB/s and 500 TFLOP/s, ms",
+            "the 3 largest gaps: launches, µs in all (bound)",
+        ],
+        ["1.7b, 8 rows", "0.660", "0.300", "far: 10, 500 (200); small: 5, 40 (0); near: 20, 120 (100)"],
     ]
 
 
