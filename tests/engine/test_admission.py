@@ -178,7 +178,7 @@ def test_a_simulation_counts_what_waits_as_an_engine_does() -> None:
     tokens, requests = 25, 10
     simulation = Simulation(TAKES_NO_TIME, EngineConfig())
     for _ in range(requests):
-        simulation.submit(Arrival(0.0, tokens * FRAMES_PER_TOKEN))
+        simulation.submit(simulation.listener(Arrival(0.0, tokens * FRAMES_PER_TOKEN)))
 
     async def burst(engine: Engine) -> Backlog:
         for _ in range(requests):

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, replace
 
 import pytest
-from vivavoce_bench.planning.simulation import Arrival, Simulation
+from vivavoce_bench.planning.simulation import Arrival, SimulatedListener, Simulation
 from vivavoce_bench.planning.step_times import TAKES_NO_TIME, Curve
 from vivavoce_engine import EngineConfig, Overloaded
 from vivavoce_engine.batching.admission import MARGIN, MAX_RETRY_S, Admission
@@ -142,9 +142,9 @@ class Retrying(Simulation):
         self.gave_up: list[float] = []
         self.refusals = 0
 
-    def submit(self, arrival: Arrival) -> None:
-        super().submit(arrival)
-        told_s = self._heard[-1].refused_for_s
+    def submit(self, listener: SimulatedListener) -> None:
+        super().submit(listener)
+        arrival, told_s = listener.arrival, listener.refused_for_s
         if told_s is None:
             return
         self.refusals += 1

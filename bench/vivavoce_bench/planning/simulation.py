@@ -262,7 +262,7 @@ class Simulation:
         while True:
             self._take_in()
             while self._taken_in and self._taken_in[0][0] <= self._clock.now_s:
-                self._submit(self._heard[heapq.heappop(self._taken_in)[1]])
+                self.submit(self._heard[heapq.heappop(self._taken_in)[1]])
             if self._loop.step():
                 continue
             if self._taken_in:
@@ -285,10 +285,15 @@ class Simulation:
             front = self._fronts[number]
             front.open_requests += 1
             done_s = front.done_s(arrival.at_s, self._front_ms.request)
-            heapq.heappush(self._taken_in, (done_s, len(self._heard)))
-            self._heard.append(SimulatedListener(len(self._heard), arrival, front=number))
+            heapq.heappush(self._taken_in, (done_s, self.listener(arrival, number).utterance_id))
 
-    def _submit(self, listener: SimulatedListener) -> None:
+    def listener(self, arrival: Arrival, front: int = 0) -> SimulatedListener:
+        """Adds the listener of a request at a front."""
+        listener = SimulatedListener(len(self._heard), arrival, front=front)
+        self._heard.append(listener)
+        return listener
+
+    def submit(self, listener: SimulatedListener) -> None:
         """Queues a request that the engine has received, or refuses it as the engine would."""
         arrival = listener.arrival
         length = arrival.frames
