@@ -245,7 +245,7 @@ def test_more_frames_than_asked_for(decoder: CodecDecoder) -> None:
 @triton.jit  # type: ignore[untyped-decorator]
 def snake_kernel(x, frequency, out, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     i = tl.arange(0, SIZE)
-    tl.store(out + i, _snake(tl.load(x + i), tl.load(frequency + i), 1.0))
+    tl.store(out + i, _snake(tl.load(x + i), 2.0 * tl.load(frequency + i), 0.5, False))
 
 
 @pytest.mark.parametrize("frequency", [1.0, 30.0, 3000.0])

@@ -1,18 +1,22 @@
 """Packed weights and activation buffers of Code2Wav, and the launches of its products."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.codec.kernels import product_kernel, unit_kernel
+from vivavoce_engine.gpu.codec.step_kernels import inverse_rms_kernel
 from vivavoce_engine.gpu.codec.tiles import Tiles, by_descriptors, choose, choose_unit
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, SnakeBeta
 
+FAST, SEPARATE_NORM, FLAT, BY_TAPS = True, True, True, True
+REGISTERS: dict[Tiles, int] = {}
 HISTORY_BLOCK = 1024
 ALIGNMENT = 64
 """Alignment of buffers and histories, in values. Loads are 16 bytes wide."""
@@ -112,14 +116,15 @@ def wide(parameter: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Snake:
-    """x + magnitude * sin²(frequency * x), both [N] float32."""
+    """x + magnitude * (1 - cos(frequency * x)), both [N] float32: double the frequency and half the magnitude of the
+    module's sin²."""
 
     frequency: Tensor
     magnitude: Tensor
 
     @classmethod
     def of(cls, module: SnakeBeta, repeat: int = 1) -> "Snake":
-        return cls(wide(module.frequency).repeat(repeat), wide(module.magnitude).repeat(repeat))
+        return cls(2 * wide(module.frequency).repeat(repeat), wide(module.magnitude).repeat(repeat) / 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +172,20 @@ class Product:
         if tiles is None:
             tiles = choose(rows, columns, depth, x.memory.dtype, launch.card)
             tiles = by_descriptors(tiles) if is_described(launch.card, shape, x, tiles) else tiles
+        rms = None
+        if self.norm_eps is not None and SEPARATE_NORM:
+            assert x.keep == 0
+            rms = torch.empty(rows, dtype=torch.float32, device=x.memory.device)
+            launch(
+                inverse_rms_kernel,
+                (rows,),
+                x.memory,
+                rms,
+                self.norm_eps,
+                CHANNELS=x.channels,
+                BLOCK=triton.next_power_of_2(x.channels),
+                num_warps=1,
+            )
         launch(
             product_kernel,
             (tiles.count(rows, columns),),
@@ -187,6 +206,7 @@ class Product:
             residual.keep if residual else 0,
             out.keep,
             self.norm_eps or 0.0,
+            rms,
             *described(launch.card, shape, x, self.weight, tiles),
             N=columns,
             CHANNELS=x.channels,
@@ -195,7 +215,7 @@ class Product:
             NORM=self.norm_eps is not None,
             ACTIVATION=self.activation,
             **quiet_meta(self.quiet),
-            **tile_meta(tiles, x.memory.dtype),
+            **tile_meta(tiles, x.memory.dtype, launch.card),
         )
 
 
@@ -273,20 +293,35 @@ class Unit:
             x.keep,
             out.keep,
             *described(launch.card, shape, x, self.spread.weight, tiles),
+            *more_described(launch.card, shape, x, self.spread.weight, tiles),
             WIDTH=x.channels,
             TAPS=self.spread.taps,
             **quiet_meta(self.point.quiet),
-            **tile_meta(tiles, x.memory.dtype),
+            **tile_meta(tiles, x.memory.dtype, launch.card),
         )
+
+
+Descriptors = tuple["TensorDescriptor | None", "TensorDescriptor | None", "TensorDescriptor | None"]
 
 
 def is_described(card: Card, shape: Shape, x: Buffer, tiles: Tiles) -> bool:
     """True if a product's tiles come through descriptors: the card has them, and each tile lies in one batch element
     and in one tap."""
-    return card.descriptors and shape.steps(x) % tiles.rows == 0 and x.channels % tiles.depth == 0
+    if FLAT and x.keep == 0 and tiles.rows >= 64:
+        return card.descriptors and x.channels % tiles.depth == 0
+    return (
+        card.descriptors and shape.steps(x) % tiles.rows == 0 and (x.channels % tiles.depth == 0 or by_taps(x, tiles))
+    )
 
 
-Descriptors = tuple["TensorDescriptor | None", "TensorDescriptor | None", "TensorDescriptor | None"]
+def by_taps(x: Buffer, tiles: Tiles) -> bool:
+    return BY_TAPS and x.channels == 96 and tiles.depth == 64 and x.keep > 0
+
+
+def more_described(card: Card, shape: Shape, x: Buffer, weight: Tensor, tiles: Tiles) -> Descriptors:
+    if not is_described(card, shape, x, tiles) or not by_taps(x, tiles):
+        return None, None, None
+    return described(card, shape, x, weight, replace(tiles, depth=32))
 
 
 def described(card: Card, shape: Shape, x: Buffer, weight: Tensor, tiles: Tiles) -> Descriptors:
@@ -315,14 +350,15 @@ def quiet_meta(quiet: int) -> dict[str, int]:
     return {"QUIET": quiet} if quiet else {}
 
 
-def tile_meta(tiles: Tiles, dtype: torch.dtype) -> dict[str, Any]:
+def tile_meta(tiles: Tiles, dtype: torch.dtype, card: Card) -> dict[str, Any]:
     """A kernel's constants and options for `tiles`."""
-    return {
+    return ({"maxnreg": REGISTERS[tiles]} if tiles in REGISTERS else {}) | {
         "BM": tiles.rows,
         "BN_0": tiles.columns,
         "BN_1": tiles.more_columns,
         "BK": tiles.depth,
         "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
+        "FAST": card.fast_cosine and FAST and dtype != torch.float32,
         "num_warps": tiles.warps,
         "num_stages": tiles.stages,
     }

@@ -9,6 +9,7 @@ Activations are [B, keep + steps, channels], as in kernels.py.
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit(do_not_specialize=["steps", "groups", "keep", "last_code"])
@@ -23,6 +24,7 @@ def dequantize_kernel(
     WIDTH: tl.constexpr,
     SEMANTIC: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ):
     """Sums codebook vectors: codes [B, steps, groups] → out [B, keep + steps, 2 * WIDTH]. One program a frame.
 
@@ -30,6 +32,9 @@ def dequantize_kernel(
     the second half that of its acoustic vectors. If SEMANTIC is 0, the output is the mean of all, [B, keep + steps,
     WIDTH].
     """
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     frame = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -69,6 +74,7 @@ def window_attention_kernel(
     KEYS: tl.constexpr,
     STEPS: tl.constexpr,
     PRECISION: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ):
     """Rotates queries and keys, writes new keys and values to the ring, and attends to the WINDOW frames up to each
     query.
@@ -77,6 +83,9 @@ def window_attention_kernel(
     STEPS are powers of 2 and at least 16, HEAD_DIM is at least 16. STEPS is at least `steps`, KEYS and RING at least
     WINDOW - 1 + steps. Grid [B, HEADS], so that no other program touches a program's part of the ring.
     """
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     batch, head = tl.program_id(0), tl.program_id(1)
     HALF: tl.constexpr = HEAD_DIM // 2
     WIDTH: tl.constexpr = HEADS * HEAD_DIM
@@ -137,9 +146,13 @@ def depthwise_norm_kernel(
     CHANNELS: tl.constexpr,
     TAPS: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ):
     """Depthwise convolution of x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], then LayerNorm over the
     channels → out [B, steps, CHANNELS]. One program a step."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < CHANNELS
@@ -155,8 +168,65 @@ def depthwise_norm_kernel(
     tl.store(out + row * CHANNELS + column, scaled.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["row_count", "steps", "keep"])
+@triton.jit(do_not_specialize=["steps"])
 def waveform_kernel(
+    x,
+    weight,
+    bias,
+    out,
+    steps,
+    CHANNELS: tl.constexpr,
+    TAPS: tl.constexpr,
+    BM: tl.constexpr,
+    BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
+):
+    """Convolution to one channel, x [B, TAPS - 1 + steps, CHANNELS] with weight [TAPS, CHANNELS] float32, clamped to
+    [-1, 1] → out [B, steps] float32. Grid [blocks of BM - TAPS + 1 steps, B].
+
+    A product has the sums over the channels of each input and tap, and a sample is the sum of one sum of each of TAPS
+    inputs. So an input is read once. A weight is the sum of two of x's dtype.
+    """
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    MADE: tl.constexpr = BM - TAPS + 1
+    first, batch = tl.program_id(0) * MADE, tl.program_id(1)
+    dtype: tl.constexpr = x.dtype.element_ty
+    i = tl.arange(0, BM)
+    tap = tl.arange(0, COLUMNS)
+    column = tl.arange(0, BLOCK)
+    x += (batch * (TAPS - 1 + steps) + first) * CHANNELS
+    there = (first + i < TAPS - 1 + steps)[:, None] & (column < CHANNELS)[None, :]
+    inputs = tl.load(x + i[:, None] * CHANNELS + column[None, :], mask=there, other=0.0)
+    known = (column < CHANNELS)[:, None] & (tap < TAPS)[None, :]
+    weights = tl.load(weight + tap[None, :] * CHANNELS + column[:, None], mask=known, other=0.0)
+    high = weights.to(dtype)
+    sums = tl.dot(inputs, high, input_precision=PRECISION)
+    if dtype != tl.float32:
+        sums = tl.dot(inputs, (weights - high.to(tl.float32)).to(dtype), sums, input_precision=PRECISION)
+    later = tl.minimum(i[:, None] + tap[None, :], BM - 1)
+    sample = tl.sum(tl.where((tap < TAPS)[None, :], tl.gather(sums, later, 0), 0.0), axis=1) + tl.load(bias)
+    sample = tl.minimum(tl.maximum(sample, -1.0), 1.0)
+    tl.store(out + batch * steps + first + i, sample, mask=(i < MADE) & (first + i < steps))
+
+
+@triton.jit
+def inverse_rms_kernel(x, out, eps, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr = False):
+    """1 / sqrt(mean square + eps) of each row of x [rows, CHANNELS] → out [rows] float32. One program a row."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    value = tl.load(x + row * CHANNELS + column, mask=column < CHANNELS, other=0.0).to(tl.float32)
+    tl.store(out + row, tl.rsqrt(tl.sum(value * value, axis=0) / CHANNELS + eps))
+
+
+@triton.jit(do_not_specialize=["row_count", "steps", "keep"])
+def old_waveform_kernel(
     x,
     weight,
     bias,
@@ -168,9 +238,13 @@ def waveform_kernel(
     TAPS: tl.constexpr,
     BM: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ):
     """Convolution to one channel, x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], clamped to [-1, 1] → out
     [B, steps] float32."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     row = tl.minimum(m, row_count - 1)
     window = x + (row // steps * (keep + steps) + row % steps) * CHANNELS
@@ -186,7 +260,18 @@ def waveform_kernel(
 
 
 @triton.jit(do_not_specialize=["steps", "size"])
-def histories_kernel(arena, buffers, rows, position, table, steps, size, SAVE: tl.constexpr, BLOCK: tl.constexpr):
+def histories_kernel(
+    arena,
+    buffers,
+    rows,
+    position,
+    table,
+    steps,
+    size,
+    SAVE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
+):
     """Copies the rows' histories between the arena [rows, size] and the buffers. Grid [blocks, B].
 
     Without SAVE they go from the arena to the fronts of the buffers, as zeros at position 0. With SAVE they go from the
@@ -195,6 +280,9 @@ def histories_kernel(arena, buffers, rows, position, table, steps, size, SAVE: t
     table [blocks, 5] int32: a history's place in the arena, its buffer's place, its number of values, the number of
     values that a frame adds to its buffer, and the first value of this block.
     """
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
     entry = table + tl.program_id(0) * 5
     row = tl.load(rows + tl.program_id(1))
     place, buffer, count, per_frame = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)
