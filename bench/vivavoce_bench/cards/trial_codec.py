@@ -20,7 +20,6 @@ from torch import Tensor
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.codec import decoder as codec_decoder
 from vivavoce_engine.gpu.codec import layers as codec_layers
-from vivavoce_engine.gpu.codec import tiles as codec_tiles
 from vivavoce_engine.gpu.codec.decoder import GpuCodec
 from vivavoce_engine.gpu.codec.tiles import Tiles
 from vivavoce_engine.gpu.launch import Launcher
@@ -59,128 +58,74 @@ CONFIG = (
 ROWS, MAX_FRAMES = (2, 4) if DRY else (256, 8)
 FULL = ((64, 4), (256, 1), (64, 1), (1, 4)) if not DRY else ((2, 4), (2, 1))
 ONE = FULL[:1]
-WORKERS = 12
-COMPILE_S, MEASURE_S = 70.0, 118.0 if not DRY else 1e9
+WORKERS = 14
+COMPILE_S, MEASURE_S = 45.0, 70.0 if not DRY else 1e9
 
-OLD = {
-    "layers.FAST": False,
-    "layers.SEPARATE_NORM": False,
-    "layers.FLAT": False,
-    "layers.BY_TAPS": False,
-    "decoder.WAVEFORM_PRODUCT": False,
-}
 MODULES = {"layers": codec_layers, "decoder": codec_decoder}
 UNITS, PRODUCTS = codec_layers.choose_unit, codec_layers.choose
 
 
-def units(changed: dict[int, Tiles]):
+def units(changed):
     return lambda rows, width, dtype, card: (
-        changed[width]
-        if width in changed and dtype != torch.float32 and rows >= 2048
-        else UNITS(rows, width, dtype, card)
+        changed[width] if width in changed and rows >= 128 * 112 else UNITS(rows, width, dtype, card)
     )
 
 
-def products(changed: dict[tuple[int, int], Tiles], rows_from: int = 128):
+def products(changed):
     def choose(rows, columns, depth, dtype, card):
-        if (columns, depth) in changed and rows >= rows_from:
-            return changed[columns, depth]
-        return PRODUCTS(rows, columns, depth, dtype, card)
+        tiles = changed.get((columns, depth))
+        return (
+            tiles
+            if tiles and rows >= 1024 and tiles.count(rows, columns) >= 112
+            else PRODUCTS(rows, columns, depth, dtype, card)
+        )
 
     return choose
 
 
-U96, U192 = Tiles(64, 64, 32, 64, 4, 2), Tiles(64, 128, 64, 64, 4, 3)
-TAPS = {"layers.choose_unit": units({96: U96})}
+U96 = Tiles(128, 64, 32, 32, 4, 4)
+K1 = Tiles(64, 128, 0, 64, 4, 3)
+WIDE, WIDE3 = Tiles(128, 128, 64, 64, 8, 4), Tiles(128, 128, 64, 64, 8, 3)
+BASE = {"layers.choose_unit": units({96: U96}), "layers.POINTS": False}
+WAVES = {(768, 5376): WIDE, (6144, 3072): WIDE, (1536, 7168): Tiles(128, 64, 32, 64, 4, 4)}
 
 
-def variants() -> dict[str, tuple[dict[str, Any], bool]]:
-    """Variant → what is patched (all new ways but these), and whether all shapes are timed."""
-
-    def old(*names: str) -> dict[str, Any]:
-        return {key: OLD[key] for key in OLD if key not in names}
-
-    found: dict[str, tuple[dict[str, Any], bool]] = {
-        "before": (OLD, True),
-        "all": (TAPS, True),
-        "fast": (old("layers.FAST"), False),
-        "waveform": (old("decoder.WAVEFORM_PRODUCT"), False),
-        "norm": (old("layers.SEPARATE_NORM"), False),
-        "flat": (old("layers.FLAT"), False),
-        "norm+flat": (old("layers.SEPARATE_NORM", "layers.FLAT"), True),
-        "taps": (old("layers.BY_TAPS") | TAPS, False),
-        "all+early": (TAPS | {"early": True}, True),
-        "before+early": (OLD | {"early": True}, False),
-    }
-    for name, tiles in {
-        "96 64 4w 3s": Tiles(64, 64, 32, 64, 4, 3),
-        "96 128 8w 2s": Tiles(128, 64, 32, 64, 8, 2),
-        "96 128 8w 3s": Tiles(128, 64, 32, 64, 8, 3),
-        "96 128 4w 2s": Tiles(128, 64, 32, 64, 4, 2),
-        "96 no taps 128 4w 4s": Tiles(128, 64, 32, 32, 4, 4),
-        "96 no taps 64 4w 4s": Tiles(64, 64, 32, 32, 4, 4),
-    }.items():
-        found["all, " + name] = ({"layers.choose_unit": units({96: tiles})}, False)
-    for name, tiles in {
-        "192 64 8w 3s": Tiles(64, 128, 64, 64, 8, 3),
-        "192 64 4w 2s": Tiles(64, 128, 64, 64, 4, 2),
-        "192 128 8w 3s": Tiles(128, 128, 64, 64, 8, 3),
-        "192 128 8w 2s": Tiles(128, 128, 64, 64, 8, 2),
-    }.items():
-        found["all, " + name] = ({"layers.choose_unit": units({96: U96, 192: tiles})}, False)
-    capped = {
-        "192 64 8w 3s": (
-            {"layers.choose_unit": units({96: U96, 192: Tiles(64, 128, 64, 64, 8, 3)})},
-            Tiles(64, 128, 64, 64, 8, 3),
-            128,
-        ),
-        "96 128 8w 2s": (
-            {"layers.choose_unit": units({96: Tiles(128, 64, 32, 64, 8, 2)})},
-            Tiles(128, 64, 32, 64, 8, 2),
-            96,
-        ),
-        "square 8w 3s": (
-            TAPS | {"layers.by_descriptors": lambda t: replace(t, stages=3) if t == codec_tiles.SQUARE else t},
-            replace(codec_tiles.SQUARE, stages=3),
-            128,
-        ),
-        "k1 384 64 3s": (
-            TAPS | {"layers.choose": products({(384, 384): Tiles(64, 128, 0, 64, 4, 3)})},
-            Tiles(64, 128, 0, 64, 4, 3),
-            168,
-        ),
-        "k1 768 64 3s": (
-            TAPS | {"layers.choose": products({(768, 768): Tiles(64, 128, 0, 64, 4, 3)})},
-            Tiles(64, 128, 0, 64, 4, 3),
-            168,
-        ),
-        "up 96 64 3s": (
-            TAPS | {"layers.choose": products({(288, 384): Tiles(64, 64, 32, 64, 4, 4)})},
-            Tiles(64, 64, 32, 64, 4, 4),
-            128,
-        ),
-    }
-    for name, (changes, tiles, registers) in capped.items():
-        found[f"all, {name}, {registers} registers"] = (changes | {"layers.REGISTERS": {tiles: registers}}, False)
+def variants():
+    found = {"base": (BASE, True)}
+    best = BASE | {"layers.choose": products(WAVES | {(384, 384): K1, (768, 768): K1}), "layers.REGISTERS": {K1: 168}}
+    found["best"] = (best, True)
+    found["points"] = (BASE | {"layers.POINTS": True}, False)
     for product, several in {
-        (384, 384): [(64, 128, 0, 64, 4, 3), (128, 128, 0, 64, 8, 2), (128, 128, 0, 64, 4, 2), (64, 128, 0, 128, 4, 2)],
-        (768, 768): [(64, 128, 0, 64, 4, 3), (128, 128, 0, 64, 8, 2)],
-        (288, 384): [(128, 64, 32, 64, 4, 3), (64, 64, 32, 64, 4, 3), (128, 64, 32, 64, 8, 3), (64, 64, 32, 128, 4, 2)],
-        (2048, 512): [(64, 64, 0, 128, 4, 3), (64, 32, 0, 128, 4, 4), (64, 128, 0, 64, 4, 4)],
-        (3072, 512): [(64, 64, 0, 128, 4, 3), (64, 128, 0, 64, 4, 4), (64, 128, 0, 128, 4, 3)],
-        (512, 1024): [(64, 32, 0, 128, 4, 4), (64, 64, 0, 128, 4, 4), (64, 16, 0, 256, 4, 3), (32, 32, 0, 256, 4, 3)],
-        (384, 2688): [(128, 256, 128, 64, 8, 2), (256, 128, 0, 64, 8, 3), (128, 128, 64, 64, 8, 3)],
-        (768, 5376): [(128, 256, 0, 64, 8, 3), (256, 128, 0, 64, 8, 3)],
-        (6144, 3072): [(128, 128, 0, 64, 4, 3), (256, 128, 0, 64, 8, 3)],
-        (1920, 1536): [(128, 128, 0, 64, 8, 2), (64, 128, 0, 64, 4, 3)],
-        (1024, 4096): [(128, 64, 0, 128, 4, 3), (64, 64, 0, 128, 4, 4)],
-        (1536, 7168): [(128, 64, 0, 128, 4, 3), (64, 128, 0, 128, 4, 3)],
+        (768, 5376): [WIDE, WIDE3],
+        (6144, 3072): [WIDE, WIDE3],
+        (1536, 7168): [Tiles(128, 64, 32, 64, 4, 4), Tiles(128, 64, 32, 64, 8, 4), Tiles(128, 64, 32, 128, 8, 3)],
+        (384, 2688): [WIDE],
+        (1920, 1536): [Tiles(128, 128, 64, 64, 8, 4)],
+        (288, 384): [Tiles(128, 64, 32, 64, 4, 2)],
     }.items():
         for one in several:
-            found[f"all, {product} {one}"] = (TAPS | {"layers.choose": products({product: Tiles(*one)})}, False)
-    found["all, waveform 256"] = (TAPS | {"decoder.WAVEFORM_ROWS": 256}, False)
-    found["all, waveform 64"] = (TAPS | {"decoder.WAVEFORM_ROWS": 64}, False)
-    found["before, again"] = (OLD, True)
+            if one == Tiles(128, 128, 64, 64, 8, 4) and product == (1920, 1536):
+                found["1920 128x192"] = (BASE | {"layers.choose": products({product: one})}, False)
+            else:
+                found[f"{product} {one.rows, one.columns, one.more_columns, one.depth, one.warps, one.stages}"] = (
+                    BASE | {"layers.choose": products({product: one})},
+                    False,
+                )
+    for registers in (168, 144):
+        found[f"k1 {registers}"] = (
+            BASE | {"layers.choose": products({(384, 384): K1, (768, 768): K1}), "layers.REGISTERS": {K1: registers}},
+            False,
+        )
+    small = Tiles(64, 64, 0, 64, 4, 5)
+    found["k1 64x64"] = (BASE | {"layers.choose": products({(384, 384): small, (768, 768): small})}, False)
+    up = Tiles(128, 64, 32, 64, 4, 2)
+    found["up 288 168"] = (BASE | {"layers.choose": products({(288, 384): up}), "layers.REGISTERS": {up: 168}}, False)
+    for one in (Tiles(128, 64, 32, 32, 4, 3), Tiles(128, 64, 32, 32, 4, 6), Tiles(256, 64, 32, 32, 8, 4)):
+        found[f"96 {one.rows} {one.warps} {one.stages}"] = (BASE | {"layers.choose_unit": units({96: one})}, False)
+    one = Tiles(64, 128, 64, 64, 4, 4)
+    found["192 64 4 4"] = (BASE | {"layers.choose_unit": units({96: U96, 192: one})}, False)
+    found["waveform 32"] = (BASE | {"decoder.WAVEFORM_ROWS": 32}, False)
+    found["base, again"] = (BASE, True)
     return found
 
 
@@ -341,9 +286,9 @@ def main() -> None:
         exact = spoken(CodecRows(decoder, 1, decoder.quantizer.codebooks[0]), decoder, 1, 8)
         coder = GpuCodec(decoder, ROWS, MAX_FRAMES, DTYPE, launch=Launcher(card({})))
         for name, (changes, full) in variants().items():
-            if DRY and name not in ("before", "all", "all+early", "before, again"):
+            if DRY and name not in ("base", "best"):
                 continue
-            if time.perf_counter() - BEGAN_S > MEASURE_S and name != "before, again":
+            if time.perf_counter() - BEGAN_S > MEASURE_S and name != "base, again":
                 put("no time", name)
                 continue
             try:
@@ -363,7 +308,7 @@ def main() -> None:
                         )
                     if not DRY:
                         put(profile(coder, decoder, card(changes), 64, 4), name, "profile")
-                    if name in ("before", "all", "norm+flat") and not DRY:
+                    if name in ("base", "best") and not DRY:
                         put(profile(coder, decoder, card(changes), 1, 4), name, "profile 1x4")
             except Exception:
                 put(traceback.format_exc()[-400:], name, "failed")
@@ -374,7 +319,7 @@ def main() -> None:
                 else results.get(name)
             )
             print(f"[{time.perf_counter() - BEGAN_S:5.0f} s] {name:44} {line}", flush=True)
-    for name in ("before", "all"):
+    for name in ("base", "best"):
         for part in ("profile", "profile 1x4"):
             table = results.get(name, {}).get(part, {})
             print(name, part, flush=True)

@@ -57,7 +57,11 @@ class Card:
             if "shared_bytes" in changes:
                 _limit_shared_bytes(card.shared_bytes)
             log.warning("%s overrides the card: %s", CARD_VARIABLE, card)
-        return card if device.type == "cuda" else replace(card, dependent_launch=False, descriptors=False, fast_cosine=False)
+        return (
+            card
+            if device.type == "cuda"
+            else replace(card, dependent_launch=False, descriptors=False, fast_cosine=False)
+        )
 
     def held(self, stages: int) -> int:
         """Returns the number of stages whose tiles are in shared memory at the same time, of a product with `stages`

@@ -30,7 +30,6 @@ from vivavoce_engine.gpu.codec.step_kernels import (
     depthwise_norm_kernel,
     dequantize_kernel,
     histories_kernel,
-    old_waveform_kernel,
     waveform_kernel,
     window_attention_kernel,
 )
@@ -50,8 +49,8 @@ FRAMES_AT_ONCE = 256
 """Calls with more frames are split, which bounds the activation buffers. This many fill a GPU. With few rows the limit
 is half of `rows` times `max_frames`."""
 
-WAVEFORM_ROWS = 128
-WAVEFORM_PRODUCT = True
+WAVEFORM_ROWS = 64
+"""Inputs of the last convolution that one program multiplies."""
 DOT_MIN = 16
 """Least rows, columns and depth of a tensor-core product."""
 
@@ -232,24 +231,6 @@ class GpuCodec:
                 last = out is block.out
                 unit(self.launch, shape, x, out, block.raw, block.hidden, last, fuse=self.fuse_units)
             x = block.out
-        if not WAVEFORM_PRODUCT:
-            self.launch(
-                old_waveform_kernel,
-                (-(-shape.rows(x) // 32),),
-                x.memory,
-                self._final_weight,
-                self._final_bias,
-                audio,
-                shape.rows(x),
-                shape.steps(x),
-                x.keep,
-                CHANNELS=x.channels,
-                TAPS=x.keep + 1,
-                BM=32,
-                BLOCK=triton.next_power_of_2(x.channels),
-                num_warps=4,
-            )
-            return
         taps = x.keep + 1
         self.launch(
             waveform_kernel,

@@ -12,7 +12,6 @@ while it runs. Row m of a product is step m % steps of batch element m // steps.
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 PI_HIGH = tl.constexpr(3.140625)  # pi in three parts, so that a multiple of the first is exact in float32
 PI_MIDDLE = tl.constexpr(9.67502593994140625e-4)
@@ -57,11 +56,9 @@ def _window_sums(
     x_tiles,
     tiles_0,
     tiles_1,
-    more_x_tiles,
-    more_tiles_0,
-    more_tiles_1,
     first_row,
-    column,
+    column_0,
+    column_1,
     n_0,
     n_1,
     dilation,
@@ -78,21 +75,12 @@ def _window_sums(
 
     There are two column blocks, because a width of 96 or 192 is not a power of 2. BN_1 = 0 leaves out the second. With
     `x_tiles` the windows are those of BM rows of x from `first_row` on, and tiles of x and of the weight come through
-    descriptors: [BM, BK] of x, and [BN_0, BK] and [BN_1, BK] of the weight from `column` on.
+    descriptors: [BM, BK] of x, and [BN_0, BK] and [BN_1, BK] of the weight from `column_0` and
+    `column_1` on.
     """
     K: tl.constexpr = TAPS * CHANNELS
     sums_0 = tl.zeros((BM, BN_0), tl.float32)
     sums_1 = tl.zeros((BM, BN_1 if BN_1 > 0 else 1), tl.float32)
-    if more_x_tiles is not None:
-        for tap in range(TAPS):
-            here = first_row + tap * dilation
-            a = x_tiles.load([here, 0])
-            sums_0 = _dot(a, tiles_0.load([column, tap * CHANNELS]).T, sums_0, PRECISION)
-            sums_1 = _dot(a, tiles_1.load([column + BN_0, tap * CHANNELS]).T, sums_1, PRECISION)
-            a = more_x_tiles.load([here, BK])
-            sums_0 = _dot(a, more_tiles_0.load([column, tap * CHANNELS + BK]).T, sums_0, PRECISION)
-            sums_1 = _dot(a, more_tiles_1.load([column + BN_0, tap * CHANNELS + BK]).T, sums_1, PRECISION)
-        return sums_0, sums_1
     for start in range(0, K, BK):
         k = start + tl.arange(0, BK)
         shift = k
@@ -100,7 +88,7 @@ def _window_sums(
             shift += k // CHANNELS * ((dilation - 1) * CHANNELS)
         if x_tiles is not None:
             a = x_tiles.load([first_row + start // CHANNELS * dilation, start % CHANNELS])
-            b = tiles_0.load([column, start]).T
+            b = tiles_0.load([column_0, start]).T
         elif K % BK == 0:
             a = tl.load(windows[:, None] + shift[None, :])
             b = tl.load(weight + n_0[None, :] * K + k[:, None])
@@ -110,43 +98,13 @@ def _window_sums(
         sums_0 = _dot(a, b, sums_0, PRECISION)
         if BN_1 > 0:
             if x_tiles is not None:
-                b = tiles_1.load([column + BN_0, start]).T
+                b = tiles_1.load([column_1, start]).T
             elif K % BK == 0:
                 b = tl.load(weight + n_1[None, :] * K + k[:, None])
             else:
                 b = tl.load(weight + n_1[None, :] * K + k[:, None], mask=k[:, None] < K, other=0.0)
             sums_1 = _dot(a, b, sums_1, PRECISION)
     return sums_0, sums_1
-
-
-@triton.jit
-def _inverse_rms(rows, eps, CHANNELS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr):
-    """1 / sqrt(mean square + eps) of the CHANNELS values at `rows` [BM].
-
-    In bfloat16 tensor cores add the squares up in the order of the channels, so the sum does not depend on the tiles.
-    The square of a bfloat16 is the sum of two, so that nothing of it is lost. A float16 has no room for squares: there,
-    and in float32, the last bits depend on the tiles.
-    """
-    dtype: tl.constexpr = rows.dtype.element_ty
-    if dtype == tl.bfloat16:
-        ones = tl.full((BK, 16), 1.0, dtype)
-        total = tl.zeros((BM, 16), tl.float32)
-        rest = tl.zeros((BM, 16), tl.float32)
-        for start in range(0, CHANNELS, BK):
-            k = start + tl.arange(0, BK)
-            x = tl.load(rows[:, None] + k[None, :], mask=k[None, :] < CHANNELS, other=0.0).to(tl.float32)
-            square = x * x
-            high = square.to(dtype)
-            total = _dot(high, ones, total, PRECISION)
-            rest = _dot((square - high.to(tl.float32)).to(dtype), ones, rest, PRECISION)
-        squares = tl.sum(tl.where(tl.arange(0, 16)[None, :] == 0, total + rest, 0.0), axis=1)
-    else:
-        squares = tl.zeros((BM,), tl.float32)
-        for start in range(0, CHANNELS, BK):
-            k = start + tl.arange(0, BK)
-            x = tl.load(rows[:, None] + k[None, :], mask=k[None, :] < CHANNELS, other=0.0).to(tl.float32)
-            squares += tl.sum(x * x, axis=1)
-    return tl.rsqrt(squares / CHANNELS + eps)
 
 
 @triton.jit
@@ -193,12 +151,6 @@ def _finish(
         sums *= factor
     if ACTIVATION == "gelu":
         sums = 0.5 * sums * (1.0 + tl.erf(sums * 0.7071067811865476))
-    if ACTIVATION == "swiglu":  # gate and up alternate
-        gate, up = tl.split(tl.reshape(sums, (sums.shape[0], sums.shape[1] // 2, 2)))
-        sums = gate * tl.sigmoid(gate) * up
-        first, _ = tl.split(tl.reshape(n, (n.shape[0] // 2, 2)))
-        n = first // 2
-        inside = n < N // 2
     factor = 1.0
     if scale is not None:
         factor = tl.load(scale + n, mask=inside, other=0.0)[None, :]
@@ -237,7 +189,6 @@ def product_kernel(
     keep,
     residual_keep,
     out_keep,
-    eps,
     inverse_rms,
     x_tiles,
     tiles_0,
@@ -246,7 +197,6 @@ def product_kernel(
     CHANNELS: tl.constexpr,
     TAPS: tl.constexpr,
     OUT_CHANNELS: tl.constexpr,
-    NORM: tl.constexpr,
     ACTIVATION: tl.constexpr,
     BM: tl.constexpr,
     BN_0: tl.constexpr,
@@ -255,7 +205,6 @@ def product_kernel(
     PRECISION: tl.constexpr,
     FAST: tl.constexpr,
     QUIET: tl.constexpr = 0,
-    DEPENDENT: tl.constexpr = False,
 ):
     """Multiplies windows of x [B, keep + steps, CHANNELS] by weight [N, TAPS * CHANNELS], and finishes the product (see
     `_finish`).
@@ -264,27 +213,23 @@ def product_kernel(
     [B, residual_keep + steps, N], raw [B, steps, N]. frequency, magnitude, bias and scale [N] float32. With QUIET,
     rows [B] and position [all rows] tell which rows have just begun (see `_is_quiet`).
     """
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     BLOCKS: tl.constexpr = (N + BN_0 + BN_1 - 1) // (BN_0 + BN_1)
-    WIDTH: tl.constexpr = N // 2 if ACTIVATION == "swiglu" else N
+    GATED: tl.constexpr = ACTIVATION == "swiglu"
+    WIDTH: tl.constexpr = N // 2 if GATED else N
     tile = tl.program_id(0)
     m = tile // BLOCKS * BM + tl.arange(0, BM)
-    first = tile % BLOCKS * (BN_0 + BN_1)
+    first = tile % BLOCKS * (BN_0 if GATED else BN_0 + BN_1)
+    second = first + (WIDTH if GATED else BN_0)
     n_0 = first + tl.arange(0, BN_0)
-    n_1 = first + BN_0 + tl.arange(0, BN_1 if BN_1 > 0 else 1)
+    n_1 = second + tl.arange(0, BN_1 if BN_1 > 0 else 1)
     row = tl.minimum(m, row_count - 1)
     batch, step = row // steps, row % steps
     windows = x + (batch * (keep + steps) + step) * CHANNELS
     begin = tile // BLOCKS * BM
     first_row = begin // steps * (keep + steps) + begin % steps
     rms = None
-    if NORM:
-        if inverse_rms is not None:
-            rms = tl.load(inverse_rms + row)
-        else:
-            rms = _inverse_rms(windows, eps, CHANNELS, BM, BK, PRECISION)
+    if inverse_rms is not None:
+        rms = tl.load(inverse_rms + row)
     if N % (BN_0 + BN_1) == 0:
         sums_0, sums_1 = _window_sums(
             windows,
@@ -292,11 +237,9 @@ def product_kernel(
             x_tiles,
             tiles_0,
             tiles_1,
-            None,
-            None,
-            None,
             first_row,
             first,
+            second,
             n_0,
             n_1,
             dilation,
@@ -315,13 +258,11 @@ def product_kernel(
             x_tiles,
             tiles_0,
             tiles_1,
-            None,
-            None,
-            None,
             first_row,
             first,
-            tl.minimum(n_0, N - 1),
-            n_1,
+            second,
+            tl.minimum(n_0, WIDTH - 1),
+            tl.minimum(n_1, N - 1),
             dilation,
             CHANNELS,
             TAPS,
@@ -336,6 +277,29 @@ def product_kernel(
     quiet = None
     if QUIET > 0:
         quiet = _is_quiet(rows, position, batch, step, QUIET)
+    if GATED:
+        gate, up = sums_0 * rms[:, None], sums_1 * rms[:, None]
+        _finish(
+            gate * tl.sigmoid(gate) * up,
+            n_0,
+            m,
+            None,
+            bias,
+            scale,
+            residual,
+            residual_rows,
+            raw,
+            frequency,
+            magnitude,
+            out,
+            out_rows,
+            row_count,
+            quiet,
+            WIDTH,
+            "none",
+            FAST,
+        )
+        return
     _finish(
         sums_0,
         n_0,
@@ -387,14 +351,33 @@ def _hidden(sums, n, bias, frequency, magnitude, dtype: tl.constexpr, FAST: tl.c
 
 @triton.jit
 def _pointwise(
-    hidden_0, hidden_1, weight, n, WIDTH: tl.constexpr, BN_0: tl.constexpr, BN_1: tl.constexpr, PRECISION: tl.constexpr
+    hidden_0,
+    hidden_1,
+    weight,
+    tiles_0,
+    tiles_1,
+    column,
+    n,
+    WIDTH: tl.constexpr,
+    BN_0: tl.constexpr,
+    BN_1: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
-    """Multiplies hidden [BM, WIDTH], in two blocks, by weight [WIDTH, WIDTH] → columns n."""
-    k = tl.arange(0, BN_0)
-    sums = tl.dot(hidden_0, tl.load(weight + n[None, :] * WIDTH + k[:, None]), input_precision=PRECISION)
+    """Multiplies hidden [BM, WIDTH], in two blocks, by weight [WIDTH, WIDTH] → columns n, which begin at `column`.
+
+    Descriptors, if they are given, are of the columns and BN_0 or BN_1 of depth.
+    """
+    if tiles_0 is not None:
+        sums = tl.dot(hidden_0, tiles_0.load([column, 0]).T, input_precision=PRECISION)
+    else:
+        k = tl.arange(0, BN_0)
+        sums = tl.dot(hidden_0, tl.load(weight + n[None, :] * WIDTH + k[:, None]), input_precision=PRECISION)
     if BN_1 > 0:
-        k = BN_0 + tl.arange(0, BN_1)
-        sums = _dot(hidden_1, tl.load(weight + n[None, :] * WIDTH + k[:, None]), sums, PRECISION)
+        if tiles_0 is not None:
+            sums = _dot(hidden_1, tiles_1.load([column, BN_0]).T, sums, PRECISION)
+        else:
+            k = BN_0 + tl.arange(0, BN_1)
+            sums = _dot(hidden_1, tl.load(weight + n[None, :] * WIDTH + k[:, None]), sums, PRECISION)
     return sums
 
 
@@ -422,9 +405,10 @@ def unit_kernel(
     x_tiles,
     tiles_0,
     tiles_1,
-    more_x_tiles,
-    more_tiles_0,
-    more_tiles_1,
+    points_00,
+    points_01,
+    points_10,
+    points_11,
     WIDTH: tl.constexpr,
     TAPS: tl.constexpr,
     BM: tl.constexpr,
@@ -434,7 +418,6 @@ def unit_kernel(
     PRECISION: tl.constexpr,
     FAST: tl.constexpr,
     QUIET: tl.constexpr = 0,
-    DEPENDENT: tl.constexpr = False,
 ):
     """A residual unit of WIDTH = BN_0 + BN_1 channels: convolution, snake, pointwise convolution, residual.
 
@@ -442,9 +425,6 @@ def unit_kernel(
     same. out [B, out_keep + steps, WIDTH] gets the sum after the next operation's snake. rows, position and QUIET are
     those of product_kernel.
     """
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n_0 = tl.arange(0, BN_0)
     n_1 = BN_0 + tl.arange(0, BN_1 if BN_1 > 0 else 1)
@@ -459,11 +439,9 @@ def unit_kernel(
         x_tiles,
         tiles_0,
         tiles_1,
-        more_x_tiles,
-        more_tiles_0,
-        more_tiles_1,
         first_row,
         0,
+        BN_0,
         n_0,
         n_1,
         dilation,
@@ -485,7 +463,7 @@ def unit_kernel(
     quiet = None
     if QUIET > 0:
         quiet = _is_quiet(rows, position, batch, step, QUIET)
-    sums_0 = _pointwise(hidden_0, hidden_1, weight_2, n_0, WIDTH, BN_0, BN_1, PRECISION)
+    sums_0 = _pointwise(hidden_0, hidden_1, weight_2, points_00, points_01, 0, n_0, WIDTH, BN_0, BN_1, PRECISION)
     _finish(
         sums_0,
         n_0,
@@ -507,7 +485,7 @@ def unit_kernel(
         FAST,
     )
     if BN_1 > 0:
-        sums_1 = _pointwise(hidden_0, hidden_1, weight_2, n_1, WIDTH, BN_0, BN_1, PRECISION)
+        sums_1 = _pointwise(hidden_0, hidden_1, weight_2, points_10, points_11, BN_0, n_1, WIDTH, BN_0, BN_1, PRECISION)
         _finish(
             sums_1,
             n_1,

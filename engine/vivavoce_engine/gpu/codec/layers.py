@@ -1,6 +1,6 @@
 """Packed weights and activation buffers of Code2Wav, and the launches of its products."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,11 +11,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.codec.kernels import product_kernel, unit_kernel
 from vivavoce_engine.gpu.codec.step_kernels import inverse_rms_kernel
-from vivavoce_engine.gpu.codec.tiles import Tiles, by_descriptors, choose, choose_unit
+from vivavoce_engine.gpu.codec.tiles import Tiles, by_descriptors, choose, choose_unit, in_halves
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, SnakeBeta
 
-FAST, SEPARATE_NORM, FLAT, BY_TAPS = True, True, True, True
+POINTS = True
 REGISTERS: dict[Tiles, int] = {}
 HISTORY_BLOCK = 1024
 ALIGNMENT = 64
@@ -116,8 +116,8 @@ def wide(parameter: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Snake:
-    """x + magnitude * (1 - cos(frequency * x)), both [N] float32: double the frequency and half the magnitude of the
-    module's sin²."""
+    """x + magnitude * (1 - cos(frequency * x)), both [N] float32: the doubled frequency and the halved magnitude of the
+    module, whose snake is x + magnitude * sin²(frequency * x)."""
 
     frequency: Tensor
     magnitude: Tensor
@@ -172,20 +172,7 @@ class Product:
         if tiles is None:
             tiles = choose(rows, columns, depth, x.memory.dtype, launch.card)
             tiles = by_descriptors(tiles) if is_described(launch.card, shape, x, tiles) else tiles
-        rms = None
-        if self.norm_eps is not None and SEPARATE_NORM:
-            assert x.keep == 0
-            rms = torch.empty(rows, dtype=torch.float32, device=x.memory.device)
-            launch(
-                inverse_rms_kernel,
-                (rows,),
-                x.memory,
-                rms,
-                self.norm_eps,
-                CHANNELS=x.channels,
-                BLOCK=triton.next_power_of_2(x.channels),
-                num_warps=1,
-            )
+            tiles = in_halves(tiles) if self.activation == "swiglu" else tiles
         launch(
             product_kernel,
             (tiles.count(rows, columns),),
@@ -205,18 +192,37 @@ class Product:
             x.keep,
             residual.keep if residual else 0,
             out.keep,
-            self.norm_eps or 0.0,
-            rms,
+            self._inverse_rms(launch, x, rows),
             *described(launch.card, shape, x, self.weight, tiles),
             N=columns,
             CHANNELS=x.channels,
             TAPS=self.taps,
             OUT_CHANNELS=out.channels,
-            NORM=self.norm_eps is not None,
             ACTIVATION=self.activation,
             **quiet_meta(self.quiet),
             **tile_meta(tiles, x.memory.dtype, launch.card),
         )
+
+    def _inverse_rms(self, launch: Launcher, x: Buffer, rows: int) -> Tensor | None:
+        """Computes what the norm multiplies each row of the input by: [rows] float32, or None without a norm.
+
+        One program adds up a row, so the sum does not depend on the product's tiles.
+        """
+        if self.norm_eps is None:
+            return None
+        assert x.keep == 0, "a norm is of inputs that follow each other"
+        inverse_rms = torch.empty(rows, dtype=torch.float32, device=x.memory.device)
+        launch(
+            inverse_rms_kernel,
+            (rows,),
+            x.memory,
+            inverse_rms,
+            self.norm_eps,
+            CHANNELS=x.channels,
+            BLOCK=triton.next_power_of_2(x.channels),
+            num_warps=1,
+        )
+        return inverse_rms
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +299,7 @@ class Unit:
             x.keep,
             out.keep,
             *described(launch.card, shape, x, self.spread.weight, tiles),
-            *more_described(launch.card, shape, x, self.spread.weight, tiles),
+            *points(launch.card, shape, x, self.point.weight, tiles),
             WIDTH=x.channels,
             TAPS=self.spread.taps,
             **quiet_meta(self.point.quiet),
@@ -301,27 +307,13 @@ class Unit:
         )
 
 
-Descriptors = tuple["TensorDescriptor | None", "TensorDescriptor | None", "TensorDescriptor | None"]
-
-
 def is_described(card: Card, shape: Shape, x: Buffer, tiles: Tiles) -> bool:
     """True if a product's tiles come through descriptors: the card has them, and each tile lies in one batch element
     and in one tap."""
-    if FLAT and x.keep == 0 and tiles.rows >= 64:
-        return card.descriptors and x.channels % tiles.depth == 0
-    return (
-        card.descriptors and shape.steps(x) % tiles.rows == 0 and (x.channels % tiles.depth == 0 or by_taps(x, tiles))
-    )
+    return card.descriptors and shape.steps(x) % tiles.rows == 0 and x.channels % tiles.depth == 0
 
 
-def by_taps(x: Buffer, tiles: Tiles) -> bool:
-    return BY_TAPS and x.channels == 96 and tiles.depth == 64 and x.keep > 0
-
-
-def more_described(card: Card, shape: Shape, x: Buffer, weight: Tensor, tiles: Tiles) -> Descriptors:
-    if not is_described(card, shape, x, tiles) or not by_taps(x, tiles):
-        return None, None, None
-    return described(card, shape, x, weight, replace(tiles, depth=32))
+Descriptors = tuple["TensorDescriptor | None", "TensorDescriptor | None", "TensorDescriptor | None"]
 
 
 def described(card: Card, shape: Shape, x: Buffer, weight: Tensor, tiles: Tiles) -> Descriptors:
@@ -335,6 +327,16 @@ def described(card: Card, shape: Shape, x: Buffer, weight: Tensor, tiles: Tiles)
     rows = TensorDescriptor(x.memory, [height, x.channels], [x.channels, 1], [tiles.rows, tiles.depth])
     blocks = [TensorDescriptor.from_tensor(weight, [n, tiles.depth]) for n in (tiles.columns, tiles.more_columns) if n]
     return rows, blocks[0], blocks[1] if len(blocks) > 1 else None
+
+
+def points(card: Card, shape: Shape, x: Buffer, weight: Tensor, tiles: Tiles) -> tuple[Any, ...]:
+    if not POINTS or not is_described(card, shape, x, tiles):
+        return None, None, None, None
+    return tuple(
+        TensorDescriptor.from_tensor(weight, [n, k]) if n * k else None
+        for n in (tiles.columns, tiles.more_columns)
+        for k in (tiles.columns, tiles.more_columns)
+    )
 
 
 def begun(shape: Shape, quiet: int) -> tuple[Tensor | None, Tensor | None]:
@@ -358,7 +360,7 @@ def tile_meta(tiles: Tiles, dtype: torch.dtype, card: Card) -> dict[str, Any]:
         "BN_1": tiles.more_columns,
         "BK": tiles.depth,
         "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
-        "FAST": card.fast_cosine and FAST and dtype != torch.float32,
+        "FAST": card.fast_cosine and dtype != torch.float32,
         "num_warps": tiles.warps,
         "num_stages": tiles.stages,
     }

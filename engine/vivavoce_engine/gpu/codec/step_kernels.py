@@ -9,7 +9,6 @@ Activations are [B, keep + steps, channels], as in kernels.py.
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit(do_not_specialize=["steps", "groups", "keep", "last_code"])
@@ -24,7 +23,6 @@ def dequantize_kernel(
     WIDTH: tl.constexpr,
     SEMANTIC: tl.constexpr,
     BLOCK: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
 ):
     """Sums codebook vectors: codes [B, steps, groups] → out [B, keep + steps, 2 * WIDTH]. One program a frame.
 
@@ -32,9 +30,6 @@ def dequantize_kernel(
     the second half that of its acoustic vectors. If SEMANTIC is 0, the output is the mean of all, [B, keep + steps,
     WIDTH].
     """
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     frame = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -74,7 +69,6 @@ def window_attention_kernel(
     KEYS: tl.constexpr,
     STEPS: tl.constexpr,
     PRECISION: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
 ):
     """Rotates queries and keys, writes new keys and values to the ring, and attends to the WINDOW frames up to each
     query.
@@ -83,9 +77,6 @@ def window_attention_kernel(
     STEPS are powers of 2 and at least 16, HEAD_DIM is at least 16. STEPS is at least `steps`, KEYS and RING at least
     WINDOW - 1 + steps. Grid [B, HEADS], so that no other program touches a program's part of the ring.
     """
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     batch, head = tl.program_id(0), tl.program_id(1)
     HALF: tl.constexpr = HEAD_DIM // 2
     WIDTH: tl.constexpr = HEADS * HEAD_DIM
@@ -146,13 +137,9 @@ def depthwise_norm_kernel(
     CHANNELS: tl.constexpr,
     TAPS: tl.constexpr,
     BLOCK: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
 ):
     """Depthwise convolution of x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], then LayerNorm over the
     channels → out [B, steps, CHANNELS]. One program a step."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < CHANNELS
@@ -181,7 +168,6 @@ def waveform_kernel(
     BLOCK: tl.constexpr,
     COLUMNS: tl.constexpr,
     PRECISION: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
 ):
     """Convolution to one channel, x [B, TAPS - 1 + steps, CHANNELS] with weight [TAPS, CHANNELS] float32, clamped to
     [-1, 1] → out [B, steps] float32. Grid [blocks of BM - TAPS + 1 steps, B].
@@ -189,9 +175,6 @@ def waveform_kernel(
     A product has the sums over the channels of each input and tap, and a sample is the sum of one sum of each of TAPS
     inputs. So an input is read once. A weight is the sum of two of x's dtype.
     """
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     MADE: tl.constexpr = BM - TAPS + 1
     first, batch = tl.program_id(0) * MADE, tl.program_id(1)
     dtype: tl.constexpr = x.dtype.element_ty
@@ -214,64 +197,16 @@ def waveform_kernel(
 
 
 @triton.jit
-def inverse_rms_kernel(x, out, eps, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr = False):
+def inverse_rms_kernel(x, out, eps, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
     """1 / sqrt(mean square + eps) of each row of x [rows, CHANNELS] → out [rows] float32. One program a row."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     value = tl.load(x + row * CHANNELS + column, mask=column < CHANNELS, other=0.0).to(tl.float32)
     tl.store(out + row, tl.rsqrt(tl.sum(value * value, axis=0) / CHANNELS + eps))
 
 
-@triton.jit(do_not_specialize=["row_count", "steps", "keep"])
-def old_waveform_kernel(
-    x,
-    weight,
-    bias,
-    out,
-    row_count,
-    steps,
-    keep,
-    CHANNELS: tl.constexpr,
-    TAPS: tl.constexpr,
-    BM: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
-):
-    """Convolution to one channel, x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], clamped to [-1, 1] → out
-    [B, steps] float32."""
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
-    row = tl.minimum(m, row_count - 1)
-    window = x + (row // steps * (keep + steps) + row % steps) * CHANNELS
-    column = tl.arange(0, BLOCK)
-    inside = column < CHANNELS
-    sums = tl.zeros((BM, BLOCK), tl.float32)
-    for tap in tl.static_range(TAPS):
-        here = window[:, None] + tap * CHANNELS + column[None, :]
-        value = tl.load(here, mask=inside[None, :], other=0.0).to(tl.float32)
-        sums += value * tl.load(weight + tap * CHANNELS + column, mask=inside, other=0.0)[None, :]
-    sample = tl.sum(sums, axis=1) + tl.load(bias)
-    tl.store(out + m, tl.minimum(tl.maximum(sample, -1.0), 1.0), mask=m < row_count)
-
-
 @triton.jit(do_not_specialize=["steps", "size"])
-def histories_kernel(
-    arena,
-    buffers,
-    rows,
-    position,
-    table,
-    steps,
-    size,
-    SAVE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    DEPENDENT: tl.constexpr = False,
-):
+def histories_kernel(arena, buffers, rows, position, table, steps, size, SAVE: tl.constexpr, BLOCK: tl.constexpr):
     """Copies the rows' histories between the arena [rows, size] and the buffers. Grid [blocks, B].
 
     Without SAVE they go from the arena to the fronts of the buffers, as zeros at position 0. With SAVE they go from the
@@ -280,9 +215,6 @@ def histories_kernel(
     table [blocks, 5] int32: a history's place in the arena, its buffer's place, its number of values, the number of
     values that a frame adds to its buffer, and the first value of this block.
     """
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
     entry = table + tl.program_id(0) * 5
     row = tl.load(rows + tl.program_id(1))
     place, buffer, count, per_frame = tl.load(entry), tl.load(entry + 1), tl.load(entry + 2), tl.load(entry + 3)

@@ -32,6 +32,7 @@ SQUARE = Tiles(128, 128, 0, 64, 8, 4)
 BUSY = 0.85
 """Programs for each multiprocessor that keep a card busy. Beyond that, larger tiles are better: they read less."""
 FEW_ROWS = 16
+LEAST_COLUMNS = 16
 SHALLOWEST = 16
 """Least depth that tensor cores take."""
 LONG_SUM = 2048
@@ -75,6 +76,12 @@ def by_descriptors(tiles: Tiles) -> Tiles:
     """The same tiles with the warps and stages that are best where they come through descriptors: two programs of the
     square tiles then fit a multiprocessor."""
     return replace(tiles, warps=4, stages=3) if tiles == SQUARE else tiles
+
+
+def in_halves(tiles: Tiles) -> Tiles:
+    """The same tiles with two equal blocks of columns: one of gates, and one of what they multiply."""
+    half = max(LEAST_COLUMNS, tiles.columns // 2)
+    return replace(tiles, columns=half, more_columns=half)
 
 
 def _in_steps(tiles: Tiles, depth: int) -> Tiles:
