@@ -351,33 +351,14 @@ def _hidden(sums, n, bias, frequency, magnitude, dtype: tl.constexpr, FAST: tl.c
 
 @triton.jit
 def _pointwise(
-    hidden_0,
-    hidden_1,
-    weight,
-    tiles_0,
-    tiles_1,
-    column,
-    n,
-    WIDTH: tl.constexpr,
-    BN_0: tl.constexpr,
-    BN_1: tl.constexpr,
-    PRECISION: tl.constexpr,
+    hidden_0, hidden_1, weight, n, WIDTH: tl.constexpr, BN_0: tl.constexpr, BN_1: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """Multiplies hidden [BM, WIDTH], in two blocks, by weight [WIDTH, WIDTH] → columns n, which begin at `column`.
-
-    Descriptors, if they are given, are of the columns and BN_0 or BN_1 of depth.
-    """
-    if tiles_0 is not None:
-        sums = tl.dot(hidden_0, tiles_0.load([column, 0]).T, input_precision=PRECISION)
-    else:
-        k = tl.arange(0, BN_0)
-        sums = tl.dot(hidden_0, tl.load(weight + n[None, :] * WIDTH + k[:, None]), input_precision=PRECISION)
+    """Multiplies hidden [BM, WIDTH], in two blocks, by weight [WIDTH, WIDTH] → columns n."""
+    k = tl.arange(0, BN_0)
+    sums = tl.dot(hidden_0, tl.load(weight + n[None, :] * WIDTH + k[:, None]), input_precision=PRECISION)
     if BN_1 > 0:
-        if tiles_0 is not None:
-            sums = _dot(hidden_1, tiles_1.load([column, BN_0]).T, sums, PRECISION)
-        else:
-            k = BN_0 + tl.arange(0, BN_1)
-            sums = _dot(hidden_1, tl.load(weight + n[None, :] * WIDTH + k[:, None]), sums, PRECISION)
+        k = BN_0 + tl.arange(0, BN_1)
+        sums = _dot(hidden_1, tl.load(weight + n[None, :] * WIDTH + k[:, None]), sums, PRECISION)
     return sums
 
 
@@ -405,10 +386,6 @@ def unit_kernel(
     x_tiles,
     tiles_0,
     tiles_1,
-    points_00,
-    points_01,
-    points_10,
-    points_11,
     WIDTH: tl.constexpr,
     TAPS: tl.constexpr,
     BM: tl.constexpr,
@@ -463,7 +440,7 @@ def unit_kernel(
     quiet = None
     if QUIET > 0:
         quiet = _is_quiet(rows, position, batch, step, QUIET)
-    sums_0 = _pointwise(hidden_0, hidden_1, weight_2, points_00, points_01, 0, n_0, WIDTH, BN_0, BN_1, PRECISION)
+    sums_0 = _pointwise(hidden_0, hidden_1, weight_2, n_0, WIDTH, BN_0, BN_1, PRECISION)
     _finish(
         sums_0,
         n_0,
@@ -485,7 +462,7 @@ def unit_kernel(
         FAST,
     )
     if BN_1 > 0:
-        sums_1 = _pointwise(hidden_0, hidden_1, weight_2, points_10, points_11, BN_0, n_1, WIDTH, BN_0, BN_1, PRECISION)
+        sums_1 = _pointwise(hidden_0, hidden_1, weight_2, n_1, WIDTH, BN_0, BN_1, PRECISION)
         _finish(
             sums_1,
             n_1,

@@ -15,8 +15,6 @@ from vivavoce_engine.gpu.codec.tiles import Tiles, by_descriptors, choose, choos
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, SnakeBeta
 
-POINTS = True
-REGISTERS: dict[Tiles, int] = {}
 HISTORY_BLOCK = 1024
 ALIGNMENT = 64
 """Alignment of buffers and histories, in values. Loads are 16 bytes wide."""
@@ -171,7 +169,7 @@ class Product:
         assert residual is None or (residual.channels, residual.rate) == (columns, x.rate)
         if tiles is None:
             tiles = choose(rows, columns, depth, x.memory.dtype, launch.card)
-            tiles = by_descriptors(tiles) if is_described(launch.card, shape, x, tiles) else tiles
+            tiles = by_descriptors(tiles, depth) if is_described(launch.card, shape, x, tiles) else tiles
             tiles = in_halves(tiles) if self.activation == "swiglu" else tiles
         launch(
             product_kernel,
@@ -299,7 +297,6 @@ class Unit:
             x.keep,
             out.keep,
             *described(launch.card, shape, x, self.spread.weight, tiles),
-            *points(launch.card, shape, x, self.point.weight, tiles),
             WIDTH=x.channels,
             TAPS=self.spread.taps,
             **quiet_meta(self.point.quiet),
@@ -329,16 +326,6 @@ def described(card: Card, shape: Shape, x: Buffer, weight: Tensor, tiles: Tiles)
     return rows, blocks[0], blocks[1] if len(blocks) > 1 else None
 
 
-def points(card: Card, shape: Shape, x: Buffer, weight: Tensor, tiles: Tiles) -> tuple[Any, ...]:
-    if not POINTS or not is_described(card, shape, x, tiles):
-        return None, None, None, None
-    return tuple(
-        TensorDescriptor.from_tensor(weight, [n, k]) if n * k else None
-        for n in (tiles.columns, tiles.more_columns)
-        for k in (tiles.columns, tiles.more_columns)
-    )
-
-
 def begun(shape: Shape, quiet: int) -> tuple[Tensor | None, Tensor | None]:
     """The rows of a call and all positions, if a kernel needs them."""
     if not quiet:
@@ -354,7 +341,8 @@ def quiet_meta(quiet: int) -> dict[str, int]:
 
 def tile_meta(tiles: Tiles, dtype: torch.dtype, card: Card) -> dict[str, Any]:
     """A kernel's constants and options for `tiles`."""
-    return ({"maxnreg": REGISTERS[tiles]} if tiles in REGISTERS else {}) | {
+    limit = {"maxnreg": tiles.registers} if tiles.registers else {}
+    return limit | {
         "BM": tiles.rows,
         "BN_0": tiles.columns,
         "BN_1": tiles.more_columns,
