@@ -26,7 +26,7 @@ from vivavoce_engine.gpu.card import Card  # noqa: E402
 from vivavoce_engine.gpu.codec import layers as codec_layers  # noqa: E402
 from vivavoce_engine.gpu.codec.decoder import GpuCodec  # noqa: E402
 from vivavoce_engine.gpu.codec.kernels import _snake  # noqa: E402
-from vivavoce_engine.gpu.codec.layers import Buffer, Shape  # noqa: E402
+from vivavoce_engine.gpu.codec.layers import Buffer, Buffers, Product, Shape  # noqa: E402
 from vivavoce_engine.gpu.codec.step_kernels import (  # noqa: E402
     inverse_rms_kernel,
     waveform_kernel,
@@ -165,6 +165,22 @@ def test_a_row_s_norm_is_that_of_its_own_values() -> None:
     out = torch.empty(5, device=DEVICE)
     LAUNCH(inverse_rms_kernel, (5,), x, out, 1e-5, CHANNELS=48, BLOCK=64, num_warps=1)
     assert torch.allclose(out, (x.float().square().mean(1) + 1e-5).rsqrt(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("half", [16, 32])
+def test_gates_meet_what_they_multiply(half: int) -> None:
+    """In blocks that divide the columns, and in blocks that do not."""
+    buffers = Buffers(5)
+    x, out = buffers.add(32, 1), buffers.add(48, 1)
+    buffers.allocate(torch.empty(0, device=DEVICE))
+    generator = torch.Generator().manual_seed(9)
+    x.memory[: 5 * 32] = torch.randn(5 * 32, generator=generator)
+    weight = (torch.randn(96, 32, generator=generator) / 6).to(DEVICE)
+    product = Product(weight=weight, norm_eps=1e-5, activation="swiglu")
+    product(LAUNCH, Shape(5, 1), x, out, tiles=Tiles(16, half, half, 16, 4, 2))
+    rows = x.memory[: 5 * 32].view(5, 32)
+    gate, up = (rows * (rows.square().mean(1, keepdim=True) + 1e-5).rsqrt() @ weight.T).chunk(2, dim=1)
+    assert difference(out.memory[: 5 * 48].view(5, 48), torch.nn.functional.silu(gate) * up) < TOLERANCE
 
 
 def attended(qkv: Tensor, sizes: tuple[int, ...], rows: list[int]) -> Tensor:

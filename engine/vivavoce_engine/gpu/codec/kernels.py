@@ -75,8 +75,7 @@ def _window_sums(
 
     There are two column blocks, because a width of 96 or 192 is not a power of 2. BN_1 = 0 leaves out the second. With
     `x_tiles` the windows are those of BM rows of x from `first_row` on, and tiles of x and of the weight come through
-    descriptors: [BM, BK] of x, and [BN_0, BK] and [BN_1, BK] of the weight from `column_0` and
-    `column_1` on.
+    descriptors: [BM, BK] of x, and [BN_0, BK] and [BN_1, BK] of the weight, from `column_0` and `column_1` on.
     """
     K: tl.constexpr = TAPS * CHANNELS
     sums_0 = tl.zeros((BM, BN_0), tl.float32)
@@ -210,8 +209,10 @@ def product_kernel(
     `_finish`).
 
     out [B, out_keep + N / OUT_CHANNELS * steps, OUT_CHANNELS]: the columns of a row are one step or several. residual
-    [B, residual_keep + steps, N], raw [B, steps, N]. frequency, magnitude, bias and scale [N] float32. With QUIET,
-    rows [B] and position [all rows] tell which rows have just begun (see `_is_quiet`).
+    [B, residual_keep + steps, N], raw [B, steps, N]. frequency, magnitude, bias and scale [N] float32. With
+    inverse_rms [rows of the product] float32 each row is multiplied by its own. If ACTIVATION is swiglu, the first half
+    of the weight gives gates and the second half what they multiply: out has N / 2 columns, from two blocks of the same
+    size. With QUIET, rows [B] and position [all rows] tell which rows have just begun (see `_is_quiet`).
     """
     BLOCKS: tl.constexpr = (N + BN_0 + BN_1 - 1) // (BN_0 + BN_1)
     GATED: tl.constexpr = ACTIVATION == "swiglu"
@@ -278,23 +279,24 @@ def product_kernel(
     if QUIET > 0:
         quiet = _is_quiet(rows, position, batch, step, QUIET)
     if GATED:
-        gate, up = sums_0 * rms[:, None], sums_1 * rms[:, None]
+        factor = tl.load(inverse_rms + row)[:, None]
+        gate = sums_0 * factor
         _finish(
-            gate * tl.sigmoid(gate) * up,
+            gate * tl.sigmoid(gate) * (sums_1 * factor),
             n_0,
             m,
             None,
-            bias,
-            scale,
-            residual,
+            None,
+            None,
+            None,
             residual_rows,
-            raw,
-            frequency,
-            magnitude,
+            None,
+            None,
+            None,
             out,
             out_rows,
             row_count,
-            quiet,
+            None,
             WIDTH,
             "none",
             FAST,

@@ -146,6 +146,9 @@ class Product:
         assert self.weight.is_contiguous()
         columns = (len(self.weight),)
         assert all(one is None or one.shape == columns for one in (self.bias, self.scale))
+        if self.activation == "swiglu":
+            assert self.norm_eps is not None, "gates follow a norm"
+            assert all(one is None for one in (self.bias, self.scale, self.snake))
         assert self.snake is None or self.snake.frequency.shape == self.snake.magnitude.shape == columns
 
     def __call__(
