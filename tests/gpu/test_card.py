@@ -36,8 +36,8 @@ CPU = torch.device("cpu")
 GIVEN = os.environ.get(CARD_VARIABLE, "")
 """Override of the whole run, such as to run every test of the folder as on another card."""
 HERE = replace(Card.of(DEVICE), dependent_launch=False)
-RTX_3090 = Card("NVIDIA GeForce RTX 3090", (8, 6), 101_376, 82, dependent_launch=False)
-A100 = Card("NVIDIA A100", (8, 0), 166_912, 108, dependent_launch=False)
+RTX_3090 = Card("NVIDIA GeForce RTX 3090", (8, 6), 101_376, 82, dependent_launch=False, fast_cosine=True)
+A100 = Card("NVIDIA A100", (8, 0), 166_912, 108, dependent_launch=False, fast_cosine=True)
 
 
 @pytest.fixture(autouse=True)
@@ -71,18 +71,21 @@ def reported(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], hip: 
 def test_a_card_is_what_pytorch_reports(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dependent: bool
 ) -> None:
-    """Cards from Hopper on can launch dependent kernels; products fetch tiles by descriptors on Hopper alone."""
-    assert reported(monkeypatch, capability) == Card("Card", capability, 101_376, 58, dependent, capability == (9, 0))
+    """Cards from Hopper on can launch dependent kernels; products fetch tiles by descriptors on Hopper alone. All have
+    the instruction for a cosine."""
+    described = capability == (9, 0)
+    assert reported(monkeypatch, capability) == Card("Card", capability, 101_376, 58, dependent, described, True)
 
 
 def test_amd_s_cards_launch_no_dependent_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     card = reported(monkeypatch, (9, 4), hip="7.0")
     assert not card.dependent_launch
     assert not card.descriptors
+    assert not card.fast_cosine
 
 
 def test_the_interpreter_stands_for_an_h200_that_waits() -> None:
-    assert Card.of(CPU) == replace(H200, dependent_launch=False, descriptors=False)
+    assert Card.of(CPU) == replace(H200, dependent_launch=False, descriptors=False, fast_cosine=False)
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a card")
@@ -201,11 +204,28 @@ def test_code2wav_s_tiles_follow_the_card() -> None:
     half = torch.bfloat16
     units = [choose_unit(128 * 112, 192, half, replace(card, multiprocessors=132)) for card in (H200, A100, RTX_3090)]
     assert [(unit.rows, unit.stages) for unit in units if unit] == [(64, 3), (128, 4), (128, 3)]
-    assert by_descriptors(Tiles(128, 128, 0, 64, 8, 4)) == Tiles(128, 128, 0, 64, 4, 3)
-    assert by_descriptors(Tiles(64, 128, 0, 64, 4, 4)) == Tiles(64, 128, 0, 64, 4, 4)
+    several = Tiles(128, 128, 0, 64, 8, 4), Tiles(128, 64, 32, 64, 4, 4), Tiles(64, 128, 0, 64, 4, 4)
+    assert [by_descriptors(tiles, 1024) for tiles in several] == [Tiles(128, 128, 0, 64, 4, 3), *several[1:]]
+    short = [Tiles(64, 128, 0, 64, 4, 3, 168), Tiles(128, 64, 32, 64, 4, 2, 168), several[2]]
+    assert [by_descriptors(tiles, 768) for tiles in several] == short
     # 82 programs of 128 rows keep 82 multiprocessors busy, and too few of 132.
     large, small = (choose(82 * 128, 128, 1024, half, replace(H200, multiprocessors=count)) for count in (82, 132))
     assert (large.rows, small.rows) == (128, 64)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "tile"),
+    [
+        (128 * 43, 768, 4096, (128, 256, 0)),  # 129 programs
+        (128 * 64, 768, 4096, (128, 128, 64)),  # 192 programs of 256 columns are one wave and a half
+        (128 * 64, 768, 2048, (128, 128, 0)),
+        (128 * 8, 1536, 4096, (128, 64, 32)),  # 128 programs; 96 of the square tiles are too few
+        (128 * 8, 1536, 2048, (64, 128, 0)),
+    ],
+)
+def test_the_largest_tiles_leave_no_wave_half_empty(rows: int, columns: int, depth: int, tile: tuple[int, ...]) -> None:
+    tiles = choose(rows, columns, depth, torch.bfloat16, H200)
+    assert (tiles.rows, tiles.columns, tiles.more_columns) == tile
 
 
 def test_blocks_that_do_not_fit_are_not_tuned() -> None:

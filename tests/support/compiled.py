@@ -120,7 +120,7 @@ def card_of(capability: str) -> Card:
     shared, multiprocessors = CARDS[capability]
     number = (major, minor)
     early, descriptors = has_dependent_launch(number), has_descriptors(number)
-    return Card(f"sm_{major}{minor}", number, shared, multiprocessors, early, descriptors)
+    return Card(f"sm_{major}{minor}", number, shared, multiprocessors, early, descriptors, fast_cosine=True)
 
 
 @cache

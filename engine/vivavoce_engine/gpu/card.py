@@ -40,6 +40,8 @@ class Card:
     """True if a kernel may begin while the kernel in front of it ends."""
     descriptors: bool = False
     """True if products fetch their tiles by descriptors."""
+    fast_cosine: bool = False
+    """True if kernels may use NVIDIA's instruction for a cosine."""
 
     @classmethod
     def of(cls, device: torch.device) -> "Card":
@@ -55,7 +57,11 @@ class Card:
             if "shared_bytes" in changes:
                 _limit_shared_bytes(card.shared_bytes)
             log.warning("%s overrides the card: %s", CARD_VARIABLE, card)
-        return card if device.type == "cuda" else replace(card, dependent_launch=False, descriptors=False)
+        return (
+            card
+            if device.type == "cuda"
+            else replace(card, dependent_launch=False, descriptors=False, fast_cosine=False)
+        )
 
     def held(self, stages: int) -> int:
         """Returns the number of stages whose tiles are in shared memory at the same time, of a product with `stages`
@@ -79,7 +85,7 @@ class Card:
         )
 
 
-H200 = Card("NVIDIA H200", (9, 0), 232_448, 132, dependent_launch=True, descriptors=True)
+H200 = Card("NVIDIA H200", (9, 0), 232_448, 132, dependent_launch=True, descriptors=True, fast_cosine=True)
 """The card that the tables of tiles were measured on, and that stands for any where there is none. An H100 SXM has the
 same numbers."""
 
@@ -96,6 +102,7 @@ def _of_cuda(device: torch.device) -> Card:
         found.multi_processor_count,
         has_dependent_launch(capability),
         has_descriptors(capability),
+        fast_cosine=torch.version.hip is None,
     )
 
 

@@ -51,10 +51,13 @@ class KernelLaunch:
     """True for a kernel that begins while the kernel in front of it ends."""
     kernel: Any = field(compare=False, repr=False)
     """The kernel itself, as Triton's decorator made it."""
+    registers: int = 0
+    """Most registers of a thread; 0 is no limit."""
 
     def __str__(self) -> str:
         constants = " ".join(f"{name}={value}" for name, value in self.constants)
-        ending = ", dependent" if self.dependent else ""
+        ending = f", {self.registers} registers" if self.registers else ""
+        ending += ", dependent" if self.dependent else ""
         return f"{self.name}({' '.join(self.types)}; {constants}) {self.warps} warps, {self.stages} stages{ending}"
 
 
@@ -68,9 +71,12 @@ class Recorder(Launcher):
     def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **meta: Any) -> None:  # noqa: ANN401
         assert all(size > 0 for size in grid)
         warps, stages = meta.pop("num_warps", WARPS), meta.pop("num_stages", STAGES)
+        registers = meta.pop("maxnreg", 0)
         types, constants = tuple(map(type_name, arguments)), tuple(sorted(meta.items()))
         dependent = self.card.dependent_launch and DEPENDENT in kernel.arg_names
-        self.launches.add(KernelLaunch(kernel.fn.__name__, types, constants, warps, stages, dependent, kernel))
+        self.launches.add(
+            KernelLaunch(kernel.fn.__name__, types, constants, warps, stages, dependent, kernel, registers)
+        )
 
 
 def type_name(argument: Tensor | TensorDescriptor | float | None) -> str:

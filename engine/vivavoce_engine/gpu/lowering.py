@@ -52,6 +52,8 @@ def lower(launch: KernelLaunch, capability: tuple[int, int]) -> Lowered:
     target = GPUTarget("cuda", architecture, WARP_SIZE)
     backend, source = make_backend(target), _source(launch)
     given = source.parse_options() | {"num_warps": launch.warps, "num_stages": launch.stages}
+    if launch.registers:
+        given["maxnreg"] = launch.registers
     options = backend.parse_options(given)
     context = ir.context()
     ir.load_dialects(context)

@@ -41,8 +41,7 @@ class Attention:
     @classmethod
     def of(cls, module: WindowBlock, dtype: torch.dtype) -> "Attention":
         first, second = module.input_layernorm, module.post_attention_layernorm
-        # Gate and up columns alternate, so that each pair is in one tile.
-        gate_up = torch.stack(module.mlp.gate_up_proj.weight.chunk(2), dim=1).flatten(0, 1)
+        gate_up = module.mlp.gate_up_proj.weight
         return cls(
             Product(weight=normed_weight(module.self_attn.qkv_proj.weight, first.weight, dtype), norm_eps=first.eps),
             Product(weight=packed(module.self_attn.o_proj.weight, dtype), scale=wide(module.self_attn_layer_scale)),

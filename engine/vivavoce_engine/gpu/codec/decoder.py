@@ -49,6 +49,8 @@ FRAMES_AT_ONCE = 256
 """Calls with more frames are split, which bounds the activation buffers. This many fill a GPU. With few rows the limit
 is half of `rows` times `max_frames`."""
 
+WAVEFORM_ROWS = 64
+"""Inputs of the last convolution that one program multiplies."""
 DOT_MIN = 16
 """Least rows, columns and depth of a tensor-core product."""
 
@@ -229,20 +231,21 @@ class GpuCodec:
                 last = out is block.out
                 unit(self.launch, shape, x, out, block.raw, block.hidden, last, fuse=self.fuse_units)
             x = block.out
+        taps = x.keep + 1
         self.launch(
             waveform_kernel,
-            (-(-shape.rows(x) // 32),),
+            (-(-shape.steps(x) // (WAVEFORM_ROWS - x.keep)), shape.batch),
             x.memory,
             self._final_weight,
             self._final_bias,
             audio,
-            shape.rows(x),
             shape.steps(x),
-            x.keep,
             CHANNELS=x.channels,
-            TAPS=x.keep + 1,
-            BM=32,
-            BLOCK=triton.next_power_of_2(x.channels),
+            TAPS=taps,
+            BM=WAVEFORM_ROWS,
+            BLOCK=max(DOT_MIN, triton.next_power_of_2(x.channels)),
+            COLUMNS=max(DOT_MIN, triton.next_power_of_2(taps)),
+            PRECISION="ieee" if self.dtype == torch.float32 else "tf32",
             num_warps=4,
         )
 

@@ -19,10 +19,20 @@ PI_LOW = tl.constexpr(1.509957990978376432e-7)
 
 
 @triton.jit
-def _snake(x, frequency, magnitude):
-    """x + magnitude * sin²(frequency * x). The argument is first reduced to [-pi/2, pi/2], because sin² has period
-    pi."""
-    angle = x * frequency
+def _snake(x, frequency, magnitude, FAST: tl.constexpr):
+    """x + magnitude * (1 - cos(frequency * x)), which is a snake whose frequency is doubled and whose magnitude is
+    halved.
+
+    With FAST the cosine is the card's own instruction, for results of 16 bits. It is off by 2^-20.9 (PTX manual) and by
+    2^-23 of the angle, and a bfloat16 rounds 2^-9 off. Otherwise the cosine follows from the sine of half of the angle.
+    That is first reduced to [-pi/2, pi/2], because its square has period pi.
+    """
+    if FAST:
+        cosine = tl.inline_asm_elementwise(
+            "cos.approx.ftz.f32 $0, $1;", "=f,f", [x * frequency], dtype=tl.float32, is_pure=True, pack=1
+        )
+        return tl.fma(-magnitude, cosine, x + magnitude)
+    angle = x * (0.5 * frequency)
     turns = tl.floor(tl.fma(angle, 0.3183098861837907, 0.5))
     angle = tl.fma(turns, -PI_HIGH, angle)
     angle = tl.fma(turns, -PI_MIDDLE, angle)
@@ -32,7 +42,7 @@ def _snake(x, frequency, magnitude):
     series = tl.fma(series, square, 0.00833301712)
     series = tl.fma(series, square, -0.166666567)
     sine = tl.fma(series * square, angle, angle)
-    return tl.fma(magnitude, sine * sine, x)
+    return tl.fma(2.0 * magnitude, sine * sine, x)
 
 
 @triton.jit
@@ -48,7 +58,8 @@ def _window_sums(
     tiles_0,
     tiles_1,
     first_row,
-    column,
+    column_0,
+    column_1,
     n_0,
     n_1,
     dilation,
@@ -65,7 +76,7 @@ def _window_sums(
 
     There are two column blocks, because a width of 96 or 192 is not a power of 2. BN_1 = 0 leaves out the second. With
     `x_tiles` the windows are those of BM rows of x from `first_row` on, and tiles of x and of the weight come through
-    descriptors: [BM, BK] of x, and [BN_0, BK] and [BN_1, BK] of the weight from `column` on.
+    descriptors: [BM, BK] of x, and [BN_0, BK] and [BN_1, BK] of the weight, from `column_0` and `column_1` on.
     """
     K: tl.constexpr = TAPS * CHANNELS
     sums_0 = tl.zeros((BM, BN_0), tl.float32)
@@ -77,7 +88,7 @@ def _window_sums(
             shift += k // CHANNELS * ((dilation - 1) * CHANNELS)
         if x_tiles is not None:
             a = x_tiles.load([first_row + start // CHANNELS * dilation, start % CHANNELS])
-            b = tiles_0.load([column, start]).T
+            b = tiles_0.load([column_0, start]).T
         elif K % BK == 0:
             a = tl.load(windows[:, None] + shift[None, :])
             b = tl.load(weight + n_0[None, :] * K + k[:, None])
@@ -87,43 +98,13 @@ def _window_sums(
         sums_0 = _dot(a, b, sums_0, PRECISION)
         if BN_1 > 0:
             if x_tiles is not None:
-                b = tiles_1.load([column + BN_0, start]).T
+                b = tiles_1.load([column_1, start]).T
             elif K % BK == 0:
                 b = tl.load(weight + n_1[None, :] * K + k[:, None])
             else:
                 b = tl.load(weight + n_1[None, :] * K + k[:, None], mask=k[:, None] < K, other=0.0)
             sums_1 = _dot(a, b, sums_1, PRECISION)
     return sums_0, sums_1
-
-
-@triton.jit
-def _inverse_rms(rows, eps, CHANNELS: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr):
-    """1 / sqrt(mean square + eps) of the CHANNELS values at `rows` [BM].
-
-    In bfloat16 tensor cores add the squares up in the order of the channels, so the sum does not depend on the tiles.
-    The square of a bfloat16 is the sum of two, so that nothing of it is lost. A float16 has no room for squares: there,
-    and in float32, the last bits depend on the tiles.
-    """
-    dtype: tl.constexpr = rows.dtype.element_ty
-    if dtype == tl.bfloat16:
-        ones = tl.full((BK, 16), 1.0, dtype)
-        total = tl.zeros((BM, 16), tl.float32)
-        rest = tl.zeros((BM, 16), tl.float32)
-        for start in range(0, CHANNELS, BK):
-            k = start + tl.arange(0, BK)
-            x = tl.load(rows[:, None] + k[None, :], mask=k[None, :] < CHANNELS, other=0.0).to(tl.float32)
-            square = x * x
-            high = square.to(dtype)
-            total = _dot(high, ones, total, PRECISION)
-            rest = _dot((square - high.to(tl.float32)).to(dtype), ones, rest, PRECISION)
-        squares = tl.sum(tl.where(tl.arange(0, 16)[None, :] == 0, total + rest, 0.0), axis=1)
-    else:
-        squares = tl.zeros((BM,), tl.float32)
-        for start in range(0, CHANNELS, BK):
-            k = start + tl.arange(0, BK)
-            x = tl.load(rows[:, None] + k[None, :], mask=k[None, :] < CHANNELS, other=0.0).to(tl.float32)
-            squares += tl.sum(x * x, axis=1)
-    return tl.rsqrt(squares / CHANNELS + eps)
 
 
 @triton.jit
@@ -151,6 +132,7 @@ def _finish(
     quiet,
     N: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    FAST: tl.constexpr,
 ):
     """Finishes a product: norm, bias, activation, scale, residual. Stores the result and its snake.
 
@@ -169,12 +151,6 @@ def _finish(
         sums *= factor
     if ACTIVATION == "gelu":
         sums = 0.5 * sums * (1.0 + tl.erf(sums * 0.7071067811865476))
-    if ACTIVATION == "swiglu":  # gate and up alternate
-        gate, up = tl.split(tl.reshape(sums, (sums.shape[0], sums.shape[1] // 2, 2)))
-        sums = gate * tl.sigmoid(gate) * up
-        first, _ = tl.split(tl.reshape(n, (n.shape[0] // 2, 2)))
-        n = first // 2
-        inside = n < N // 2
     factor = 1.0
     if scale is not None:
         factor = tl.load(scale + n, mask=inside, other=0.0)[None, :]
@@ -190,7 +166,7 @@ def _finish(
         tl.store(raw + (m * N)[:, None] + n[None, :], sums.to(raw.dtype.element_ty), mask=mask)
     if frequency is not None:
         a = tl.load(frequency + n, mask=inside, other=0.0)
-        sums = _snake(sums, a[None, :], tl.load(magnitude + n, mask=inside, other=0.0)[None, :])
+        sums = _snake(sums, a[None, :], tl.load(magnitude + n, mask=inside, other=0.0)[None, :], FAST)
     tl.store(out + out_rows[:, None] + n[None, :], sums.to(out.dtype.element_ty), mask=mask)
 
 
@@ -213,7 +189,7 @@ def product_kernel(
     keep,
     residual_keep,
     out_keep,
-    eps,
+    inverse_rms,
     x_tiles,
     tiles_0,
     tiles_1,
@@ -221,37 +197,41 @@ def product_kernel(
     CHANNELS: tl.constexpr,
     TAPS: tl.constexpr,
     OUT_CHANNELS: tl.constexpr,
-    NORM: tl.constexpr,
     ACTIVATION: tl.constexpr,
     BM: tl.constexpr,
     BN_0: tl.constexpr,
     BN_1: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
     QUIET: tl.constexpr = 0,
 ):
     """Multiplies windows of x [B, keep + steps, CHANNELS] by weight [N, TAPS * CHANNELS], and finishes the product (see
     `_finish`).
 
     out [B, out_keep + N / OUT_CHANNELS * steps, OUT_CHANNELS]: the columns of a row are one step or several. residual
-    [B, residual_keep + steps, N], raw [B, steps, N]. frequency, magnitude, bias and scale [N] float32. With QUIET,
-    rows [B] and position [all rows] tell which rows have just begun (see `_is_quiet`).
+    [B, residual_keep + steps, N], raw [B, steps, N]. frequency, magnitude, bias and scale [N] float32. With
+    inverse_rms [rows of the product] float32 each row is multiplied by its own. If ACTIVATION is swiglu, the first half
+    of the weight gives gates and the second half what they multiply: out has N / 2 columns, from two blocks of the same
+    size. With QUIET, rows [B] and position [all rows] tell which rows have just begun (see `_is_quiet`).
     """
     BLOCKS: tl.constexpr = (N + BN_0 + BN_1 - 1) // (BN_0 + BN_1)
-    WIDTH: tl.constexpr = N // 2 if ACTIVATION == "swiglu" else N
+    GATED: tl.constexpr = ACTIVATION == "swiglu"
+    WIDTH: tl.constexpr = N // 2 if GATED else N
     tile = tl.program_id(0)
     m = tile // BLOCKS * BM + tl.arange(0, BM)
-    first = tile % BLOCKS * (BN_0 + BN_1)
+    first = tile % BLOCKS * (BN_0 if GATED else BN_0 + BN_1)
+    second = first + (WIDTH if GATED else BN_0)
     n_0 = first + tl.arange(0, BN_0)
-    n_1 = first + BN_0 + tl.arange(0, BN_1 if BN_1 > 0 else 1)
+    n_1 = second + tl.arange(0, BN_1 if BN_1 > 0 else 1)
     row = tl.minimum(m, row_count - 1)
     batch, step = row // steps, row % steps
     windows = x + (batch * (keep + steps) + step) * CHANNELS
     begin = tile // BLOCKS * BM
     first_row = begin // steps * (keep + steps) + begin % steps
     rms = None
-    if NORM:
-        rms = _inverse_rms(windows, eps, CHANNELS, BM, BK, PRECISION)
+    if inverse_rms is not None:
+        rms = tl.load(inverse_rms + row)
     if N % (BN_0 + BN_1) == 0:
         sums_0, sums_1 = _window_sums(
             windows,
@@ -261,6 +241,7 @@ def product_kernel(
             tiles_1,
             first_row,
             first,
+            second,
             n_0,
             n_1,
             dilation,
@@ -281,8 +262,9 @@ def product_kernel(
             tiles_1,
             first_row,
             first,
-            tl.minimum(n_0, N - 1),
-            n_1,
+            second,
+            tl.minimum(n_0, WIDTH - 1),
+            tl.minimum(n_1, N - 1),
             dilation,
             CHANNELS,
             TAPS,
@@ -297,6 +279,30 @@ def product_kernel(
     quiet = None
     if QUIET > 0:
         quiet = _is_quiet(rows, position, batch, step, QUIET)
+    if GATED:
+        factor = tl.load(inverse_rms + row)[:, None]
+        gate = sums_0 * factor
+        _finish(
+            gate * tl.sigmoid(gate) * (sums_1 * factor),
+            n_0,
+            m,
+            None,
+            None,
+            None,
+            None,
+            residual_rows,
+            None,
+            None,
+            None,
+            out,
+            out_rows,
+            row_count,
+            None,
+            WIDTH,
+            "none",
+            FAST,
+        )
+        return
     _finish(
         sums_0,
         n_0,
@@ -315,6 +321,7 @@ def product_kernel(
         quiet,
         N,
         ACTIVATION,
+        FAST,
     )
     if BN_1 > 0:
         _finish(
@@ -335,13 +342,14 @@ def product_kernel(
             quiet,
             N,
             ACTIVATION,
+            FAST,
         )
 
 
 @triton.jit
-def _hidden(sums, n, bias, frequency, magnitude, dtype: tl.constexpr):
+def _hidden(sums, n, bias, frequency, magnitude, dtype: tl.constexpr, FAST: tl.constexpr):
     a = tl.load(frequency + n)[None, :]
-    return _snake(sums + tl.load(bias + n)[None, :], a, tl.load(magnitude + n)[None, :]).to(dtype)
+    return _snake(sums + tl.load(bias + n)[None, :], a, tl.load(magnitude + n)[None, :], FAST).to(dtype)
 
 
 @triton.jit
@@ -388,6 +396,7 @@ def unit_kernel(
     BN_1: tl.constexpr,
     BK: tl.constexpr,
     PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
     QUIET: tl.constexpr = 0,
 ):
     """A residual unit of WIDTH = BN_0 + BN_1 channels: convolution, snake, pointwise convolution, residual.
@@ -412,6 +421,7 @@ def unit_kernel(
         tiles_1,
         first_row,
         0,
+        BN_0,
         n_0,
         n_1,
         dilation,
@@ -424,10 +434,10 @@ def unit_kernel(
         PRECISION,
     )
     dtype: tl.constexpr = x.dtype.element_ty
-    hidden_0 = _hidden(sums_0, n_0, bias_1, frequency_1, magnitude_1, dtype)
+    hidden_0 = _hidden(sums_0, n_0, bias_1, frequency_1, magnitude_1, dtype, FAST)
     hidden_1 = hidden_0
     if BN_1 > 0:
-        hidden_1 = _hidden(sums_1, n_1, bias_1, frequency_1, magnitude_1, dtype)
+        hidden_1 = _hidden(sums_1, n_1, bias_1, frequency_1, magnitude_1, dtype, FAST)
     raw_rows = row * WIDTH
     out_rows = (batch * (out_keep + steps) + out_keep + step) * WIDTH
     quiet = None
@@ -452,6 +462,7 @@ def unit_kernel(
         quiet,
         WIDTH,
         "none",
+        FAST,
     )
     if BN_1 > 0:
         sums_1 = _pointwise(hidden_0, hidden_1, weight_2, n_1, WIDTH, BN_0, BN_1, PRECISION)
@@ -473,4 +484,5 @@ def unit_kernel(
             quiet,
             WIDTH,
             "none",
+            FAST,
         )

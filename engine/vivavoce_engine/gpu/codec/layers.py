@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.codec.kernels import product_kernel, unit_kernel
-from vivavoce_engine.gpu.codec.tiles import Tiles, by_descriptors, choose, choose_unit
+from vivavoce_engine.gpu.codec.step_kernels import inverse_rms_kernel
+from vivavoce_engine.gpu.codec.tiles import Tiles, by_descriptors, choose, choose_unit, in_halves
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.models.codec_decoder import CausalConv, ResidualUnit, SnakeBeta
 
@@ -112,14 +114,15 @@ def wide(parameter: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Snake:
-    """x + magnitude * sin²(frequency * x), both [N] float32."""
+    """x + magnitude * (1 - cos(frequency * x)), both [N] float32: the doubled frequency and the halved magnitude of the
+    module, whose snake is x + magnitude * sin²(frequency * x)."""
 
     frequency: Tensor
     magnitude: Tensor
 
     @classmethod
     def of(cls, module: SnakeBeta, repeat: int = 1) -> "Snake":
-        return cls(wide(module.frequency).repeat(repeat), wide(module.magnitude).repeat(repeat))
+        return cls(2 * wide(module.frequency).repeat(repeat), wide(module.magnitude).repeat(repeat) / 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +146,9 @@ class Product:
         assert self.weight.is_contiguous()
         columns = (len(self.weight),)
         assert all(one is None or one.shape == columns for one in (self.bias, self.scale))
+        if self.activation == "swiglu":
+            assert self.norm_eps is not None, "gates follow a norm"
+            assert all(one is None for one in (self.bias, self.scale, self.snake))
         assert self.snake is None or self.snake.frequency.shape == self.snake.magnitude.shape == columns
 
     def __call__(
@@ -166,7 +172,8 @@ class Product:
         assert residual is None or (residual.channels, residual.rate) == (columns, x.rate)
         if tiles is None:
             tiles = choose(rows, columns, depth, x.memory.dtype, launch.card)
-            tiles = by_descriptors(tiles) if is_described(launch.card, shape, x, tiles) else tiles
+            tiles = by_descriptors(tiles, depth) if is_described(launch.card, shape, x, tiles) else tiles
+            tiles = in_halves(tiles) if self.activation == "swiglu" else tiles
         launch(
             product_kernel,
             (tiles.count(rows, columns),),
@@ -186,17 +193,37 @@ class Product:
             x.keep,
             residual.keep if residual else 0,
             out.keep,
-            self.norm_eps or 0.0,
+            self._inverse_rms(launch, x, rows),
             *described(launch.card, shape, x, self.weight, tiles),
             N=columns,
             CHANNELS=x.channels,
             TAPS=self.taps,
             OUT_CHANNELS=out.channels,
-            NORM=self.norm_eps is not None,
             ACTIVATION=self.activation,
             **quiet_meta(self.quiet),
-            **tile_meta(tiles, x.memory.dtype),
+            **tile_meta(tiles, x.memory.dtype, launch.card),
         )
+
+    def _inverse_rms(self, launch: Launcher, x: Buffer, rows: int) -> Tensor | None:
+        """Computes what the norm multiplies each row of the input by: [rows] float32, or None without a norm.
+
+        One program adds up a row, so the sum does not depend on the product's tiles.
+        """
+        if self.norm_eps is None:
+            return None
+        assert x.keep == 0, "a norm is of inputs that follow each other"
+        inverse_rms = torch.empty(rows, dtype=torch.float32, device=x.memory.device)
+        launch(
+            inverse_rms_kernel,
+            (rows,),
+            x.memory,
+            inverse_rms,
+            self.norm_eps,
+            CHANNELS=x.channels,
+            BLOCK=triton.next_power_of_2(x.channels),
+            num_warps=1,
+        )
+        return inverse_rms
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +303,7 @@ class Unit:
             WIDTH=x.channels,
             TAPS=self.spread.taps,
             **quiet_meta(self.point.quiet),
-            **tile_meta(tiles, x.memory.dtype),
+            **tile_meta(tiles, x.memory.dtype, launch.card),
         )
 
 
@@ -315,14 +342,16 @@ def quiet_meta(quiet: int) -> dict[str, int]:
     return {"QUIET": quiet} if quiet else {}
 
 
-def tile_meta(tiles: Tiles, dtype: torch.dtype) -> dict[str, Any]:
+def tile_meta(tiles: Tiles, dtype: torch.dtype, card: Card) -> dict[str, Any]:
     """A kernel's constants and options for `tiles`."""
-    return {
+    limit = {"maxnreg": tiles.registers} if tiles.registers else {}
+    return limit | {
         "BM": tiles.rows,
         "BN_0": tiles.columns,
         "BN_1": tiles.more_columns,
         "BK": tiles.depth,
         "PRECISION": "ieee" if dtype == torch.float32 else "tf32",
+        "FAST": card.fast_cosine and dtype != torch.float32,
         "num_warps": tiles.warps,
         "num_stages": tiles.stages,
     }

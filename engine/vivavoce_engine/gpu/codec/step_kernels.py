@@ -155,34 +155,54 @@ def depthwise_norm_kernel(
     tl.store(out + row * CHANNELS + column, scaled.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["row_count", "steps", "keep"])
+@triton.jit(do_not_specialize=["steps"])
 def waveform_kernel(
     x,
     weight,
     bias,
     out,
-    row_count,
     steps,
-    keep,
     CHANNELS: tl.constexpr,
     TAPS: tl.constexpr,
     BM: tl.constexpr,
     BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
-    """Convolution to one channel, x [B, keep + steps, CHANNELS] with weight [TAPS, CHANNELS], clamped to [-1, 1] → out
-    [B, steps] float32."""
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
-    row = tl.minimum(m, row_count - 1)
-    window = x + (row // steps * (keep + steps) + row % steps) * CHANNELS
+    """Convolution to one channel, x [B, TAPS - 1 + steps, CHANNELS] with weight [TAPS, CHANNELS] float32, clamped to
+    [-1, 1] → out [B, steps] float32. Grid [blocks of BM - TAPS + 1 steps, B].
+
+    A product has the sums over the channels of each input and tap, and a sample is the sum of one sum of each of TAPS
+    inputs. So an input is read once. A weight is the sum of two of x's dtype.
+    """
+    MADE: tl.constexpr = BM - TAPS + 1
+    first, batch = tl.program_id(0) * MADE, tl.program_id(1)
+    dtype: tl.constexpr = x.dtype.element_ty
+    i = tl.arange(0, BM)
+    tap = tl.arange(0, COLUMNS)
     column = tl.arange(0, BLOCK)
-    inside = column < CHANNELS
-    sums = tl.zeros((BM, BLOCK), tl.float32)
-    for tap in tl.static_range(TAPS):
-        here = window[:, None] + tap * CHANNELS + column[None, :]
-        value = tl.load(here, mask=inside[None, :], other=0.0).to(tl.float32)
-        sums += value * tl.load(weight + tap * CHANNELS + column, mask=inside, other=0.0)[None, :]
-    sample = tl.sum(sums, axis=1) + tl.load(bias)
-    tl.store(out + m, tl.minimum(tl.maximum(sample, -1.0), 1.0), mask=m < row_count)
+    x += (batch * (TAPS - 1 + steps) + first) * CHANNELS
+    there = (first + i < TAPS - 1 + steps)[:, None] & (column < CHANNELS)[None, :]
+    inputs = tl.load(x + i[:, None] * CHANNELS + column[None, :], mask=there, other=0.0)
+    known = (column < CHANNELS)[:, None] & (tap < TAPS)[None, :]
+    weights = tl.load(weight + tap[None, :] * CHANNELS + column[:, None], mask=known, other=0.0)
+    high = weights.to(dtype)
+    sums = tl.dot(inputs, high, input_precision=PRECISION)
+    if dtype != tl.float32:
+        sums = tl.dot(inputs, (weights - high.to(tl.float32)).to(dtype), sums, input_precision=PRECISION)
+    later = tl.minimum(i[:, None] + tap[None, :], BM - 1)
+    sample = tl.sum(tl.where((tap < TAPS)[None, :], tl.gather(sums, later, 0), 0.0), axis=1) + tl.load(bias)
+    sample = tl.minimum(tl.maximum(sample, -1.0), 1.0)
+    tl.store(out + batch * steps + first + i, sample, mask=(i < MADE) & (first + i < steps))
+
+
+@triton.jit
+def inverse_rms_kernel(x, out, eps, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
+    """1 / sqrt(mean square + eps) of each row of x [rows, CHANNELS] → out [rows] float32. One program a row."""
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    value = tl.load(x + row * CHANNELS + column, mask=column < CHANNELS, other=0.0).to(tl.float32)
+    tl.store(out + row, tl.rsqrt(tl.sum(value * value, axis=0) / CHANNELS + eps))
 
 
 @triton.jit(do_not_specialize=["steps", "size"])
