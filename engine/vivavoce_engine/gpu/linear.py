@@ -202,7 +202,7 @@ def gemm_kernel(
         tl.store(out_ptr + place, acc.to(dtype), mask=mask)
 
 
-@triton.jit(do_not_specialize=["split_stride"])
+@triton.jit
 def norm_kernel(
     x_ptr,
     parts_ptr,
@@ -210,7 +210,6 @@ def norm_kernel(
     out_ptr,
     rows_ptr,
     table_ptr,
-    split_stride,
     eps,
     K: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -222,7 +221,7 @@ def norm_kernel(
 
     With KEEP the result is also stored in table[rows[token]].
     """
-    token = tl.program_id(0).to(tl.int64)
+    token, tokens = tl.program_id(0).to(tl.int64), tl.num_programs(0)
     k = tl.arange(0, BLOCK_K)
     exists = k < K
     dtype: tl.constexpr = x_ptr.dtype.element_ty
@@ -234,7 +233,7 @@ def norm_kernel(
     if SPLITS > 0:
         total = tl.zeros((BLOCK_K,), tl.float32)
         for split in tl.static_range(SPLITS):
-            total += tl.load(parts_ptr + split * split_stride + token * K + k, mask=exists, other=0.0)
+            total += tl.load(parts_ptr + (split * tokens + token) * K + k, mask=exists, other=0.0)
         x = (x + total.to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
         tl.store(x_ptr + token * K + k, x.to(dtype), mask=exists)
     unit = (x * tl.rsqrt(tl.sum(x * x) / K + eps)).to(dtype).to(tl.float32)
@@ -475,7 +474,8 @@ def norm(
     assert weight.shape == (k,)
     assert out.shape == x.shape
     assert parts is None or parts.shape[1:] == x.shape
-    assert parts is None or parts.stride()[1:] == x.stride()
+    assert x.is_contiguous()
+    assert parts is None or parts.is_contiguous()
     assert keep is None or (rows.shape == (tokens,) and rows.dtype == torch.int32)
     assert keep is None or table.shape[1:] == (k,)
     launch(
@@ -487,7 +487,6 @@ def norm(
         out,
         rows,
         table,
-        0 if parts is None else parts.stride(0),
         eps,
         K=k,
         BLOCK_K=triton.next_power_of_2(k),
