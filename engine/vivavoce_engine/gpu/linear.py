@@ -202,7 +202,7 @@ def gemm_kernel(
         tl.store(out_ptr + place, acc.to(dtype), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["split_tokens"])
 def norm_kernel(
     x_ptr,
     parts_ptr,
@@ -210,6 +210,7 @@ def norm_kernel(
     out_ptr,
     rows_ptr,
     table_ptr,
+    split_tokens,
     eps,
     K: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -219,9 +220,10 @@ def norm_kernel(
 ) -> None:
     """x [tokens, K] += the sum of parts [SPLITS, tokens, K] float32; out [tokens, K] = norm(x). Grid [tokens].
 
-    With KEEP the result is also stored in table[rows[token]].
+    A part begins `split_tokens` tokens behind the one before it, so that Triton knows the alignment of its loads. With
+    KEEP the result is also stored in table[rows[token]].
     """
-    token, tokens = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    token = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK_K)
     exists = k < K
     dtype: tl.constexpr = x_ptr.dtype.element_ty
@@ -233,7 +235,7 @@ def norm_kernel(
     if SPLITS > 0:
         total = tl.zeros((BLOCK_K,), tl.float32)
         for split in tl.static_range(SPLITS):
-            total += tl.load(parts_ptr + (split * tokens + token) * K + k, mask=exists, other=0.0)
+            total += tl.load(parts_ptr + (split * split_tokens + token) * K + k, mask=exists, other=0.0)
         x = (x + total.to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
         tl.store(x_ptr + token * K + k, x.to(dtype), mask=exists)
     unit = (x * tl.rsqrt(tl.sum(x * x) / K + eps)).to(dtype).to(tl.float32)
@@ -474,8 +476,7 @@ def norm(
     assert weight.shape == (k,)
     assert out.shape == x.shape
     assert parts is None or parts.shape[1:] == x.shape
-    assert x.is_contiguous()
-    assert parts is None or parts.is_contiguous()
+    assert parts is None or parts.stride()[1:] == x.stride() == (k, 1)
     assert keep is None or (rows.shape == (tokens,) and rows.dtype == torch.int32)
     assert keep is None or table.shape[1:] == (k,)
     launch(
@@ -487,6 +488,7 @@ def norm(
         out,
         rows,
         table,
+        0 if parts is None else parts.stride(0) // k,
         eps,
         K=k,
         BLOCK_K=triton.next_power_of_2(k),
