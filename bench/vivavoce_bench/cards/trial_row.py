@@ -138,7 +138,10 @@ class Bench:
             found = {"ms": round(ms, 4)}
             if profile:
                 self.reset()
-                found["kernels"] = {row["kernel"]: (row["launches"], row["us_each"]) for row in by_kernel(labels.notes, partial(graphs.replay, 0))}
+                try:
+                    found["kernels"] = {row["kernel"]: (row["launches"], row["us_each"]) for row in by_kernel(labels.notes, partial(graphs.replay, 0))}
+                except RuntimeError as failure:
+                    found["profile"] = str(failure)
         return found, codes
 
 
