@@ -50,11 +50,11 @@ NAMES = {QKV: "qkv", O: "o", GU: "gate-up", DOWN: "down", HEAD: "head", TQKV: "T
 class Way:
     """What a variant changes: kernels that stay old, warps of kernels, tilings of products (n, k, mode, tokens)."""
 
-    def __init__(self, old=(), warps=None, blocks=None):
-        self.old, self.warps, self.blocks = tuple(old), dict(warps or {}), dict(blocks or {})
+    def __init__(self, old=(), warps=None, blocks=None, flags=None):
+        self.old, self.warps, self.blocks, self.flags = tuple(old), dict(warps or {}), dict(blocks or {}), dict(flags or {})
 
-    def plus(self, **more):
-        return Way(self.old, self.warps, self.blocks | more.get("blocks", {}))
+    def __str__(self):
+        return f"{self.warps} {self.blocks} {self.flags}"
 
 
 class Trial(Labels):
@@ -73,10 +73,14 @@ class Trial(Labels):
                 arguments = (*arguments[:6], stride, *arguments[7:])
         elif name in self.way.warps:
             meta["num_warps"] = self.way.warps[name]
+        if name not in self.way.old:
+            meta |= self.way.flags.get(name, {})
         if name == "gemv_kernel":
             key = (meta["N"], meta["K"], meta["MODE"], meta["TOKENS"])
             if key in self.way.blocks:
-                rows, warps = self.way.blocks[key]
+                rows, warps, *limit = self.way.blocks[key]
+                if limit:
+                    meta["maxnreg"] = limit[0]
                 grid = (triton.cdiv(meta["N"], rows),)
                 meta |= {"BLOCK_N": rows, "num_warps": warps}
         if self.only is not None:
@@ -161,43 +165,40 @@ class Report:
 
 
 ALL_OLD = Way(A + D + N)
-SMALL_WAYS = {
-    "old": ALL_OLD,
-    "draws": Way(A + N),
-    "attention 1 warp": Way(D + N),
-    "attention 2 warps": Way(D + N, {A[0]: 2}),
-    "attention 4 warps": Way(D + N, {A[0]: 4}),
-    "new": Way(),
-    "new, attention 2 warps": Way((), {A[0]: 2}),
-}
+ATT = {"plain": {}, "ordered": {"ORDERED": True}, "late": {"LATE": True}, "late, ordered": {"LATE": True, "ORDERED": True}}
+G, EARLY = "gemv_kernel", {"EARLY": True}
+
+
+def small(att, early, blocks=None, norm=8):
+    return Way((), {N[0]: norm}, {(*product, 1): tile for product, tile in (blocks or {}).items()}, {A[0]: ATT[att]} | ({G: EARLY, N[0]: EARLY} if early else {}))
+
+
+SMALL_WAYS = {"old": ALL_OLD, "new": small("plain", False)}
+SMALL_WAYS |= {f"{att}, early {early}": small(att, early) for early in (False, True) for att in ATT}
 MANY_WAYS = {
     "old": ALL_OLD,
-    "norms 4 warps": Way(A + D),
-    "norms 2 warps": Way(A + D, {N[0]: 2}),
-    "norms 8 warps": Way(A + D, {N[0]: 8}),
-    "norms 1 warp": Way(A + D, {N[0]: 1}),
-    "draws": Way(A + N),
-    "attention 1 warp": Way(D + N),
-    "attention 2 warps": Way(D + N, {A[0]: 2}),
-    "attention 4 warps": Way(D + N, {A[0]: 4}),
-    "new": Way(),
-    "new, norms 2 warps": Way((), {N[0]: 2}),
-    "new, norms 8 warps": Way((), {N[0]: 8}),
-    "new, draws 8 warps": Way((), {D[0]: 8, D[1]: 8}),
+    "new": small("plain", False),
+    "ordered": small("ordered", False),
+    "late": small("late", False),
+    "late, ordered": small("late, ordered", False),
+    "ordered, early norm": Way((), {N[0]: 8}, {}, {A[0]: ATT["ordered"], N[0]: EARLY}),
+    "ordered, norm 16": small("ordered", False, norm=16),
+    "ordered, early norm 16": Way((), {N[0]: 16}, {}, {A[0]: ATT["ordered"], N[0]: EARLY}),
+}
+GRID = {
+    GU: [(2, 1), (8, 4), (4, 4), (2, 1, 112), (2, 1, 96), (8, 4, 80)],
+    O: [(2, 4), (4, 4), (8, 4)],
 }
 TILES = {
-    QKV: [(2, 1), (4, 2), (1, 1), (4, 1), (2, 2), (4, 4), (8, 2), (8, 8), (16, 8)],
-    TQKV: [(2, 1), (2, 2), (4, 4), (4, 2), (1, 1), (8, 8)],
-    TGU: [(2, 2), (1, 1), (2, 1), (4, 4), (4, 8), (2, 4), (1, 2), (8, 8)],
-    TDOWN: [(2, 8), (2, 4), (1, 4), (1, 2), (1, 1), (4, 4)],
-    HEAD: [(2, 1), (4, 2), (4, 4), (2, 2), (1, 1)],
-    DOWN: [(2, 4), (2, 2), (1, 2), (1, 1), (4, 8), (2, 1)],
-    O: [(1, 1), (2, 2), (1, 2), (2, 1), (4, 4)],
-    GU: [(1, 1), (2, 2), (4, 4), (4, 2)],
-    TO: [(1, 1), (2, 2), (1, 2), (4, 4)],
-    THEAD: [(2, 1), (4, 4), (2, 2)],
+    DOWN: [(4, 8), (2, 4), (8, 8), (2, 2)],
+    QKV: [(2, 1), (4, 2), (4, 4), (8, 8), (16, 8), (4, 1)],
+    TGU: [(8, 4, 128), (4, 4), (4, 2), (2, 1), (8, 8), (2, 2)],
+    TDOWN: [(4, 4), (2, 4), (2, 8), (8, 8)],
+    TQKV: [(4, 2), (4, 4), (8, 8), (16, 8)],
+    TO: [(4, 4), (8, 4), (2, 2)],
+    HEAD: [(2, 1), (4, 2), (4, 4)],
 }
-TWO = {QKV: [(2, 1), (4, 2), (4, 4)], GU: [(1, 1), (2, 2), (4, 4)], DOWN: [(2, 4), (4, 8), (2, 2)], O: [(2, 2), (1, 1), (4, 4)]}
+TWO = {QKV: [(4, 2), (2, 1)], GU: [(2, 2), (4, 4), (8, 8)], DOWN: [(4, 8), (2, 4)], O: [(4, 4), (2, 2)]}
 SCENES = [("1.7b", 1, False, SMALL_WAYS), ("1.7b", 256, True, MANY_WAYS), ("1.7b", 64, True, MANY_WAYS), ("0.6b", 1, False, SMALL_WAYS)]
 SHARES = 4
 
@@ -224,15 +225,16 @@ def compile_job(job):
                 _, size, rows, fixed, name = job
                 bench = Bench(size, rows, fixed, layers=1)
                 way = (SMALL_WAYS if rows == 1 else MANY_WAYS)[name]
-                bench.use(way, lambda kernel, _: kernel in way.old or kernel in way.warps)
+                bench.use(way, lambda kernel, _: kernel in way.old or kernel in way.warps or kernel in way.flags)
                 bench.model.frame(rows)
             else:
                 _, (n, k, mode), tokens, tiles = job
                 kind = {"dtype": BF16, "device": DEVICE}
                 x, weight, out = torch.zeros(tokens, k, **kind), torch.zeros(2 * n if mode == GATED.value else n, k, **kind), torch.zeros(tokens, n, **kind)
                 norm = None if mode == ADD.value or n in (2048, 3072) and mode == 0 else (torch.ones(k, **kind), 1e-6)
-                for rows, warps in tiles:
-                    linear.gemv(launcher(True), x, weight, out, mode=mode, norm=norm, blocks=linear.Blocks(1, rows, k, warps, 1))
+                for tile in tiles:
+                    launch = Trial(launcher(True).card, Way((), {}, {(n, k, mode, tokens): tile}, {G: EARLY}))
+                    linear.gemv(launch, x, weight, out, mode=mode, norm=norm)
             torch.cuda.synchronize()
     except Exception as failure:
         return f"{job[:5]}: {type(failure).__name__}: {str(failure)[:300]}"
@@ -242,11 +244,12 @@ def compile_job(job):
 
 def jobs():
     found = [("frame", size, rows, fixed, index) for size, rows, fixed, _ in SCENES for index in range(SHARES)]
-    found += [("way", "1.7b", 1, False, name) for name in ("old", "attention 2 warps", "attention 4 warps")]
-    found += [("way", "1.7b", 64, True, name) for name in ("old", "norms 2 warps", "norms 8 warps", "norms 1 warp", "new, draws 8 warps")]
+    found += [("way", "1.7b", 1, False, name) for name in SMALL_WAYS]
     found += [("way", "0.6b", 1, False, "old")]
-    found += [("tiles", product, 1, tiles[at::2]) for product, tiles in TILES.items() for at in range(2)]
-    found += [("tiles", product, 2, tiles) for product, tiles in TWO.items()]
+    found += [("way", "0.6b", 1, False, "ordered, early True")]
+    found += [("way", "1.7b", 64, True, name) for name in MANY_WAYS]
+    for tokens, table in ((1, GRID | TILES), (2, TWO)):
+        found += [("tiles", product, tokens, tiles[at::2]) for product, tiles in table.items() for at in range(2)]
     return found
 
 
@@ -339,7 +342,7 @@ def scene(report, size, rows, fixed, ways, deadline_s):
             report.put("no time", name, way_name)
             continue
         try:
-            found, codes = bench.measure(way, profile=True, repeats=30 if rows == 1 else 15)
+            found, codes = bench.measure(way, profile=rows > 1, repeats=40 if rows == 1 else 15)
             if base is None:
                 base = codes
             found["codes equal to old"] = round((codes == base).float().mean().item(), 4)
@@ -349,34 +352,56 @@ def scene(report, size, rows, fixed, ways, deadline_s):
     return bench
 
 
-def tune(report, bench, deadline_s, base, products):
-    """Tries tilings one at a time. The best stays."""
+def tune(report, bench, deadline_s, products):
+    """Tries tilings: first those of gate-up and o together, then the others one at a time. The best stays."""
     name = f"{bench.size} {bench.rows} rows, tiles"
-    way = base
-    best = min(bench.measure(way)[0]["ms"] for _ in range(2))
-    report.put(best, name, "before")
+    best, way = 1e9, None
+    for att in ("ordered", "late, ordered"):
+        for early in (True, False):
+            for gate_up in GRID[GU] if early else [(2, 1), (8, 4)]:
+                for o in GRID[O] if early else [(2, 4)]:
+                    if time.perf_counter() - BEGAN > deadline_s:
+                        break
+                    tried = small(att, early, {GU: gate_up, O: o})
+                    try:
+                        ms = bench.measure(tried)[0]["ms"]
+                    except Exception:
+                        report.put(traceback.format_exc()[-200:], name, f"{att} {early} {gate_up} {o}")
+                        continue
+                    report.put(ms, name, f"{att} early {early} gate-up {gate_up} o {o}")
+                    if ms < best * 0.999:
+                        best, way = ms, tried
     for tokens, table in ((1, TILES), (2, TWO)):
         for product in products:
             winner = None
             for tile in table.get(product, ()):
                 if time.perf_counter() - BEGAN > deadline_s:
                     break
+                tried = Way(way.old, way.warps, way.blocks | {(*product, tokens): tile}, way.flags)
                 try:
-                    tried = Way(way.old, way.warps, way.blocks | {(*product, tokens): tile})
                     ms = bench.measure(tried)[0]["ms"]
                     if ms < best * 0.9985:
                         ms = max(ms, bench.measure(tried)[0]["ms"])
-                    report.put(ms, name, f"{NAMES[product]} tokens {tokens}", str(tile))
-                    if ms < best * 0.9985:
-                        best, winner = ms, tried
                 except Exception:
-                    report.put(traceback.format_exc()[-200:], name, f"{NAMES[product]} tokens {tokens}", str(tile))
+                    report.put(traceback.format_exc()[-200:], name, f"{NAMES[product]} tokens {tokens} {tile}")
+                    continue
+                report.put(ms, name, f"{NAMES[product]} tokens {tokens} {tile}")
+                if ms < best * 0.9985:
+                    best, winner = ms, tried
             if winner is not None:
                 way = winner
-    report.put(str(way.blocks), name, "chosen")
-    report.put(bench.measure(way, profile=True)[0], name, "after")
-    report.put(bench.measure(base)[0]["ms"], name, "before, again")
+    report.put(str(way), name, "chosen")
+    report.put(bench.measure(small("plain", False))[0]["ms"], name, "new, again")
+    report.put(bench.measure(ALL_OLD)[0]["ms"], name, "old, again")
+    report.put(bench.measure(way)[0]["ms"], name, "chosen, again")
     return way
+
+
+def profiles(report, kept):
+    for bench, way in kept:
+        name = f"{bench.size} {bench.rows} rows, profile"
+        for kind, one in (("old", ALL_OLD), ("new", small("plain", False)), ("ordered, early", small("ordered", True)), ("chosen", way)):
+            report.put(bench.measure(one, profile=True, repeats=5)[0], name, kind)
 
 
 def free():
@@ -427,21 +452,19 @@ def main():
                 notes.append("not in time")
         pool.terminate()
         report.put([note for note in notes if note], "compiled")
-    attempt(report, "attention alone", attention_alone)
-    attempt(report, "draws alone", draws_alone)
-    limit = args.limit
-    kept = attempt(report, "1.7b 1", scene, *SCENES[0], limit - 40)
-    if kept is not None:
-        attempt(report, "tune", tune, kept, limit - 35, Way(), list(TILES))
-    del kept
+    limit, kept = args.limit, []
+    for at, until, products in ((0, 0.62, list(TILES) + [GU, O]), (3, 0.8, [DOWN, QKV, HEAD, GU, O])):
+        bench = attempt(report, SCENES[at][0], scene, *SCENES[at], limit)
+        if bench is not None:
+            way = attempt(report, "tune", tune, bench, limit * until, products)
+            kept.append((bench, way or small("ordered", True)))
+    attempt(report, "profiles", profiles, kept)
+    kept.clear()
+    bench = None
     free()
-    attempt(report, "1.7b 256", scene, *SCENES[1], limit - 18)
+    attempt(report, "1.7b 256", scene, *SCENES[1], limit - 6)
     free()
-    attempt(report, "1.7b 64", scene, *SCENES[2], limit - 9)
-    free()
-    kept = attempt(report, "0.6b 1", scene, *SCENES[3], limit - 3)
-    if kept is not None:
-        attempt(report, "tune 0.6b", tune, kept, limit, Way(), [QKV, DOWN, HEAD, O, GU])
+    attempt(report, "1.7b 64", scene, *SCENES[2], limit)
     table(report)
     print(f"done in {time.perf_counter() - BEGAN:.0f} s", flush=True)
 

@@ -62,9 +62,12 @@ def gemv_kernel(
     NORM: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    EARLY: tl.constexpr = False,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
     """x [TOKENS, K], w [N or 2N, K], bias [N], norm [K] → out [TOKENS, N]. Grid [N / BLOCK_N]."""
+    if DEPENDENT and EARLY:
+        gdc_launch_dependents()
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     inside = n < N
@@ -81,7 +84,8 @@ def gemv_kernel(
         bias = tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)
     if DEPENDENT:
         # No kernel writes the weights: their loads are in flight while the kernel in front ends.
-        gdc_launch_dependents()
+        if not EARLY:
+            gdc_launch_dependents()
         gdc_wait()
     for t in tl.static_range(TOKENS):
         where = t * N + n
@@ -216,6 +220,7 @@ def norm_kernel(
     BLOCK_K: tl.constexpr,
     SPLITS: tl.constexpr,
     KEEP: tl.constexpr,
+    EARLY: tl.constexpr = False,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
     """x [tokens, K] += the sum of parts [SPLITS, tokens, K] float32; out [tokens, K] = norm(x). Grid [tokens].
@@ -223,13 +228,16 @@ def norm_kernel(
     A part begins `split_tokens` tokens behind the one before it, so that Triton knows the alignment of its loads. With
     KEEP the result is also stored in table[rows[token]].
     """
+    if DEPENDENT and EARLY:
+        gdc_launch_dependents()
     token = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK_K)
     exists = k < K
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     weight = tl.load(norm_ptr + k, mask=exists, other=0.0).to(tl.float32)
     if DEPENDENT:
-        gdc_launch_dependents()
+        if not EARLY:
+            gdc_launch_dependents()
         gdc_wait()
     x = tl.load(x_ptr + token * K + k, mask=exists, other=0.0).to(tl.float32)
     if SPLITS > 0:
