@@ -38,11 +38,6 @@ def norm_rotate_halves(x, y, x_weight, y_weight, cos, sin, eps, D: tl.constexpr)
 
 
 @triton.jit
-def same(x):
-    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
-
-
-@triton.jit
 def dot_halves(x, y, other_x, other_y):
     """Products of heads, given as halves → [H] float32."""
     products = x.to(tl.float32) * other_x.to(tl.float32) + y.to(tl.float32) * other_y.to(tl.float32)
@@ -68,8 +63,6 @@ def frame_attention_kernel(
     LENGTH: tl.constexpr,
     FIRST: tl.constexpr,
     PRECISION: tl.constexpr,
-    LATE: tl.constexpr = False,
-    ORDERED: tl.constexpr = False,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
     """Attention within a frame. Grid [batch, kv_heads]; cache k, v [batch, LENGTH, kv_heads, D].
@@ -98,7 +91,7 @@ def frame_attention_kernel(
     turn = (0 * g)[:, None] + h[None, :]
     cos = tl.load(cos_ptr + at * D + turn, mask=every, other=0.0)
     sin = tl.load(sin_ptr + at * D + HALF + turn, mask=every, other=0.0)
-    if DEPENDENT and not LATE:
+    if DEPENDENT:
         gdc_launch_dependents()
     n = tl.arange(0, PLACES)
     past = n < position
@@ -111,8 +104,6 @@ def frame_attention_kernel(
         places = (b * LENGTH + n) * KV_HEADS + kv_head
         old_x, old_y = load_halves(k_ptr, places, h, past[:, None] & (h < HALF)[None, :], D)
         old_v = tl.load(v_ptr + places[:, None] * D + d[None, :], mask=past[:, None], other=0.0)
-        if ORDERED:
-            old_x, old_y = same(old_x), same(old_y)
     if DEPENDENT:
         gdc_wait()
     # All loads come before their values are used, so that they are on their way together.
@@ -125,8 +116,6 @@ def frame_attention_kernel(
     if FIRST:
         first_x, first_y = load_halves(qkv_ptr + b * WIDTH, k_head, h, every, D)
         first_v = tl.load(qkv_ptr + b * WIDTH + v_head)
-    if DEPENDENT and LATE:
-        gdc_launch_dependents()
     q_x, q_y = norm_rotate_halves(q_x, q_y, q_weight_x, q_weight_y, cos, sin, eps, D)
     k_x, k_y = norm_rotate_halves(k_x, k_y, k_weight_x, k_weight_y, cos, sin, eps, D)
     cache = ((b * LENGTH + at) * KV_HEADS + kv_head) * D

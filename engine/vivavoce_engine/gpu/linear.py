@@ -62,11 +62,11 @@ def gemv_kernel(
     NORM: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    EARLY: tl.constexpr = False,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
     """x [TOKENS, K], w [N or 2N, K], bias [N], norm [K] → out [TOKENS, N]. Grid [N / BLOCK_N]."""
-    if DEPENDENT and EARLY:
+    if DEPENDENT:
+        # Behind the loads, Triton would first unpack what they bring, and the next kernel would begin later.
         gdc_launch_dependents()
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
@@ -84,8 +84,6 @@ def gemv_kernel(
         bias = tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)
     if DEPENDENT:
         # No kernel writes the weights: their loads are in flight while the kernel in front ends.
-        if not EARLY:
-            gdc_launch_dependents()
         gdc_wait()
     for t in tl.static_range(TOKENS):
         where = t * N + n
@@ -220,7 +218,6 @@ def norm_kernel(
     BLOCK_K: tl.constexpr,
     SPLITS: tl.constexpr,
     KEEP: tl.constexpr,
-    EARLY: tl.constexpr = False,
     DEPENDENT: tl.constexpr = False,
 ) -> None:
     """x [tokens, K] += the sum of parts [SPLITS, tokens, K] float32; out [tokens, K] = norm(x). Grid [tokens].
@@ -228,7 +225,7 @@ def norm_kernel(
     A part begins `split_tokens` tokens behind the one before it, so that Triton knows the alignment of its loads. With
     KEEP the result is also stored in table[rows[token]].
     """
-    if DEPENDENT and EARLY:
+    if DEPENDENT:
         gdc_launch_dependents()
     token = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK_K)
@@ -236,8 +233,6 @@ def norm_kernel(
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     weight = tl.load(norm_ptr + k, mask=exists, other=0.0).to(tl.float32)
     if DEPENDENT:
-        if not EARLY:
-            gdc_launch_dependents()
         gdc_wait()
     x = tl.load(x_ptr + token * K + k, mask=exists, other=0.0).to(tl.float32)
     if SPLITS > 0:
@@ -280,6 +275,8 @@ VALUES_MAX = 256
 TOKENS_MIN = 16
 """Fewest tokens of a block that tensor cores take."""
 SPLITS_MAX = 8
+NORM_WARP_VALUES, NORM_WARPS_MAX = 128, 16
+"""Values of a token for each warp of a norm, and its most warps. Four values of each part are one load of a thread."""
 
 
 def gemv_tokens(hidden: int) -> int:
@@ -298,10 +295,10 @@ def gemv_blocks(n: int, k: int, mode: int) -> Blocks:
     A program of one warp waits for no other warp when it adds up. A product with few outputs is faster with more warps.
     """
     wide = triton.next_power_of_2(k)
-    if mode == GATED.value and wide <= 1024:
-        rows, warps = 2, 1
+    if mode != ADD.value and wide <= 1024:
+        rows, warps = 2 if mode == GATED.value else 4, 1
     elif mode == ADD.value:
-        rows = max(2, min(4, wide // 1024))
+        rows = 8 if wide > 4096 else max(2, min(4, wide // 1024))
         warps = 8 if wide > 4096 else 4 if n <= 1024 else 1
     else:
         rows, warps = 8, 4
@@ -502,5 +499,5 @@ def norm(
         BLOCK_K=triton.next_power_of_2(k),
         SPLITS=0 if parts is None else len(parts),
         KEEP=keep is not None,
-        num_warps=4,
+        num_warps=max(1, min(NORM_WARPS_MAX, triton.next_power_of_2(k) // NORM_WARP_VALUES)),
     )
