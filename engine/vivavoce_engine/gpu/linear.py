@@ -222,8 +222,8 @@ def norm_kernel(
 ) -> None:
     """x [tokens, K] += the sum of parts [SPLITS, tokens, K] float32; out [tokens, K] = norm(x). Grid [tokens].
 
-    A part begins `split_tokens` tokens behind the one before it, so that Triton knows the alignment of its loads. With
-    KEEP the result is also stored in table[rows[token]].
+    A part begins `split_tokens` tokens behind the one before it: whole tokens, so that Triton knows how its loads are
+    aligned. With KEEP the result is also stored in table[rows[token]].
     """
     if DEPENDENT:
         gdc_launch_dependents()
@@ -275,8 +275,6 @@ VALUES_MAX = 256
 TOKENS_MIN = 16
 """Fewest tokens of a block that tensor cores take."""
 SPLITS_MAX = 8
-NORM_WARP_VALUES, NORM_WARPS_MAX = 128, 16
-"""Values of a token for each warp of a norm, and its most warps. Four values of each part are one load of a thread."""
 
 
 def gemv_tokens(hidden: int) -> int:
@@ -295,13 +293,12 @@ def gemv_blocks(n: int, k: int, mode: int) -> Blocks:
     A program of one warp waits for no other warp when it adds up. A product with few outputs is faster with more warps.
     """
     wide = triton.next_power_of_2(k)
+    rows, warps = 8, 4
     if mode != ADD.value and wide <= 1024:
         rows, warps = 2 if mode == GATED.value else 4, 1
     elif mode == ADD.value:
         rows = 8 if wide > 4096 else max(2, min(4, wide // 1024))
         warps = 8 if wide > 4096 else 4 if n <= 1024 else 1
-    else:
-        rows, warps = 8, 4
     values = rows * wide * (2 if mode == GATED.value else 1)
     return Blocks(1, rows, k, max(warps, values // (32 * VALUES_MAX)), 1)
 
@@ -499,5 +496,5 @@ def norm(
         BLOCK_K=triton.next_power_of_2(k),
         SPLITS=0 if parts is None else len(parts),
         KEEP=keep is not None,
-        num_warps=max(1, min(NORM_WARPS_MAX, triton.next_power_of_2(k) // NORM_WARP_VALUES)),
+        num_warps=max(1, min(16, triton.next_power_of_2(k) // 128)),  # a thread loads four values of each part at once
     )
