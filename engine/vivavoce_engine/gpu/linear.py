@@ -65,6 +65,9 @@ def gemv_kernel(
     DEPENDENT: tl.constexpr = False,
 ) -> None:
     """x [TOKENS, K], w [N or 2N, K], bias [N], norm [K] → out [TOKENS, N]. Grid [N / BLOCK_N]."""
+    if DEPENDENT:
+        # Behind the loads, Triton would first unpack what they bring, and the next kernel would begin later.
+        gdc_launch_dependents()
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     inside = n < N
@@ -81,7 +84,6 @@ def gemv_kernel(
         bias = tl.load(bias_ptr + n, mask=inside, other=0.0).to(tl.float32)
     if DEPENDENT:
         # No kernel writes the weights: their loads are in flight while the kernel in front ends.
-        gdc_launch_dependents()
         gdc_wait()
     for t in tl.static_range(TOKENS):
         where = t * N + n
@@ -202,7 +204,7 @@ def gemm_kernel(
         tl.store(out_ptr + place, acc.to(dtype), mask=mask)
 
 
-@triton.jit(do_not_specialize=["split_stride"])
+@triton.jit(do_not_specialize=["split_tokens"])
 def norm_kernel(
     x_ptr,
     parts_ptr,
@@ -210,7 +212,7 @@ def norm_kernel(
     out_ptr,
     rows_ptr,
     table_ptr,
-    split_stride,
+    split_tokens,
     eps,
     K: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -220,21 +222,23 @@ def norm_kernel(
 ) -> None:
     """x [tokens, K] += the sum of parts [SPLITS, tokens, K] float32; out [tokens, K] = norm(x). Grid [tokens].
 
-    With KEEP the result is also stored in table[rows[token]].
+    A part begins `split_tokens` tokens behind the one before it: whole tokens, so that Triton knows how its loads are
+    aligned. With KEEP the result is also stored in table[rows[token]].
     """
+    if DEPENDENT:
+        gdc_launch_dependents()
     token = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, BLOCK_K)
     exists = k < K
     dtype: tl.constexpr = x_ptr.dtype.element_ty
     weight = tl.load(norm_ptr + k, mask=exists, other=0.0).to(tl.float32)
     if DEPENDENT:
-        gdc_launch_dependents()
         gdc_wait()
     x = tl.load(x_ptr + token * K + k, mask=exists, other=0.0).to(tl.float32)
     if SPLITS > 0:
         total = tl.zeros((BLOCK_K,), tl.float32)
         for split in tl.static_range(SPLITS):
-            total += tl.load(parts_ptr + split * split_stride + token * K + k, mask=exists, other=0.0)
+            total += tl.load(parts_ptr + (split * split_tokens + token) * K + k, mask=exists, other=0.0)
         x = (x + total.to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
         tl.store(x_ptr + token * K + k, x.to(dtype), mask=exists)
     unit = (x * tl.rsqrt(tl.sum(x * x) / K + eps)).to(dtype).to(tl.float32)
@@ -289,13 +293,12 @@ def gemv_blocks(n: int, k: int, mode: int) -> Blocks:
     A program of one warp waits for no other warp when it adds up. A product with few outputs is faster with more warps.
     """
     wide = triton.next_power_of_2(k)
-    if mode == GATED.value and wide <= 1024:
-        rows, warps = 2, 1
+    rows, warps = 8, 4
+    if mode != ADD.value and wide <= 1024:
+        rows, warps = 2 if mode == GATED.value else 4, 1
     elif mode == ADD.value:
-        rows = max(2, min(4, wide // 1024))
+        rows = 8 if wide > 4096 else max(2, min(4, wide // 1024))
         warps = 8 if wide > 4096 else 4 if n <= 1024 else 1
-    else:
-        rows, warps = 8, 4
     values = rows * wide * (2 if mode == GATED.value else 1)
     return Blocks(1, rows, k, max(warps, values // (32 * VALUES_MAX)), 1)
 
@@ -475,7 +478,7 @@ def norm(
     assert weight.shape == (k,)
     assert out.shape == x.shape
     assert parts is None or parts.shape[1:] == x.shape
-    assert parts is None or parts.stride()[1:] == x.stride()
+    assert parts is None or parts.stride()[1:] == x.stride() == (k, 1)
     assert keep is None or (rows.shape == (tokens,) and rows.dtype == torch.int32)
     assert keep is None or table.shape[1:] == (k,)
     launch(
@@ -487,11 +490,11 @@ def norm(
         out,
         rows,
         table,
-        0 if parts is None else parts.stride(0),
+        0 if parts is None else parts.stride(0) // k,
         eps,
         K=k,
         BLOCK_K=triton.next_power_of_2(k),
         SPLITS=0 if parts is None else len(parts),
         KEEP=keep is not None,
-        num_warps=4,
+        num_warps=max(1, min(16, triton.next_power_of_2(k) // 128)),  # a thread loads four values of each part at once
     )

@@ -26,6 +26,8 @@ SHIFT = tl.constexpr(64 - RANDOM_BITS)
 SCALE = tl.constexpr(1.0 / (1 << RANDOM_BITS))
 CODEBOOKS = tl.constexpr(CODEBOOKS_MAX)
 SIGN = tl.constexpr(0x80000000)
+COUNTED = tl.constexpr(256)
+"""Values that a warp counts: eight in each thread, as they are loaded."""
 WARPS = 4
 PARAMS = 4
 """Parameters of one sampler, float32 each: temperature, top_k, top_p, repetition_penalty."""
@@ -49,6 +51,28 @@ def uniform(seed, frame, codebook):
 
 
 @triton.jit
+def extremes(lows, highs):
+    """The smallest of lows [BLOCK] and the largest of highs [BLOCK], in one reduction."""
+    negative, high = tl.split(tl.max(tl.join(-lows, highs), axis=0))
+    return -negative, high
+
+
+@triton.jit
+def count_reaching(x, first, middle, third):
+    """Counts of x [BLOCK] that reach three thresholds, in one reduction.
+
+    Counts of up to COUNTED values are packed into 32 bits, which a warp adds up in one instruction, and their sums into
+    64 bits.
+    """
+    ROW: tl.constexpr = COUNTED if x.shape[0] > COUNTED else x.shape[0]
+    reach = tl.where(x >= first, 1, 0) + tl.where(x >= middle, 1 << 10, 0) + tl.where(x >= third, 1 << 20, 0)
+    counts = tl.sum(tl.reshape(reach, (x.shape[0] // ROW, ROW)), axis=1).to(tl.int64)
+    counts = (counts & 0x3FF) | ((counts & 0xFFC00) << 10) | ((counts >> 20) << 40)
+    total = tl.sum(counts, axis=0)
+    return total & 0xFFFFF, (total >> 20) & 0xFFFFF, total >> 40
+
+
+@triton.jit
 def kth_largest(x, low, high, count):
     """Returns a number that exactly `count` of x [BLOCK] reach.
 
@@ -62,10 +86,7 @@ def kth_largest(x, low, high, count):
     while searching:
         width = high - low
         first, middle, third = low + width * 0.25, low + width * 0.5, low + width * 0.75
-        # Three counts are packed into one sum, which takes no longer than a single count.
-        counts = (x >= first).to(tl.int64) + ((x >= middle).to(tl.int64) << 20) + ((x >= third).to(tl.int64) << 40)
-        reached = tl.sum(counts)
-        reach_first, reach_middle, reach_third = reached & 0xFFFFF, (reached >> 20) & 0xFFFFF, reached >> 40
+        reach_first, reach_middle, reach_third = count_reaching(x, first, middle, third)
         between = (middle > low) & (middle < high)
         next_low = tl.where(reach_first >= count, first, low)
         next_low = tl.where(reach_middle >= count, middle, next_low)
@@ -102,11 +123,10 @@ def draw(logits, inside, temperature, top_k, top_p, noise, BLOCK_V: tl.constexpr
     """
     if temperature > 0:
         scaled = logits / temperature
-        highest = tl.max(scaled, axis=0)
         keep = logits > float("-inf")
+        lowest, highest = extremes(tl.where(keep, scaled, float("inf")), scaled)
         if top_k > 0:
             # Impossible codes count as the lowest possible one, which keeps the range of the search narrow.
-            lowest = tl.min(tl.where(keep, scaled, highest), axis=0)
             keep = keep & (scaled >= kth_largest(tl.where(keep, scaled, lowest), lowest, highest, top_k))
         e = tl.where(keep, tl.exp(scaled - highest), 0.0)
         p = e / tl.sum(e)
@@ -115,8 +135,9 @@ def draw(logits, inside, temperature, top_k, top_p, noise, BLOCK_V: tl.constexpr
             stays = keep & ((p.to(tl.uint32, bitcast=True) > limit) | (scaled == highest))
             e = tl.where(stays, e, 0.0)
             p = e / tl.sum(e)
+        # In float64 neither rounding nor the order of a sum matters (cpu/sampling.py).
         cumulative = tl.cumsum(p.to(tl.float64), axis=0)
-        target = noise.to(tl.float64) * tl.max(cumulative, axis=0)
+        target = noise.to(tl.float64) * tl.sum(p.to(tl.float64), axis=0)
         code = tl.sum((inside & (cumulative <= target)).to(tl.int32))
     else:
         code = tl.argmax(logits, axis=0)
@@ -226,11 +247,15 @@ def draw_code_kernel(
     v = tl.arange(0, BLOCK_V)
     inside = v < V
     logits = tl.load(logits_ptr + b * V + v, mask=inside, other=float("-inf")).to(tl.float32)
+    total = tl.load(total_ptr + b * H + h, mask=h < H, other=0.0).to(tl.float32)
     code = draw(logits, inside, temperature, top_k, top_p, noise, BLOCK_V).to(tl.int64)
+    # Both embeddings are on their way before anything is stored.
+    embedding = tl.load(codec_embedding_ptr + code * H + h, mask=h < H, other=0.0).to(tl.float32)
+    if not LAST:
+        p = tl.arange(0, BLOCK_P)
+        x = tl.load(input_embedding_ptr + code * P + p, mask=p < P, other=0.0)
     tl.store(codes_ptr + (row * RING + frame % RING) * GROUPS + group, code)
     dtype: tl.constexpr = x_ptr.dtype.element_ty
-    embedding = tl.load(codec_embedding_ptr + code * H + h, mask=h < H, other=0.0).to(tl.float32)
-    total = tl.load(total_ptr + b * H + h, mask=h < H, other=0.0).to(tl.float32)
     total = (total + embedding).to(dtype)
     if LAST and kept_ptr is not None:
         tl.store(kept_ptr + row * H + h, total, mask=h < H)
@@ -239,8 +264,6 @@ def draw_code_kernel(
         tl.store(x_ptr + b * H + h, x, mask=h < H)
     else:
         tl.store(total_ptr + b * H + h, total, mask=h < H)
-        p = tl.arange(0, BLOCK_P)
-        x = tl.load(input_embedding_ptr + code * P + p, mask=p < P, other=0.0)
         tl.store(x_ptr + b * P + p, x, mask=p < P)
 
 
