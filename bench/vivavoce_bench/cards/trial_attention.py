@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from vivavoce_engine.gpu.attention import CHUNK, NOTHING, Cache, shares
+from vivavoce_bench.cards.trial_present import CHUNK, NOTHING, Cache, shares
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.heads import load_rotation, norm_rotate, norm_weights
 from vivavoce_engine.gpu.launch import Launcher
@@ -317,7 +317,7 @@ class Bench:
 
 
 def present_kernel():
-    from vivavoce_engine.gpu.attention import attention_kernel
+    from vivavoce_bench.cards.trial_present import attention_kernel
 
     return attention_kernel
 

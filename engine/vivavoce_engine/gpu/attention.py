@@ -1,9 +1,10 @@
 """Attention of new tokens over a row's cached keys and values.
 
 The kernels norm and rotate queries and keys, write the cache, and take the softmax in float32. They process a row's
-positions in chunks of CHUNK. Partial results are merged in the order of the chunks, whether one program walks through
-all chunks or several programs share them. So a token's result depends neither on the batch nor on the split. A chunk is
-one page of the cache, and pages lie anywhere in it. A table lists each row's pages in order.
+earlier positions in tiles of TILE, and then the token's own position. Partial results are merged in this order, whether
+one program walks through all tiles or several programs share them. So a token's result depends neither on the batch nor
+on the split, nor on whether its prompt or a frame brought it. A page of the cache holds CHUNK positions, and pages lie
+anywhere in it. A table lists each row's pages in order.
 """
 
 # Triton reads the annotations of a kernel, so its pointers carry none.
@@ -24,7 +25,9 @@ from vivavoce_engine.gpu.scores import Scores
 from vivavoce_engine.pages import PAGE_POSITIONS, pages_of
 
 CHUNK = PAGE_POSITIONS
-GROUP_MIN = tl.constexpr(16)
+TILE = 32
+"""Positions of a step of the kernels' loops."""
+QUERIES_MIN = tl.constexpr(8)
 NOTHING = tl.constexpr(-1.0e30)
 """A running maximum below every score. It is finite, so that the difference of two maxima is a number."""
 
@@ -38,11 +41,11 @@ def shares(m, m_next):
 
 
 @triton.jit
-def merge_parts(part_ptr, out_ptr, last, G: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr):
-    """Merges the results of the chunks, part [last + 1, G, D + 2] float32 → out [G, D].
+def merge_parts(part_ptr, out_ptr, count, G: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr):
+    """Merges the results of the tiles and of the token's own position, part [count, G, D + 2] float32 → out [G, D].
 
     Each line of part holds D weighted values, their maximum and their sum. Each value of the output keeps its own copy
-    of maximum and sum, so that threads need not synchronise, and the loads of several chunks are in flight at once. The
+    of maximum and sum, so that threads need not synchronise, and the loads of several parts are in flight at once. The
     loads bypass the L1 cache, which does not see the stores of other programs.
     """
     COLUMNS: tl.constexpr = triton.next_power_of_2(G * D)
@@ -51,17 +54,17 @@ def merge_parts(part_ptr, out_ptr, last, G: tl.constexpr, D: tl.constexpr, SPLIT
     m = tl.full((COLUMNS,), NOTHING, tl.float32)
     total = tl.zeros((COLUMNS,), tl.float32)
     acc = tl.zeros((COLUMNS,), tl.float32)
-    first = last * 0
-    while first <= last:
-        for number in tl.static_range(SPLITS):  # in order; a chunk behind the last changes nothing
-            there = real & (first + number <= last)
+    first = count * 0
+    while first < count:
+        for number in tl.static_range(SPLITS):  # in order; a part behind the last changes nothing
+            there = real & (first + number < count)
             part = part_ptr + ((first + number) * G + column // D) * (D + 2)
             next_m = tl.load(part + D, mask=there, other=NOTHING, cache_modifier=".cg")
             next_total = tl.load(part + (D + 1), mask=there, other=0.0, cache_modifier=".cg")
             next_acc = tl.load(part + column % D, mask=there, other=0.0, cache_modifier=".cg")
             m, left, right = shares(m, next_m)
-            total = total * left + next_total * right
-            acc = acc * left + next_acc * right
+            total = tl.fma(total, left, next_total * right)
+            acc = tl.fma(acc, left, next_acc * right)
         first += SPLITS
     tl.store(out_ptr + column, (acc / tl.where(real, total, 1.0)).to(out_ptr.dtype.element_ty), mask=real)
 
@@ -112,27 +115,29 @@ def write_kv_kernel(
 
 
 @triton.jit
-def load_chunk(
-    pages_ptr,
-    k_ptr,
-    v_ptr,
-    chunk,
-    last,
-    position,
-    kv_head,
-    KV_HEADS: tl.constexpr,
-    D: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
-    """Loads page number `chunk` of a row → its place in the cache, and its keys and values [CHUNK, D] from before
-    `position`. Masked values are 0, as are all values behind chunk `last`."""
-    n, d = tl.arange(0, CHUNK), tl.arange(0, D)
-    page = tl.load(pages_ptr + chunk, mask=chunk <= last, other=0).to(tl.int64)
-    where = ((page * CHUNK + n) * KV_HEADS + kv_head)[:, None] * D + d[None, :]
-    past = (chunk * CHUNK + n < position)[:, None]
-    k = tl.load(k_ptr + where, mask=past, other=0.0)
-    v = tl.load(v_ptr + where, mask=past, other=0.0)
-    return page, k, v
+def weigh(q, k, v, past, scale, PRECISION: tl.constexpr):
+    """Softmax of one tile, for queries q [D, QUERIES], keys k [TILE, D] and values v [D, TILE] → scores before it
+    [TILE, QUERIES], their maxima and sums [QUERIES], and the weighted values [D, QUERIES], all float32.
+
+    The keys are the rows of the tensor cores' tiles, because a group has few queries. Of positions that are not past,
+    keys and values are finite.
+    """
+    score = tl.dot(k, q, input_precision=PRECISION) * scale
+    seen = tl.where(past[:, None], score, NOTHING)
+    m = tl.max(seen, axis=0)
+    weight = tl.exp(seen - m[None, :])
+    acc = tl.dot(v, weight.to(v.dtype), input_precision=PRECISION)
+    return score, m, tl.sum(weight, axis=0), acc
+
+
+@triton.jit
+def store_part(part_ptr, m, total, acc, real, D: tl.constexpr):
+    """Stores a part of each query's softmax as lines [G, D + 2] of `merge_parts`."""
+    g, d = tl.arange(0, acc.shape[1]), tl.arange(0, D)
+    line = part_ptr + g * (D + 2)
+    tl.store(line[None, :] + d[:, None], acc, mask=real[None, :])
+    tl.store(line + D, m, mask=real)
+    tl.store(line + D + 1, total, mask=real)
 
 
 @triton.jit(do_not_specialize=["chunks_max"])
@@ -158,6 +163,8 @@ def attention_kernel(
     KV_HEADS: tl.constexpr,
     D: tl.constexpr,
     CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
     SPLITS: tl.constexpr,
     BY_ROW: tl.constexpr,
     WRITE: tl.constexpr,
@@ -169,94 +176,93 @@ def attention_kernel(
 ) -> None:
     """Attention of one token for the query heads of one group → out [tokens, HEADS * D].
 
-    Grid [tokens, kv_heads, SPLITS]. The token stands at positions[row] with BY_ROW, and at positions[token] otherwise;
-    axes, HEIGHTS and WIDTHS are those of `load_rotation`.
+    Grid [kv_heads, tokens, SPLITS]: programs side by side read the same pages. The token stands at positions[row] with
+    BY_ROW, and at positions[token] otherwise; axes, HEIGHTS and WIDTHS are those of `load_rotation`.
     Page pages[row, chunk] of the cache k, v [pages, CHUNK, kv_heads, D] holds the row's positions from chunk * CHUNK
-    on. The token's own key and value come from qkv. With WRITE they are also stored in the cache.
+    on. The token's own key and value come from qkv. With WRITE they are also stored in the cache, which no program
+    reads at this position.
 
-    With several SPLITS the chunks' results meet in part [tokens, kv_heads, chunks_max, G, D + 2] float32, and the
-    program that arrives last merges them. arrived [tokens, kv_heads] int32 is 0 before and after.
+    With several SPLITS the results of the tiles, and behind them of the token's own position, meet in part
+    [tokens, kv_heads, chunks_max * CHUNK // TILE + 1, G, D + 2] float32, and the program that arrives last merges them.
+    arrived [tokens, kv_heads] int32 is 0 before and after.
 
     The scores of query head SCORED_HEAD, unless it is -1, are also stored as they are before the softmax, in scores
     [rows, chunks_max * CHUNK] float32, up to the token's own position. No sum depends on this.
     """
-    token, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    kv_head, token, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     G: tl.constexpr = HEADS // KV_HEADS
-    ROWS: tl.constexpr = GROUP_MIN if G < GROUP_MIN else G  # a group's queries, padded for the tensor cores
+    QUERIES: tl.constexpr = max(QUERIES_MIN, triton.next_power_of_2(G))  # padded for the tensor cores
+    TILES: tl.constexpr = CHUNK // TILE
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     if DEPENDENT:
         gdc_launch_dependents()
         if not WRITE:
             gdc_wait()
-    # A frame's position and earlier keys are loaded before the wait for the kernel that makes qkv, because the kernels
-    # in front of this one do not change them. A prompt's keys come from those kernels, so a prompt waits first.
+    # A frame's position is loaded before the wait for the kernel that makes qkv, because the kernels in front of this
+    # one do not change it. A prompt's keys come from those kernels, so a prompt waits first.
     row = tl.load(rows_ptr + token).to(tl.int64)
-    position = tl.load(positions_ptr + (row if BY_ROW else token)).to(tl.int64)
-    d = tl.arange(0, D)
-    g = tl.arange(0, ROWS)
+    position = tl.load(positions_ptr + (row if BY_ROW else token)).to(tl.int32)
+    d, n, g = tl.arange(0, D), tl.arange(0, TILE), tl.arange(0, QUERIES)
     real = g < G
-    n = tl.arange(0, CHUNK)
     one = kv_head + tl.arange(0, 1)
     always = one >= 0
     cos, sin = load_rotation(cos_ptr, sin_ptr, axes_ptr, row, token, position, D, BY_ROW, HEIGHTS, WIDTHS)
     q_weight, q_turned = norm_weights(norm_ptr, kv_head * G + g, D, real)
     k_weight, k_turned = norm_weights(norm_ptr, HEADS + one, D, always)
-    last = position // CHUNK
-    chunk = split
     pages = pages_ptr + row * chunks_max
-    page, k, v = load_chunk(pages, k_ptr, v_ptr, chunk, last, position, kv_head, KV_HEADS, D, CHUNK)
+    own_page = tl.load(pages + position // CHUNK).to(tl.int64)
     if DEPENDENT and WRITE:
         gdc_wait()
     base = qkv_ptr + token * (HEADS + 2 * KV_HEADS) * D
-    new_v = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
-    q = norm_rotate(base, kv_head * G + g, q_weight, q_turned, cos, sin, eps, D, real).to(dtype)
-    new_k = norm_rotate(base, HEADS + one, k_weight, k_turned, cos, sin, eps, D, always).to(dtype)
-    m = tl.full((ROWS,), NOTHING, tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    acc = tl.zeros((ROWS, D), tl.float32)
-    while chunk <= last:
-        at = chunk * CHUNK + n
-        if chunk == last:  # the token's own chunk
-            if WRITE:
-                here = ((page * CHUNK + position % CHUNK) * KV_HEADS + one)[:, None] * D + d[None, :]
-                tl.store(k_ptr + here, new_k)
-                tl.store(v_ptr + here, new_v)
-            mine = (at == position)[:, None]
-            k = tl.where(mine, new_k, k)
-            v = tl.where(mine, new_v, v)
-        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+    new_v = tl.load(base + (HEADS + KV_HEADS + kv_head) * D + d)
+    q = norm_rotate(base, kv_head * G + g, q_weight, q_turned, cos, sin, eps, D, real)
+    new_k = norm_rotate(base, HEADS + one, k_weight, k_turned, cos, sin, eps, D, always)
+    new_score = tl.sum(q * new_k, axis=1) * scale
+    if WRITE:
+        here = ((own_page * CHUNK + position % CHUNK) * KV_HEADS + kv_head) * D + d
+        tl.store(k_ptr + here[None, :], new_k.to(dtype), mask=(split + 0 * d == 0)[None, :])
+        tl.store(v_ptr + here, new_v, mask=split + 0 * d == 0)
+    q = tl.trans(q.to(dtype))
+    m = tl.full((QUERIES,), NOTHING, tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    acc = tl.zeros((D, QUERIES), tl.float32)
+    parts = part_ptr + (token * KV_HEADS + kv_head) * (chunks_max * TILES + 1) * (G * (D + 2))
+    count = tl.cdiv(position, TILE)
+    for tile in tl.range(split, count, SPLITS, num_stages=STAGES):
+        past = tile * TILE + n < position  # behind it a page may hold anything
+        page = tl.load(pages + tile // TILES).to(tl.int64)
+        place = ((page * CHUNK + tile % TILES * TILE) * KV_HEADS + kv_head) * D
+        k = tl.load(k_ptr + place + (n[:, None] * (KV_HEADS * D) + d[None, :]), mask=past[:, None], other=0.0)
+        v = tl.load(v_ptr + place + (n[None, :] * (KV_HEADS * D) + d[:, None]), mask=past[None, :], other=0.0)
+        score, next_m, next_total, next_acc = weigh(q, k, v, past, scale, PRECISION)
         if SCORED_HEAD >= 0:  # noqa: SIM102 (it is decided when the kernel is compiled)
             if kv_head == SCORED_HEAD // G:
-                kept = (g == SCORED_HEAD % G)[:, None] & (at <= position)[None, :]
-                line = scores_ptr + row * chunks_max * CHUNK
-                tl.store(line + at[None, :] + 0 * g[:, None], score, mask=kept)
-        score = tl.where((at <= position)[None, :], score, NOTHING)
-        chunk_m = tl.max(score, axis=1)
-        weight = tl.where((at <= position)[None, :], tl.exp(score - chunk_m[:, None]), 0.0)
-        chunk_total = tl.sum(weight, axis=1)
-        chunk_acc = tl.dot(weight.to(dtype), v, input_precision=PRECISION)
+                kept = past[:, None] & (g == SCORED_HEAD % G)[None, :]
+                line = scores_ptr + row * chunks_max * CHUNK + tile * TILE
+                tl.store(line + n[:, None] + 0 * g[None, :], score, mask=kept)
         if SPLITS == 1:
-            m, left, right = shares(m, chunk_m)
-            total = total * left + chunk_total * right
-            acc = acc * left[:, None] + chunk_acc * right[:, None]
+            m, left, right = shares(m, next_m)
+            total = tl.fma(total, left, next_total * right)
+            acc = tl.fma(acc, tl.broadcast_to(left[None, :], acc.shape), next_acc * right[None, :])
         else:
-            part = part_ptr + (((token * KV_HEADS + kv_head) * chunks_max + chunk) * G + g) * (D + 2)
-            tl.store(part[:, None] + d[None, :], chunk_acc, mask=real[:, None])
-            tl.store(part + D, chunk_m, mask=real)
-            tl.store(part + D + 1, chunk_total, mask=real)
-        chunk += SPLITS
-        page, k, v = load_chunk(pages, k_ptr, v_ptr, chunk, last, position, kv_head, KV_HEADS, D, CHUNK)
+            store_part(parts + tile * (G * (D + 2)), next_m, next_total, next_acc, real, D)
+    first = real & (split == 0)
+    if SCORED_HEAD >= 0:
+        line = scores_ptr + row * chunks_max * CHUNK + position
+        tl.store(line + 0 * g, new_score, mask=first & (kv_head * G + g == SCORED_HEAD))
+    new_acc = tl.load(base + (HEADS + KV_HEADS + kv_head) * D + d[:, None] + 0 * g[None, :]).to(tl.float32)
     if SPLITS == 1:
-        total = tl.where(real, total, 1.0)
-        out = out_ptr + (token * HEADS + kv_head * G + g)[:, None] * D + d[None, :]
-        tl.store(out, (acc / total[:, None]).to(dtype), mask=real[:, None])
+        m, left, right = shares(m, new_score)
+        total = tl.where(real, tl.fma(total, left, right), 1.0)
+        acc = tl.fma(acc, tl.broadcast_to(left[None, :], acc.shape), new_acc * right[None, :])
+        out = out_ptr + (token * HEADS + kv_head * G + g)[None, :] * D + d[:, None]
+        tl.store(out, (acc / total[None, :]).to(dtype), mask=real[None, :])
     else:
+        store_part(parts + count * (G * (D + 2)), new_score, tl.full((QUERIES,), 1.0, tl.float32), new_acc, first, D)
         tl.debug_barrier()  # until every thread of this program has stored
         arrived = tl.atomic_add(arrived_ptr + token * KV_HEADS + kv_head, 1, sem="acq_rel")
         if arrived == SPLITS - 1:
-            part = part_ptr + (token * KV_HEADS + kv_head) * chunks_max * (G * (D + 2))
-            out = out_ptr + (token * HEADS + kv_head * G) * D
-            merge_parts(part, out, last, G, D, SPLITS)
+            merge_parts(parts, out_ptr + (token * HEADS + kv_head * G) * D, count + 1, G, D, SPLITS)
             tl.store(arrived_ptr + token * KV_HEADS + kv_head, 0)
 
 
@@ -317,7 +323,8 @@ class PagedCache:
         self.split_tokens = split_tokens
         """Most tokens of a call that shares each token's positions among several programs."""
         shared = min(tokens, split_tokens)
-        size = (shared, cache.kv_heads, self.chunks, cache.heads // cache.kv_heads, cache.head_dim + 2)
+        parts = self.chunks * CHUNK // TILE + 1
+        size = (shared, cache.kv_heads, parts, cache.heads // cache.kv_heads, cache.head_dim + 2)
         self.part = torch.zeros(size if self.chunks > 1 else 1, dtype=torch.float32, device=device)
         self.arrived = torch.zeros(max(1, shared) * cache.kv_heads, dtype=torch.int32, device=device)
 
@@ -330,7 +337,7 @@ class PagedCache:
 
 SPLITS_MAX = 8
 SPLIT_TOKENS = 8
-WARPS = 4
+WARPS, STAGES = 2, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +428,7 @@ def _attention(
     assert given.out.shape == (len(places.rows), cache.heads * cache.head_dim)
     launch(
         attention_kernel,
-        (len(given.qkv), cache.kv_heads, splits),
+        (cache.kv_heads, len(given.qkv), splits),
         given.qkv,
         given.qk_norm[0],
         cache.cos,
@@ -443,6 +450,8 @@ def _attention(
         KV_HEADS=cache.kv_heads,
         D=cache.head_dim,
         CHUNK=CHUNK,
+        TILE=TILE,
+        STAGES=STAGES,
         SPLITS=splits,
         BY_ROW=places.by_row,
         WRITE=write,
