@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from vivavoce_bench.cards import trial_hoisted, trial_plain
 from vivavoce_bench.cards.trial_present import CHUNK, NOTHING, Cache, shares
 from vivavoce_engine.gpu.card import Card
 from vivavoce_engine.gpu.heads import load_rotation, norm_rotate, norm_weights
@@ -231,7 +232,8 @@ def trial_kernel(
 class Way:
     """A variant. `splits_max` programs share a token in a call of at most `split_tokens` tokens."""
 
-    def __init__(self, tall=0, warps=2, tile=64, stages=5, order=1, ahead=0, solo=0, n=0, splits=8, base=False):
+    def __init__(self, tall=0, warps=2, tile=64, stages=5, order=1, ahead=0, solo=0, n=0, splits=8, base=False, kernel='', regs=0):
+        self.kernel, self.regs = kernel, regs
         self.tall, self.warps, self.tile, self.stages, self.order = tall, warps, tile, stages, order
         self.ahead, self.solo, self.splits, self.base = ahead, solo, splits, base
         self.n = n or (8 if tall else 16)
@@ -240,6 +242,8 @@ class Way:
     def name(self):
         if self.base:
             return "present"
+        if self.kernel:
+            return f"{self.kernel} w{self.warps} t{self.tile} s{self.stages} r{self.regs} x{self.splits}"
         shape = f"tall{self.n}" if self.tall else "flat"
         return f"{shape} w{self.warps} t{self.tile} s{self.stages} o{self.order} a{self.ahead} solo{self.solo} x{self.splits}"
 
@@ -279,6 +283,16 @@ class Bench:
     def call(self, way, layer, qkv, out, rows, positions, table, part, *, by_row=True, write=True, split=None):
         tokens = len(qkv)
         splits = (way.splits if tokens <= 8 else 1) if split is None else split
+        if way.kernel:
+            module = trial_plain if way.kernel == "plain" else trial_hoisted
+            more = {"maxnreg": way.regs} if way.regs else {}
+            self.launch(
+                module.attention_kernel, (self.KV, tokens, splits), qkv, self.norm, self.cos, self.sin, rows, positions, table, self.k[layer],
+                self.v[layer], out, part, self.arrived, None, None, 1e-6, self.D**-0.5, table.shape[1],
+                HEADS=self.HEADS, KV_HEADS=self.KV, D=self.D, CHUNK=CHUNK, TILE=way.tile, STAGES=way.stages, SPLITS=splits, BY_ROW=by_row, WRITE=write,
+                PRECISION="ieee" if self.dtype == torch.float32 else "tf32", num_warps=way.warps, **more,
+            )  # fmt: skip
+            return
         if way.base:
             self.launch(
                 present_kernel(), (tokens, self.KV, splits), qkv, self.norm, self.cos, self.sin, rows, positions, table, self.k[layer],
@@ -435,26 +449,20 @@ class Timer:
 
 def ways():
     yield Way(base=True)
-    for warps, tile, stages in ((2, 64, 3), (2, 64, 5), (1, 32, 3), (1, 32, 5), (1, 32, 7), (2, 32, 5), (4, 64, 5), (4, 64, 3)):
-        yield Way(warps=warps, tile=tile, stages=stages)
-    for n, warps, tile, stages in (
-        (8, 1, 64, 3), (8, 2, 64, 3), (8, 2, 64, 5), (8, 4, 64, 3), (8, 4, 64, 5), (8, 4, 64, 7),
-        (8, 1, 32, 3), (8, 1, 32, 5), (8, 1, 32, 7), (8, 2, 32, 3), (8, 2, 32, 5), (8, 2, 32, 7), (16, 4, 64, 5), (16, 2, 32, 5),
+    for warps, tile, stages, regs in (
+        (1, 32, 3, 0), (1, 32, 3, 168), (1, 32, 5, 168), (1, 32, 7, 168), (1, 32, 3, 128), (2, 32, 3, 0), (2, 32, 5, 0),
+        (2, 32, 7, 0), (2, 32, 3, 128), (2, 32, 5, 128), (2, 32, 7, 128), (2, 64, 3, 0), (2, 64, 3, 160), (4, 64, 3, 0),
+        (4, 64, 3, 128), (4, 64, 5, 0), (4, 32, 3, 0), (4, 32, 5, 0), (4, 32, 7, 0),
     ):  # fmt: skip
-        yield Way(tall=1, n=n, warps=warps, tile=tile, stages=stages)
-    for order in (0, 2):
-        yield Way(warps=2, tile=64, stages=5, order=order)
-        yield Way(tall=1, warps=2, tile=64, stages=5, order=order)
-    for ahead, solo in ((1, 0), (2, 0), (0, 4), (1, 4)):
-        yield Way(warps=2, tile=64, stages=5, ahead=ahead, solo=solo)
-        yield Way(tall=1, warps=4, tile=64, stages=5, ahead=ahead, solo=solo)
-    yield Way(warps=1, tile=32, stages=5, ahead=1, solo=8)
-    yield Way(tall=1, warps=2, tile=32, stages=5, ahead=1, solo=8)
-    yield Way(tall=1, warps=4, tile=64, stages=7, ahead=1, solo=4)
-    yield Way(tall=1, warps=4, tile=64, stages=9, ahead=1, solo=4)
+        yield Way(kernel="hoisted", warps=warps, tile=tile, stages=stages, regs=regs)
+    for warps, tile, stages, regs in ((1, 32, 3, 0), (1, 32, 7, 0), (2, 32, 3, 0), (2, 32, 7, 0), (2, 64, 3, 0), (2, 64, 3, 160), (4, 64, 3, 0)):
+        yield Way(kernel="plain", warps=warps, tile=tile, stages=stages, regs=regs)
+    for splits in (4, 16):
+        yield Way(kernel="hoisted", warps=2, tile=32, stages=5, splits=splits)
+        yield Way(kernel="hoisted", warps=4, tile=64, stages=3, splits=splits)
 
 
-SIZES = ((1, 200), (64, 200), (256, 200), (8, 200), (256, 1000), (64, 1000), (1, 1000), (1, 4000), (8, 1000), (8, 4000))
+SIZES = ((1, 200), (8, 200), (16, 200), (32, 200), (64, 200), (128, 200), (256, 200), (256, 1000), (64, 1000), (1, 1000), (1, 4000), (8, 1000), (8, 4000))
 
 
 def compile_share(index, count):
