@@ -232,7 +232,8 @@ def trial_kernel(
 class Way:
     """A variant. `splits_max` programs share a token in a call of at most `split_tokens` tokens."""
 
-    def __init__(self, tall=0, warps=2, tile=64, stages=5, order=1, ahead=0, solo=0, n=0, splits=8, base=False, kernel='', regs=0):
+    def __init__(self, tall=0, warps=2, tile=64, stages=5, order=1, ahead=0, solo=0, n=0, splits=8, base=False, kernel='', regs=0, until=8):
+        self.until = until
         self.kernel, self.regs = kernel, regs
         self.tall, self.warps, self.tile, self.stages, self.order = tall, warps, tile, stages, order
         self.ahead, self.solo, self.splits, self.base = ahead, solo, splits, base
@@ -243,7 +244,7 @@ class Way:
         if self.base:
             return "present"
         if self.kernel:
-            return f"{self.kernel} w{self.warps} t{self.tile} s{self.stages} r{self.regs} x{self.splits}"
+            return f"{self.kernel} w{self.warps} t{self.tile} s{self.stages} r{self.regs} x{self.splits} to {self.until}"
         shape = f"tall{self.n}" if self.tall else "flat"
         return f"{shape} w{self.warps} t{self.tile} s{self.stages} o{self.order} a{self.ahead} solo{self.solo} x{self.splits}"
 
@@ -282,7 +283,7 @@ class Bench:
 
     def call(self, way, layer, qkv, out, rows, positions, table, part, *, by_row=True, write=True, split=None):
         tokens = len(qkv)
-        splits = (way.splits if tokens <= 8 else 1) if split is None else split
+        splits = (way.splits if tokens <= way.until else 1) if split is None else split
         if way.kernel:
             module = trial_plain if way.kernel == "plain" else trial_hoisted
             more = {"maxnreg": way.regs} if way.regs else {}
@@ -392,7 +393,7 @@ class Timer:
         self.qkv_source = bench.normal(256, 32 * bench.D)
         self.qkv = self.qkv_source.clone()
         self.out = torch.empty(256, bench.HEADS * bench.D, dtype=bench.dtype, device=bench.device)
-        self.part = torch.zeros(8 * bench.KV * (68 * 2 + 1) * 2 * (bench.D + 2), device=bench.device)
+        self.part = torch.zeros(64 * bench.KV * (68 * 2 + 1) * 2 * (bench.D + 2), device=bench.device)
         self.flusher = torch.ones(flush_bytes // 4, device=bench.device)
         self.tables = {1000: bench.paged(256, 17), 4000: bench.paged(8, 66)}
         self.tables[200] = self.tables[1000]
@@ -449,17 +450,10 @@ class Timer:
 
 def ways():
     yield Way(base=True)
-    for warps, tile, stages, regs in (
-        (1, 32, 3, 0), (1, 32, 3, 168), (1, 32, 5, 168), (1, 32, 7, 168), (1, 32, 3, 128), (2, 32, 3, 0), (2, 32, 5, 0),
-        (2, 32, 7, 0), (2, 32, 3, 128), (2, 32, 5, 128), (2, 32, 7, 128), (2, 64, 3, 0), (2, 64, 3, 160), (4, 64, 3, 0),
-        (4, 64, 3, 128), (4, 64, 5, 0), (4, 32, 3, 0), (4, 32, 5, 0), (4, 32, 7, 0),
-    ):  # fmt: skip
-        yield Way(kernel="hoisted", warps=warps, tile=tile, stages=stages, regs=regs)
-    for warps, tile, stages, regs in ((1, 32, 3, 0), (1, 32, 7, 0), (2, 32, 3, 0), (2, 32, 7, 0), (2, 64, 3, 0), (2, 64, 3, 160), (4, 64, 3, 0)):
-        yield Way(kernel="plain", warps=warps, tile=tile, stages=stages, regs=regs)
-    for splits in (4, 16):
-        yield Way(kernel="hoisted", warps=2, tile=32, stages=5, splits=splits)
-        yield Way(kernel="hoisted", warps=4, tile=64, stages=3, splits=splits)
+    for kernel in ("hoisted", "plain"):
+        for stages in (3, 5, 7):
+            for splits, until in ((8, 8), (16, 8), (4, 32), (2, 64)):
+                yield Way(kernel=kernel, warps=1, tile=32, stages=stages, splits=splits, until=until)
 
 
 SIZES = ((1, 200), (8, 200), (16, 200), (32, 200), (64, 200), (128, 200), (256, 200), (256, 1000), (64, 1000), (1, 1000), (1, 4000), (8, 1000), (8, 4000))

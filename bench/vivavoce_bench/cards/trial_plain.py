@@ -28,6 +28,8 @@ CHUNK = PAGE_POSITIONS
 TILE = 32
 """Positions of a step of the kernels' loops."""
 QUERIES_MIN = tl.constexpr(8)
+MERGED = tl.constexpr(16)
+"""Parts that are loaded at once."""
 NOTHING = tl.constexpr(-1.0e30)
 """A running maximum below every score. It is finite, so that the difference of two maxima is a number."""
 
@@ -41,32 +43,31 @@ def shares(m, m_next):
 
 
 @triton.jit
-def merge_parts(part_ptr, out_ptr, count, G: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr):
-    """Merges the results of the tiles and of the token's own position, part [count, G, D + 2] float32 → out [G, D].
+def merge_parts(part_ptr, out_ptr, count, G: tl.constexpr, D: tl.constexpr):
+    """Merges the results of the tiles and of the token's own position, part [count, G * (D + 2)] float32 → out [G, D].
 
-    Each line of part holds D weighted values, their maximum and their sum. Each value of the output keeps its own copy
-    of maximum and sum, so that threads need not synchronise, and the loads of several parts are in flight at once. The
-    loads bypass the L1 cache, which does not see the stores of other programs.
+    A part has G * D weighted values, G maxima and G sums. The loads of several parts are in flight at once. They bypass
+    the L1 cache, which does not see the stores of other programs.
     """
-    COLUMNS: tl.constexpr = triton.next_power_of_2(G * D)
-    column = tl.arange(0, COLUMNS)
-    real = column < G * D
-    m = tl.full((COLUMNS,), NOTHING, tl.float32)
-    total = tl.zeros((COLUMNS,), tl.float32)
-    acc = tl.zeros((COLUMNS,), tl.float32)
+    g, d = tl.arange(0, triton.next_power_of_2(G)), tl.arange(0, D)
+    real = g < G
+    m = tl.full(g.shape, NOTHING, tl.float32)
+    total = tl.zeros(g.shape, tl.float32)
+    acc = tl.zeros((g.shape[0], D), tl.float32)
     first = count * 0
     while first < count:
-        for number in tl.static_range(SPLITS):  # in order; a part behind the last changes nothing
+        for number in tl.static_range(MERGED):  # in order; a part behind the last changes nothing
             there = real & (first + number < count)
-            part = part_ptr + ((first + number) * G + column // D) * (D + 2)
-            next_m = tl.load(part + D, mask=there, other=NOTHING, cache_modifier=".cg")
-            next_total = tl.load(part + (D + 1), mask=there, other=0.0, cache_modifier=".cg")
-            next_acc = tl.load(part + column % D, mask=there, other=0.0, cache_modifier=".cg")
+            part = part_ptr + (first + number) * (G * (D + 2))
+            next_acc = tl.load(part + g[:, None] * D + d[None, :], mask=there[:, None], other=0.0, cache_modifier=".cg")
+            next_m = tl.load(part + G * D + g, mask=there, other=NOTHING, cache_modifier=".cg")
+            next_total = tl.load(part + G * (D + 1) + g, mask=there, other=0.0, cache_modifier=".cg")
             m, left, right = shares(m, next_m)
             total = tl.fma(total, left, next_total * right)
-            acc = tl.fma(acc, left, next_acc * right)
-        first += SPLITS
-    tl.store(out_ptr + column, (acc / tl.where(real, total, 1.0)).to(out_ptr.dtype.element_ty), mask=real)
+            acc = tl.fma(acc, tl.broadcast_to(left[:, None], acc.shape), next_acc * right[:, None])
+        first += MERGED
+    value = acc / tl.where(real, total, 1.0)[:, None]
+    tl.store(out_ptr + g[:, None] * D + d[None, :], value.to(out_ptr.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit(do_not_specialize=["chunks_max"])
@@ -119,25 +120,24 @@ def weigh(q, k, v, past, scale, PRECISION: tl.constexpr):
     """Softmax of one tile, for queries q [D, QUERIES], keys k [TILE, D] and values v [D, TILE] → scores before it
     [TILE, QUERIES], their maxima and sums [QUERIES], and the weighted values [D, QUERIES], all float32.
 
-    The keys are the rows of the tensor cores' tiles, because a group has few queries. Of positions that are not past,
-    keys and values are finite.
+    The keys are the rows of the tensor cores' tiles, because a group has few queries. Where a position is not past, key
+    and value are 0. A tile without past positions changes no sum.
     """
     score = tl.dot(k, q, input_precision=PRECISION) * scale
     seen = tl.where(past[:, None], score, NOTHING)
     m = tl.max(seen, axis=0)
-    weight = tl.exp(seen - m[None, :])
+    weight = tl.where(past[:, None], tl.exp(seen - m[None, :]), 0.0)
     acc = tl.dot(v, weight.to(v.dtype), input_precision=PRECISION)
     return score, m, tl.sum(weight, axis=0), acc
 
 
 @triton.jit
-def store_part(part_ptr, m, total, acc, real, D: tl.constexpr):
-    """Stores a part of each query's softmax as lines [G, D + 2] of `merge_parts`."""
+def store_part(part_ptr, m, total, acc, real, G: tl.constexpr, D: tl.constexpr):
+    """Stores a part of the softmax of `merge_parts`: m, total [QUERIES] and acc [D, QUERIES], of `real` queries."""
     g, d = tl.arange(0, acc.shape[1]), tl.arange(0, D)
-    line = part_ptr + g * (D + 2)
-    tl.store(line[None, :] + d[:, None], acc, mask=real[None, :])
-    tl.store(line + D, m, mask=real)
-    tl.store(line + D + 1, total, mask=real)
+    tl.store(part_ptr + g[None, :] * D + d[:, None], acc, mask=real[None, :])
+    tl.store(part_ptr + G * D + g, m, mask=real)
+    tl.store(part_ptr + G * (D + 1) + g, total, mask=real)
 
 
 @triton.jit(do_not_specialize=["chunks_max"])
@@ -191,7 +191,8 @@ def attention_kernel(
     """
     kv_head, token, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     G: tl.constexpr = HEADS // KV_HEADS
-    QUERIES: tl.constexpr = max(QUERIES_MIN, triton.next_power_of_2(G))  # padded for the tensor cores
+    SOME: tl.constexpr = triton.next_power_of_2(G)
+    QUERIES: tl.constexpr = max(QUERIES_MIN, SOME)  # the tensor cores' tiles are as wide, and repeat few queries
     TILES: tl.constexpr = CHUNK // TILE
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     if DEPENDENT:
@@ -204,36 +205,41 @@ def attention_kernel(
     position = tl.load(positions_ptr + (row if BY_ROW else token)).to(tl.int32)
     d, n, g = tl.arange(0, D), tl.arange(0, TILE), tl.arange(0, QUERIES)
     real = g < G
+    some = tl.arange(0, SOME)
     one = kv_head + tl.arange(0, 1)
     always = one >= 0
-    cos, sin = load_rotation(cos_ptr, sin_ptr, axes_ptr, row, token, position, D, BY_ROW, HEIGHTS, WIDTHS)
-    q_weight, q_turned = norm_weights(norm_ptr, kv_head * G + g, D, real)
-    k_weight, k_turned = norm_weights(norm_ptr, HEADS + one, D, always)
     pages = pages_ptr + row * chunks_max
-    own_page = tl.load(pages + position // CHUNK).to(tl.int64)
-    if DEPENDENT and WRITE:
-        gdc_wait()
     base = qkv_ptr + token * (HEADS + 2 * KV_HEADS) * D
-    new_v = tl.load(base + (HEADS + KV_HEADS + kv_head) * D + d)
-    q = norm_rotate(base, kv_head * G + g, q_weight, q_turned, cos, sin, eps, D, real)
-    new_k = norm_rotate(base, HEADS + one, k_weight, k_turned, cos, sin, eps, D, always)
-    new_score = tl.sum(q * new_k, axis=1) * scale
-    if WRITE:
-        here = ((own_page * CHUNK + position % CHUNK) * KV_HEADS + kv_head) * D + d
-        tl.store(k_ptr + here[None, :], new_k.to(dtype), mask=(split + 0 * d == 0)[None, :])
-        tl.store(v_ptr + here, new_v, mask=split + 0 * d == 0)
-    q = tl.trans(q.to(dtype))
+    q = tl.zeros((D, QUERIES), dtype)
+    new_score = tl.zeros((QUERIES,), tl.float32)
     m = tl.full((QUERIES,), NOTHING, tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     acc = tl.zeros((D, QUERIES), tl.float32)
     parts = part_ptr + (token * KV_HEADS + kv_head) * (chunks_max * TILES + 1) * (G * (D + 2))
     count = tl.cdiv(position, TILE)
-    for tile in tl.range(split, count, SPLITS, num_stages=STAGES):
+    for tile in tl.range(split, tl.maximum(count, split + 1), SPLITS, num_stages=STAGES):
         past = tile * TILE + n < position  # behind it a page may hold anything
         page = tl.load(pages + tile // TILES).to(tl.int64)
         place = ((page * CHUNK + tile % TILES * TILE) * KV_HEADS + kv_head) * D
         k = tl.load(k_ptr + place + (n[:, None] * (KV_HEADS * D) + d[None, :]), mask=past[:, None], other=0.0)
         v = tl.load(v_ptr + place + (n[None, :] * (KV_HEADS * D) + d[:, None]), mask=past[None, :], other=0.0)
+        if tile == split:  # the keys and values of the first tiles are on their way
+            cos, sin = load_rotation(cos_ptr, sin_ptr, axes_ptr, row, token, position, D, BY_ROW, HEIGHTS, WIDTHS)
+            q_weight, q_turned = norm_weights(norm_ptr, kv_head * G + some, D, some < G)
+            k_weight, k_turned = norm_weights(norm_ptr, HEADS + one, D, always)
+            if DEPENDENT and WRITE:
+                gdc_wait()
+            few = norm_rotate(base, kv_head * G + some, q_weight, q_turned, cos, sin, eps, D, some < G)
+            new_k = norm_rotate(base, HEADS + one, k_weight, k_turned, cos, sin, eps, D, always)
+            few_scores = tl.sum(few * new_k, axis=1) * scale
+            q = tl.trans(tl.reshape(tl.broadcast_to(few[None, :, :], (QUERIES // SOME, SOME, D)), (QUERIES, D)).to(dtype))
+            new_score = tl.reshape(tl.broadcast_to(few_scores[None, :], (QUERIES // SOME, SOME)), (QUERIES,))
+            if WRITE:
+                own_page = tl.load(pages + position // CHUNK).to(tl.int64)
+                here = ((own_page * CHUNK + position % CHUNK) * KV_HEADS + kv_head) * D + d
+                new_v = tl.load(base + (HEADS + KV_HEADS + kv_head) * D + d)
+                tl.store(k_ptr + here[None, :], new_k.to(dtype), mask=(split + 0 * d == 0)[None, :])
+                tl.store(v_ptr + here, new_v, mask=split + 0 * d == 0)
         score, next_m, next_total, next_acc = weigh(q, k, v, past, scale, PRECISION)
         if SCORED_HEAD >= 0:  # noqa: SIM102 (it is decided when the kernel is compiled)
             if kv_head == SCORED_HEAD // G:
@@ -245,7 +251,7 @@ def attention_kernel(
             total = tl.fma(total, left, next_total * right)
             acc = tl.fma(acc, tl.broadcast_to(left[None, :], acc.shape), next_acc * right[None, :])
         else:
-            store_part(parts + tile * (G * (D + 2)), next_m, next_total, next_acc, real, D)
+            store_part(parts + tile * (G * (D + 2)), next_m, next_total, next_acc, real & (tile < count), G, D)
     first = real & (split == 0)
     if SCORED_HEAD >= 0:
         line = scores_ptr + row * chunks_max * CHUNK + position
@@ -258,11 +264,12 @@ def attention_kernel(
         out = out_ptr + (token * HEADS + kv_head * G + g)[None, :] * D + d[:, None]
         tl.store(out, (acc / total[None, :]).to(dtype), mask=real[None, :])
     else:
-        store_part(parts + count * (G * (D + 2)), new_score, tl.full((QUERIES,), 1.0, tl.float32), new_acc, first, D)
+        ones = tl.full((QUERIES,), 1.0, tl.float32)
+        store_part(parts + count * (G * (D + 2)), new_score, ones, new_acc, first, G, D)
         tl.debug_barrier()  # until every thread of this program has stored
         arrived = tl.atomic_add(arrived_ptr + token * KV_HEADS + kv_head, 1, sem="acq_rel")
         if arrived == SPLITS - 1:
-            merge_parts(parts, out_ptr + (token * HEADS + kv_head * G) * D, count + 1, G, D, SPLITS)
+            merge_parts(parts, out_ptr + (token * HEADS + kv_head * G) * D, count + 1, G, D)
             tl.store(arrived_ptr + token * KV_HEADS + kv_head, 0)
 
 
