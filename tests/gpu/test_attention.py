@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
 pytest.importorskip("triton")
 
-from vivavoce_engine.gpu.attention import CHUNK, Places, Projected, attend, attend_prompt
+from vivavoce_engine.gpu.attention import CHUNK, TILE, Places, Projected, attend, attend_prompt, tile_stages
+from vivavoce_engine.gpu.card import H200
 
 from tests.gpu.test_kernels import DEVICE, EPS, HEAD_DIM, HEADS, KV_HEADS, LAUNCH, Attention, normal
 
@@ -80,3 +82,10 @@ def test_what_a_page_held_before_changes_nothing(stale: float) -> None:
         for row, length in enumerate(LENGTHS):
             behind = cached[0, ours.paged.pages[row].long()].flatten(0, 1)[length + 1 :]
             torch.testing.assert_close(behind, torch.full_like(behind, stale), rtol=0, atol=0, equal_nan=True)
+
+
+def test_stages_are_few_where_the_card_cannot_hold_all_programs() -> None:
+    """An H200 holds four programs of three tiles on each multiprocessor."""
+    tile_bytes = 2 * TILE * 128 * 2
+    assert [tile_stages(H200, programs, tile_bytes) for programs in (8, 4 * 132, 4 * 132 + 1)] == [7, 7, 3]
+    assert tile_stages(replace(H200, shared_bytes=99 << 10), 133, tile_bytes) == 3

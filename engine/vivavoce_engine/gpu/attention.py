@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from vivavoce_engine.gpu.card import RESERVE_BYTES, Card
 from vivavoce_engine.gpu.heads import AXES, load_rotation, norm_rotate, norm_weights
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.scores import Scores
@@ -191,21 +192,23 @@ def attention_kernel(
     """
     kv_head, token, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     G: tl.constexpr = HEADS // KV_HEADS
-    SOME: tl.constexpr = triton.next_power_of_2(G)
-    QUERIES: tl.constexpr = max(QUERIES_MIN, SOME)  # the tensor cores' tiles are as wide, and repeat few queries
+    GROUP: tl.constexpr = triton.next_power_of_2(G)
+    QUERIES: tl.constexpr = max(QUERIES_MIN, GROUP)
+    REPEATS: tl.constexpr = QUERIES // GROUP  # a tile of the tensor cores repeats a small group's queries
     TILES: tl.constexpr = CHUNK // TILE
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     if DEPENDENT:
         gdc_launch_dependents()
         if not WRITE:
             gdc_wait()
-    # A frame's position is loaded before the wait for the kernel that makes qkv, because the kernels in front of this
-    # one do not change it. A prompt's keys come from those kernels, so a prompt waits first.
+    # A frame's position and its first tiles are asked for before the wait for the kernel that makes qkv, because the
+    # kernels in front of this one do not change them. A prompt's keys come from those kernels, so a prompt waits first.
     row = tl.load(rows_ptr + token).to(tl.int64)
     position = tl.load(positions_ptr + (row if BY_ROW else token)).to(tl.int32)
     d, n, g = tl.arange(0, D), tl.arange(0, TILE), tl.arange(0, QUERIES)
     real = g < G
-    some = tl.arange(0, SOME)
+    group = tl.arange(0, GROUP)
+    mine = group < G
     one = kv_head + tl.arange(0, 1)
     always = one >= 0
     pages = pages_ptr + row * chunks_max
@@ -225,15 +228,16 @@ def attention_kernel(
         v = tl.load(v_ptr + place + (n[None, :] * (KV_HEADS * D) + d[:, None]), mask=past[None, :], other=0.0)
         if tile == split:  # the keys and values of the first tiles are on their way
             cos, sin = load_rotation(cos_ptr, sin_ptr, axes_ptr, row, token, position, D, BY_ROW, HEIGHTS, WIDTHS)
-            q_weight, q_turned = norm_weights(norm_ptr, kv_head * G + some, D, some < G)
+            q_weight, q_turned = norm_weights(norm_ptr, kv_head * G + group, D, mine)
             k_weight, k_turned = norm_weights(norm_ptr, HEADS + one, D, always)
             if DEPENDENT and WRITE:
                 gdc_wait()
-            few = norm_rotate(base, kv_head * G + some, q_weight, q_turned, cos, sin, eps, D, some < G)
+            queries = norm_rotate(base, kv_head * G + group, q_weight, q_turned, cos, sin, eps, D, mine)
             new_k = norm_rotate(base, HEADS + one, k_weight, k_turned, cos, sin, eps, D, always)
-            few_scores = tl.sum(few * new_k, axis=1) * scale
-            q = tl.trans(tl.reshape(tl.broadcast_to(few[None, :, :], (QUERIES // SOME, SOME, D)), (QUERIES, D)).to(dtype))
-            new_score = tl.reshape(tl.broadcast_to(few_scores[None, :], (QUERIES // SOME, SOME)), (QUERIES,))
+            new_scores = tl.sum(queries * new_k, axis=1) * scale
+            new_score = tl.reshape(tl.broadcast_to(new_scores[None, :], (REPEATS, GROUP)), (QUERIES,))
+            queries = tl.broadcast_to(queries.to(dtype)[None, :, :], (REPEATS, GROUP, D))
+            q = tl.trans(tl.reshape(queries, (QUERIES, D)))
             if WRITE:
                 own_page = tl.load(pages + position // CHUNK).to(tl.int64)
                 here = ((own_page * CHUNK + position % CHUNK) * KV_HEADS + kv_head) * D + d
@@ -246,7 +250,7 @@ def attention_kernel(
                 kept = past[:, None] & (g == SCORED_HEAD % G)[None, :]
                 line = scores_ptr + row * chunks_max * CHUNK + tile * TILE
                 tl.store(line + n[:, None] + 0 * g[None, :], score, mask=kept)
-        if SPLITS == 1:
+        if SPLITS == 1:  # as in merge_parts, bit for bit
             m, left, right = shares(m, next_m)
             total = tl.fma(total, left, next_total * right)
             acc = tl.fma(acc, tl.broadcast_to(left[None, :], acc.shape), next_acc * right[None, :])
@@ -344,7 +348,16 @@ class PagedCache:
 
 SPLITS_MAX = 8
 SPLIT_TOKENS = 8
-WARPS, STAGES = 2, 5
+WRITE_WARPS, WARPS = 4, 1
+STAGES_MAX, STAGES_MIN = 7, 3
+
+
+def tile_stages(card: Card, programs: int, tile_bytes: int) -> int:
+    """Returns the pipeline stages of `programs` programs with tiles of `tile_bytes`: the more the better, as long as
+    the card holds all programs at once. Two stages have a tile, one has the number of its page."""
+    held_bytes = STAGES_MAX // 2 * tile_bytes + RESERVE_BYTES
+    fitting = card.shared_bytes // held_bytes * card.multiprocessors
+    return STAGES_MAX if programs <= fitting else STAGES_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,7 +430,7 @@ def attend_prompt(launch: Launcher, places: Places, given: Projected) -> None:
         D=cache.head_dim,
         CHUNK=CHUNK,
         **cache.rotation,
-        num_warps=WARPS,
+        num_warps=WRITE_WARPS,
     )
     _attention(launch, places, given, splits=1, write=False)
 
@@ -433,6 +446,7 @@ def _attention(
         scored = {"SCORED_HEAD": scores.head}
     assert given.qkv.shape == (len(places.rows), (cache.heads + 2 * cache.kv_heads) * cache.head_dim)
     assert given.out.shape == (len(places.rows), cache.heads * cache.head_dim)
+    tile_bytes = 2 * TILE * cache.head_dim * cache.k.element_size()
     launch(
         attention_kernel,
         (cache.kv_heads, len(given.qkv), splits),
@@ -458,7 +472,7 @@ def _attention(
         D=cache.head_dim,
         CHUNK=CHUNK,
         TILE=TILE,
-        STAGES=STAGES,
+        STAGES=tile_stages(launch.card, cache.kv_heads * len(given.qkv) * splits, tile_bytes),
         SPLITS=splits,
         BY_ROW=places.by_row,
         WRITE=write,
