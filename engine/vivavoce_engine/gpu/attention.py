@@ -331,6 +331,7 @@ class PagedCache:
         self.last_page = cache.k.shape[1] - 1
         self.pages = torch.full((rows, self.chunks), self.last_page, dtype=torch.int32, device=device)
         """[rows, chunks] int32: each row's pages of the cache, in order. Entries without a page hold the last page."""
+        assert split_tokens <= SPLIT_TOKENS
         self.split_tokens = split_tokens
         """Most tokens of a call that shares each token's positions among several programs."""
         shared = min(tokens, split_tokens)
@@ -343,11 +344,12 @@ class PagedCache:
         """Returns the number of programs that share one token's positions, in a call of `tokens` tokens."""
         if self.chunks == 1 or tokens > self.split_tokens:
             return 1
-        return min(self.chunks, SPLITS_MAX)
+        return min(self.chunks, next(count for most, count in SPLITS if tokens <= most))
 
 
-SPLITS_MAX = 8
-SPLIT_TOKENS = 8
+SPLITS = ((2, 16), (8, 8), (16, 4))
+"""Pairs of the most tokens of a call, and the number of programs that share each token's positions."""
+SPLIT_TOKENS = SPLITS[-1][0]
 WRITE_WARPS, WARPS = 4, 1
 STAGES_MAX, STAGES_MIN = 7, 3
 
