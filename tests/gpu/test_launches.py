@@ -38,7 +38,7 @@ def test_the_kernels_of_talker_and_predictor_alone_begin_early(on_h200: list[Ker
         "sort_pairs_kernel": 10,
         "gated_experts_kernel": 3,
         "joined_experts_kernel": 3,
-        "attention_kernel": 8,
+        "attention_kernel": 18,
         "frame_attention_kernel": 2,
         "write_kv_kernel": 2,
         "draw_code_0_kernel": 2,

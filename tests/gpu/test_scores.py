@@ -284,5 +284,5 @@ def test_scores_take_no_launch_and_one_layer_s_attention() -> None:
     assert [launch[:2] for launch in aligned] == [launch[:2] for launch in without]
     assert not any(scored for _, _, scored in without)
     assert [name for name, _, scored in aligned if scored] == ["attention_kernel", "draw_code_0_kernel"]
-    attentions = [scored for name, grid, scored in aligned if name == "attention_kernel" and grid[0] == 4]
+    attentions = [scored for name, grid, scored in aligned if name == "attention_kernel" and grid[1] == 4]
     assert attentions == [False, True]

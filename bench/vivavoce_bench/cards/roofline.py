@@ -68,8 +68,9 @@ def product_of_tokens(_: tuple[int, ...], given: dict[str, Any]) -> Note:
 
 def attention(grid: tuple[int, ...], given: dict[str, Any]) -> Note:
     """The talker's attention, of tokens at CONTEXT."""
-    values = grid[0] * (CONTEXT + 1) * given["D"]
-    return f"{grid[0]} tokens", 4.0 * values * given["KV_HEADS"], 4.0 * values * given["HEADS"]
+    tokens = grid[1]
+    values = tokens * (CONTEXT + 1) * given["D"]
+    return f"{tokens} tokens", 4.0 * values * given["KV_HEADS"], 4.0 * values * given["HEADS"]
 
 
 def norm(grid: tuple[int, ...], given: dict[str, Any]) -> Note:

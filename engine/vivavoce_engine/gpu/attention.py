@@ -1,9 +1,10 @@
 """Attention of new tokens over a row's cached keys and values.
 
 The kernels norm and rotate queries and keys, write the cache, and take the softmax in float32. They process a row's
-positions in chunks of CHUNK. Partial results are merged in the order of the chunks, whether one program walks through
-all chunks or several programs share them. So a token's result depends neither on the batch nor on the split. A chunk is
-one page of the cache, and pages lie anywhere in it. A table lists each row's pages in order.
+earlier positions in tiles of TILE, and then the token's own position. Partial results are merged in this order, whether
+one program walks through all tiles or several programs share them. So a token's result depends neither on the batch nor
+on the split, nor on whether its prompt or a frame brought it. A page of the cache holds CHUNK positions, and pages lie
+anywhere in it. A table lists each row's pages in order.
 """
 
 # Triton reads the annotations of a kernel, so its pointers carry none.
@@ -18,13 +19,18 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from vivavoce_engine.gpu.card import RESERVE_BYTES, Card
 from vivavoce_engine.gpu.heads import AXES, load_rotation, norm_rotate, norm_weights
 from vivavoce_engine.gpu.launch import Launcher
 from vivavoce_engine.gpu.scores import Scores
 from vivavoce_engine.pages import PAGE_POSITIONS, pages_of
 
 CHUNK = PAGE_POSITIONS
-GROUP_MIN = tl.constexpr(16)
+TILE = 32
+"""Positions of a step of the kernels' loops."""
+QUERIES_MIN = tl.constexpr(8)
+MERGED = tl.constexpr(8)
+"""Parts that are loaded at once."""
 NOTHING = tl.constexpr(-1.0e30)
 """A running maximum below every score. It is finite, so that the difference of two maxima is a number."""
 
@@ -38,32 +44,31 @@ def shares(m, m_next):
 
 
 @triton.jit
-def merge_parts(part_ptr, out_ptr, last, G: tl.constexpr, D: tl.constexpr, SPLITS: tl.constexpr):
-    """Merges the results of the chunks, part [last + 1, G, D + 2] float32 → out [G, D].
+def merge_parts(part_ptr, out_ptr, count, G: tl.constexpr, D: tl.constexpr):
+    """Merges the results of the tiles and of the token's own position, part [count, G * (D + 2)] float32 → out [G, D].
 
-    Each line of part holds D weighted values, their maximum and their sum. Each value of the output keeps its own copy
-    of maximum and sum, so that threads need not synchronise, and the loads of several chunks are in flight at once. The
-    loads bypass the L1 cache, which does not see the stores of other programs.
+    A part has G * D weighted values, G maxima and G sums. The loads of several parts are in flight at once. They bypass
+    the L1 cache, which does not see the stores of other programs.
     """
-    COLUMNS: tl.constexpr = triton.next_power_of_2(G * D)
-    column = tl.arange(0, COLUMNS)
-    real = column < G * D
-    m = tl.full((COLUMNS,), NOTHING, tl.float32)
-    total = tl.zeros((COLUMNS,), tl.float32)
-    acc = tl.zeros((COLUMNS,), tl.float32)
-    first = last * 0
-    while first <= last:
-        for number in tl.static_range(SPLITS):  # in order; a chunk behind the last changes nothing
-            there = real & (first + number <= last)
-            part = part_ptr + ((first + number) * G + column // D) * (D + 2)
-            next_m = tl.load(part + D, mask=there, other=NOTHING, cache_modifier=".cg")
-            next_total = tl.load(part + (D + 1), mask=there, other=0.0, cache_modifier=".cg")
-            next_acc = tl.load(part + column % D, mask=there, other=0.0, cache_modifier=".cg")
+    g, d = tl.arange(0, triton.next_power_of_2(G)), tl.arange(0, D)
+    real = g < G
+    m = tl.full(g.shape, NOTHING, tl.float32)
+    total = tl.zeros(g.shape, tl.float32)
+    acc = tl.zeros((g.shape[0], D), tl.float32)
+    first = count * 0
+    while first < count:
+        for number in tl.static_range(MERGED):  # in order; a part behind the last changes nothing
+            there = real & (first + number < count)
+            part = part_ptr + (first + number) * (G * (D + 2))
+            next_acc = tl.load(part + g[:, None] * D + d[None, :], mask=there[:, None], other=0.0, cache_modifier=".cg")
+            next_m = tl.load(part + G * D + g, mask=there, other=NOTHING, cache_modifier=".cg")
+            next_total = tl.load(part + G * (D + 1) + g, mask=there, other=0.0, cache_modifier=".cg")
             m, left, right = shares(m, next_m)
-            total = total * left + next_total * right
-            acc = acc * left + next_acc * right
-        first += SPLITS
-    tl.store(out_ptr + column, (acc / tl.where(real, total, 1.0)).to(out_ptr.dtype.element_ty), mask=real)
+            total = tl.fma(total, left, next_total * right)
+            acc = tl.fma(acc, tl.broadcast_to(left[:, None], acc.shape), next_acc * right[:, None])
+        first += MERGED
+    value = acc / tl.where(real, total, 1.0)[:, None]
+    tl.store(out_ptr + g[:, None] * D + d[None, :], value.to(out_ptr.dtype.element_ty), mask=real[:, None])
 
 
 @triton.jit(do_not_specialize=["chunks_max"])
@@ -112,27 +117,28 @@ def write_kv_kernel(
 
 
 @triton.jit
-def load_chunk(
-    pages_ptr,
-    k_ptr,
-    v_ptr,
-    chunk,
-    last,
-    position,
-    kv_head,
-    KV_HEADS: tl.constexpr,
-    D: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
-    """Loads page number `chunk` of a row → its place in the cache, and its keys and values [CHUNK, D] from before
-    `position`. Masked values are 0, as are all values behind chunk `last`."""
-    n, d = tl.arange(0, CHUNK), tl.arange(0, D)
-    page = tl.load(pages_ptr + chunk, mask=chunk <= last, other=0).to(tl.int64)
-    where = ((page * CHUNK + n) * KV_HEADS + kv_head)[:, None] * D + d[None, :]
-    past = (chunk * CHUNK + n < position)[:, None]
-    k = tl.load(k_ptr + where, mask=past, other=0.0)
-    v = tl.load(v_ptr + where, mask=past, other=0.0)
-    return page, k, v
+def weigh(q, k, v, past, scale, PRECISION: tl.constexpr):
+    """Softmax of one tile, for queries q [D, QUERIES], keys k [TILE, D] and values v [D, TILE] → scores before it
+    [TILE, QUERIES], their maxima and sums [QUERIES], and the weighted values [D, QUERIES], all float32.
+
+    The keys are the rows of the tensor cores' tiles, because a group has few queries. Where a position is not past, key
+    and value are 0. A tile without past positions changes no sum.
+    """
+    score = tl.dot(k, q, input_precision=PRECISION) * scale
+    seen = tl.where(past[:, None], score, NOTHING)
+    m = tl.max(seen, axis=0)
+    weight = tl.where(past[:, None], tl.exp(seen - m[None, :]), 0.0)
+    acc = tl.dot(v, weight.to(v.dtype), input_precision=PRECISION)
+    return score, m, tl.sum(weight, axis=0), acc
+
+
+@triton.jit
+def store_part(part_ptr, m, total, acc, real, G: tl.constexpr, D: tl.constexpr):
+    """Stores a part of the softmax of `merge_parts`: m, total [QUERIES] and acc [D, QUERIES], of `real` queries."""
+    g, d = tl.arange(0, acc.shape[1]), tl.arange(0, D)
+    tl.store(part_ptr + g[None, :] * D + d[:, None], acc, mask=real[None, :])
+    tl.store(part_ptr + G * D + g, m, mask=real)
+    tl.store(part_ptr + G * (D + 1) + g, total, mask=real)
 
 
 @triton.jit(do_not_specialize=["chunks_max"])
@@ -158,6 +164,8 @@ def attention_kernel(
     KV_HEADS: tl.constexpr,
     D: tl.constexpr,
     CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
+    STAGES: tl.constexpr,
     SPLITS: tl.constexpr,
     BY_ROW: tl.constexpr,
     WRITE: tl.constexpr,
@@ -169,94 +177,103 @@ def attention_kernel(
 ) -> None:
     """Attention of one token for the query heads of one group → out [tokens, HEADS * D].
 
-    Grid [tokens, kv_heads, SPLITS]. The token stands at positions[row] with BY_ROW, and at positions[token] otherwise;
-    axes, HEIGHTS and WIDTHS are those of `load_rotation`.
+    Grid [kv_heads, tokens, SPLITS]: programs side by side read the same pages. The token stands at positions[row] with
+    BY_ROW, and at positions[token] otherwise; axes, HEIGHTS and WIDTHS are those of `load_rotation`.
     Page pages[row, chunk] of the cache k, v [pages, CHUNK, kv_heads, D] holds the row's positions from chunk * CHUNK
-    on. The token's own key and value come from qkv. With WRITE they are also stored in the cache.
+    on. The token's own key and value come from qkv. With WRITE they are also stored in the cache, which no program
+    reads at this position.
 
-    With several SPLITS the chunks' results meet in part [tokens, kv_heads, chunks_max, G, D + 2] float32, and the
-    program that arrives last merges them. arrived [tokens, kv_heads] int32 is 0 before and after.
+    With several SPLITS the results of the tiles, and behind them of the token's own position, meet in part
+    [tokens, kv_heads, chunks_max * CHUNK // TILE + 1, G, D + 2] float32, and the program that arrives last merges them.
+    arrived [tokens, kv_heads] int32 is 0 before and after.
 
     The scores of query head SCORED_HEAD, unless it is -1, are also stored as they are before the softmax, in scores
     [rows, chunks_max * CHUNK] float32, up to the token's own position. No sum depends on this.
     """
-    token, kv_head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    kv_head, token, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     G: tl.constexpr = HEADS // KV_HEADS
-    ROWS: tl.constexpr = GROUP_MIN if G < GROUP_MIN else G  # a group's queries, padded for the tensor cores
+    GROUP: tl.constexpr = triton.next_power_of_2(G)
+    QUERIES: tl.constexpr = max(QUERIES_MIN, GROUP)
+    REPEATS: tl.constexpr = QUERIES // GROUP  # a tile of the tensor cores repeats a small group's queries
+    TILES: tl.constexpr = CHUNK // TILE
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     if DEPENDENT:
         gdc_launch_dependents()
         if not WRITE:
             gdc_wait()
-    # A frame's position and earlier keys are loaded before the wait for the kernel that makes qkv, because the kernels
-    # in front of this one do not change them. A prompt's keys come from those kernels, so a prompt waits first.
+    # A frame's position and its first tiles are asked for before the wait for the kernel that makes qkv, because the
+    # kernels in front of this one do not change them. A prompt's keys come from those kernels, so a prompt waits first.
     row = tl.load(rows_ptr + token).to(tl.int64)
-    position = tl.load(positions_ptr + (row if BY_ROW else token)).to(tl.int64)
-    d = tl.arange(0, D)
-    g = tl.arange(0, ROWS)
+    position = tl.load(positions_ptr + (row if BY_ROW else token)).to(tl.int32)
+    d, n, g = tl.arange(0, D), tl.arange(0, TILE), tl.arange(0, QUERIES)
     real = g < G
-    n = tl.arange(0, CHUNK)
+    group = tl.arange(0, GROUP)
+    mine = group < G
     one = kv_head + tl.arange(0, 1)
     always = one >= 0
-    cos, sin = load_rotation(cos_ptr, sin_ptr, axes_ptr, row, token, position, D, BY_ROW, HEIGHTS, WIDTHS)
-    q_weight, q_turned = norm_weights(norm_ptr, kv_head * G + g, D, real)
-    k_weight, k_turned = norm_weights(norm_ptr, HEADS + one, D, always)
-    last = position // CHUNK
-    chunk = split
     pages = pages_ptr + row * chunks_max
-    page, k, v = load_chunk(pages, k_ptr, v_ptr, chunk, last, position, kv_head, KV_HEADS, D, CHUNK)
-    if DEPENDENT and WRITE:
-        gdc_wait()
     base = qkv_ptr + token * (HEADS + 2 * KV_HEADS) * D
-    new_v = tl.load(base + (HEADS + KV_HEADS + one)[:, None] * D + d[None, :])
-    q = norm_rotate(base, kv_head * G + g, q_weight, q_turned, cos, sin, eps, D, real).to(dtype)
-    new_k = norm_rotate(base, HEADS + one, k_weight, k_turned, cos, sin, eps, D, always).to(dtype)
-    m = tl.full((ROWS,), NOTHING, tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    acc = tl.zeros((ROWS, D), tl.float32)
-    while chunk <= last:
-        at = chunk * CHUNK + n
-        if chunk == last:  # the token's own chunk
+    q = tl.zeros((D, QUERIES), dtype)
+    new_score = tl.zeros((QUERIES,), tl.float32)
+    m = tl.full((QUERIES,), NOTHING, tl.float32)
+    total = tl.zeros((QUERIES,), tl.float32)
+    acc = tl.zeros((D, QUERIES), tl.float32)
+    parts = part_ptr + (token * KV_HEADS + kv_head) * (chunks_max * TILES + 1) * (G * (D + 2))
+    count = tl.cdiv(position, TILE)
+    for tile in tl.range(split, tl.maximum(count, split + 1), SPLITS, num_stages=STAGES):
+        past = tile * TILE + n < position  # behind it a page may hold anything
+        page = tl.load(pages + tile // TILES).to(tl.int64)
+        place = ((page * CHUNK + tile % TILES * TILE) * KV_HEADS + kv_head) * D
+        k = tl.load(k_ptr + place + (n[:, None] * (KV_HEADS * D) + d[None, :]), mask=past[:, None], other=0.0)
+        v = tl.load(v_ptr + place + (n[None, :] * (KV_HEADS * D) + d[:, None]), mask=past[None, :], other=0.0)
+        if tile == split:  # the keys and values of the first tiles are on their way
+            cos, sin = load_rotation(cos_ptr, sin_ptr, axes_ptr, row, token, position, D, BY_ROW, HEIGHTS, WIDTHS)
+            q_weight, q_turned = norm_weights(norm_ptr, kv_head * G + group, D, mine)
+            k_weight, k_turned = norm_weights(norm_ptr, HEADS + one, D, always)
+            if DEPENDENT and WRITE:
+                gdc_wait()
+            queries = norm_rotate(base, kv_head * G + group, q_weight, q_turned, cos, sin, eps, D, mine)
+            new_k = norm_rotate(base, HEADS + one, k_weight, k_turned, cos, sin, eps, D, always)
+            new_scores = tl.sum(queries * new_k, axis=1) * scale
+            new_score = tl.reshape(tl.broadcast_to(new_scores[None, :], (REPEATS, GROUP)), (QUERIES,))
+            queries = tl.broadcast_to(queries.to(dtype)[None, :, :], (REPEATS, GROUP, D))
+            q = tl.trans(tl.reshape(queries, (QUERIES, D)))
             if WRITE:
-                here = ((page * CHUNK + position % CHUNK) * KV_HEADS + one)[:, None] * D + d[None, :]
-                tl.store(k_ptr + here, new_k)
-                tl.store(v_ptr + here, new_v)
-            mine = (at == position)[:, None]
-            k = tl.where(mine, new_k, k)
-            v = tl.where(mine, new_v, v)
-        score = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+                own_page = tl.load(pages + position // CHUNK).to(tl.int64)
+                here = ((own_page * CHUNK + position % CHUNK) * KV_HEADS + kv_head) * D + d
+                new_v = tl.load(base + (HEADS + KV_HEADS + kv_head) * D + d)
+                tl.store(k_ptr + here[None, :], new_k.to(dtype), mask=(split + 0 * d == 0)[None, :])
+                tl.store(v_ptr + here, new_v, mask=split + 0 * d == 0)
+        score, next_m, next_total, next_acc = weigh(q, k, v, past, scale, PRECISION)
         if SCORED_HEAD >= 0:  # noqa: SIM102 (it is decided when the kernel is compiled)
             if kv_head == SCORED_HEAD // G:
-                kept = (g == SCORED_HEAD % G)[:, None] & (at <= position)[None, :]
-                line = scores_ptr + row * chunks_max * CHUNK
-                tl.store(line + at[None, :] + 0 * g[:, None], score, mask=kept)
-        score = tl.where((at <= position)[None, :], score, NOTHING)
-        chunk_m = tl.max(score, axis=1)
-        weight = tl.where((at <= position)[None, :], tl.exp(score - chunk_m[:, None]), 0.0)
-        chunk_total = tl.sum(weight, axis=1)
-        chunk_acc = tl.dot(weight.to(dtype), v, input_precision=PRECISION)
-        if SPLITS == 1:
-            m, left, right = shares(m, chunk_m)
-            total = total * left + chunk_total * right
-            acc = acc * left[:, None] + chunk_acc * right[:, None]
+                kept = past[:, None] & (g == SCORED_HEAD % G)[None, :]
+                line = scores_ptr + row * chunks_max * CHUNK + tile * TILE
+                tl.store(line + n[:, None] + 0 * g[None, :], score, mask=kept)
+        if SPLITS == 1:  # as in merge_parts, bit for bit
+            m, left, right = shares(m, next_m)
+            total = tl.fma(total, left, next_total * right)
+            acc = tl.fma(acc, tl.broadcast_to(left[None, :], acc.shape), next_acc * right[None, :])
         else:
-            part = part_ptr + (((token * KV_HEADS + kv_head) * chunks_max + chunk) * G + g) * (D + 2)
-            tl.store(part[:, None] + d[None, :], chunk_acc, mask=real[:, None])
-            tl.store(part + D, chunk_m, mask=real)
-            tl.store(part + D + 1, chunk_total, mask=real)
-        chunk += SPLITS
-        page, k, v = load_chunk(pages, k_ptr, v_ptr, chunk, last, position, kv_head, KV_HEADS, D, CHUNK)
+            store_part(parts + tile * (G * (D + 2)), next_m, next_total, next_acc, real & (tile < count), G, D)
+    first = real & (split == 0)
+    if SCORED_HEAD >= 0:
+        line = scores_ptr + row * chunks_max * CHUNK + position
+        tl.store(line + 0 * g, new_score, mask=first & (kv_head * G + g == SCORED_HEAD))
+    new_acc = tl.load(base + (HEADS + KV_HEADS + kv_head) * D + d[:, None] + 0 * g[None, :]).to(tl.float32)
     if SPLITS == 1:
-        total = tl.where(real, total, 1.0)
-        out = out_ptr + (token * HEADS + kv_head * G + g)[:, None] * D + d[None, :]
-        tl.store(out, (acc / total[:, None]).to(dtype), mask=real[:, None])
+        m, left, right = shares(m, new_score)
+        total = tl.where(real, tl.fma(total, left, right), 1.0)
+        acc = tl.fma(acc, tl.broadcast_to(left[None, :], acc.shape), new_acc * right[None, :])
+        out = out_ptr + (token * HEADS + kv_head * G + g)[None, :] * D + d[:, None]
+        tl.store(out, (acc / total[None, :]).to(dtype), mask=real[None, :])
     else:
+        ones = tl.full((QUERIES,), 1.0, tl.float32)
+        store_part(parts + count * (G * (D + 2)), new_score, ones, new_acc, first, G, D)
         tl.debug_barrier()  # until every thread of this program has stored
         arrived = tl.atomic_add(arrived_ptr + token * KV_HEADS + kv_head, 1, sem="acq_rel")
         if arrived == SPLITS - 1:
-            part = part_ptr + (token * KV_HEADS + kv_head) * chunks_max * (G * (D + 2))
-            out = out_ptr + (token * HEADS + kv_head * G) * D
-            merge_parts(part, out, last, G, D, SPLITS)
+            merge_parts(parts, out_ptr + (token * HEADS + kv_head * G) * D, count + 1, G, D)
             tl.store(arrived_ptr + token * KV_HEADS + kv_head, 0)
 
 
@@ -314,10 +331,12 @@ class PagedCache:
         self.last_page = cache.k.shape[1] - 1
         self.pages = torch.full((rows, self.chunks), self.last_page, dtype=torch.int32, device=device)
         """[rows, chunks] int32: each row's pages of the cache, in order. Entries without a page hold the last page."""
+        assert split_tokens <= SPLIT_TOKENS
         self.split_tokens = split_tokens
         """Most tokens of a call that shares each token's positions among several programs."""
         shared = min(tokens, split_tokens)
-        size = (shared, cache.kv_heads, self.chunks, cache.heads // cache.kv_heads, cache.head_dim + 2)
+        parts = self.chunks * CHUNK // TILE + 1
+        size = (shared, cache.kv_heads, parts, cache.heads // cache.kv_heads, cache.head_dim + 2)
         self.part = torch.zeros(size if self.chunks > 1 else 1, dtype=torch.float32, device=device)
         self.arrived = torch.zeros(max(1, shared) * cache.kv_heads, dtype=torch.int32, device=device)
 
@@ -325,12 +344,22 @@ class PagedCache:
         """Returns the number of programs that share one token's positions, in a call of `tokens` tokens."""
         if self.chunks == 1 or tokens > self.split_tokens:
             return 1
-        return min(self.chunks, SPLITS_MAX)
+        return min(self.chunks, next(count for most, count in SPLITS if tokens <= most))
 
 
-SPLITS_MAX = 8
-SPLIT_TOKENS = 8
-WARPS = 4
+SPLITS = ((2, 16), (8, 8), (16, 4))
+"""Pairs of the most tokens of a call, and the number of programs that share each token's positions."""
+SPLIT_TOKENS = SPLITS[-1][0]
+WRITE_WARPS, WARPS = 4, 1
+STAGES_MAX, STAGES_MIN = 7, 3
+
+
+def tile_stages(card: Card, programs: int, tile_bytes: int) -> int:
+    """Returns the pipeline stages of `programs` programs with tiles of `tile_bytes`: the more the better, as long as
+    the card holds all programs at once. Two stages have a tile, one has the number of its page."""
+    held_bytes = STAGES_MAX // 2 * tile_bytes + RESERVE_BYTES
+    fitting = card.shared_bytes // held_bytes * card.multiprocessors
+    return STAGES_MAX if programs <= fitting else STAGES_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,7 +432,7 @@ def attend_prompt(launch: Launcher, places: Places, given: Projected) -> None:
         D=cache.head_dim,
         CHUNK=CHUNK,
         **cache.rotation,
-        num_warps=WARPS,
+        num_warps=WRITE_WARPS,
     )
     _attention(launch, places, given, splits=1, write=False)
 
@@ -419,9 +448,10 @@ def _attention(
         scored = {"SCORED_HEAD": scores.head}
     assert given.qkv.shape == (len(places.rows), (cache.heads + 2 * cache.kv_heads) * cache.head_dim)
     assert given.out.shape == (len(places.rows), cache.heads * cache.head_dim)
+    tile_bytes = 2 * TILE * cache.head_dim * cache.k.element_size()
     launch(
         attention_kernel,
-        (len(given.qkv), cache.kv_heads, splits),
+        (cache.kv_heads, len(given.qkv), splits),
         given.qkv,
         given.qk_norm[0],
         cache.cos,
@@ -443,6 +473,8 @@ def _attention(
         KV_HEADS=cache.kv_heads,
         D=cache.head_dim,
         CHUNK=CHUNK,
+        TILE=TILE,
+        STAGES=tile_stages(launch.card, cache.kv_heads * len(given.qkv) * splits, tile_bytes),
         SPLITS=splits,
         BY_ROW=places.by_row,
         WRITE=write,
