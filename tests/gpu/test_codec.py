@@ -133,7 +133,7 @@ def test_pieces_of_any_size_are_the_module_s_audio(
 
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
 def test_waveform_is_the_convolution_of_its_inputs(dtype: torch.dtype) -> None:
-    """Over several tiles and rows, with a last tile that is not full, and clamped. Of a weight nearly nothing is lost."""
+    """Over several tiles and rows, with a last tile that is not full, and clamped. Of a weight hardly any is lost."""
     batch, steps, channels, taps = 2, 40, 24, 7
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(batch, taps - 1 + steps, channels, generator=generator).to(DEVICE, dtype)
