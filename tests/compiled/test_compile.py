@@ -23,7 +23,7 @@ GROUPS = [("8.0", "8.6", "8.9"), ("9.0", "10.0"), ("12.0",)]
 """Capabilities that one process compiles for."""
 TILINGS_MIN = 50
 """Fewest launches of a card that have tiles."""
-KERNELS = 25
+KERNELS = 26
 SPILLED_BYTES = {"unit_kernel": 104, "gemm_kernel": 8, "product_kernel": 48}
 """Most bytes of a thread's registers that may be spilled. Other kernels spill nothing."""
 BARRIER_BYTES = {"9.0": 128, "10.0": 32}
@@ -52,7 +52,7 @@ def test_the_formula_of_stages_is_the_compiler_s_size(group: tuple[str, ...]) ->
         } == {}
 
 
-@pytest.mark.parametrize(("capability", "count"), [("8.0", 0), ("12.0", 28)])
+@pytest.mark.parametrize(("capability", "count"), [("8.0", 0), ("12.0", 32)])
 def test_launches_of_an_h200_that_a_card_cannot_hold(capability: str, count: int) -> None:
     (group,) = (group for group in GROUPS if capability in group)
     assert compiled(*group)[capability]["refused"] == count

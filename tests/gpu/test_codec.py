@@ -133,7 +133,7 @@ def test_pieces_of_any_size_are_the_module_s_audio(
 
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
 def test_waveform_is_the_convolution_of_its_inputs(dtype: torch.dtype) -> None:
-    """Over several tiles and rows, with a last tile that is not full, and clamped. Weights keep their precision."""
+    """Over several tiles and rows, with a last tile that is not full, and clamped. Of a weight hardly any is lost."""
     batch, steps, channels, taps = 2, 40, 24, 7
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(batch, taps - 1 + steps, channels, generator=generator).to(DEVICE, dtype)
@@ -157,7 +157,8 @@ def test_waveform_is_the_convolution_of_its_inputs(dtype: torch.dtype) -> None:
     )
     sums = torch.nn.functional.conv1d(x.double().transpose(1, 2), weight.double().T[None])[:, 0] + 0.125
     assert (sums.abs() > 1).any()
-    assert difference(out.double(), sums.clamp(-1, 1)) < 2e-6
+    # Two bfloat16 hold 16 bits of a weight; one alone would be off by 1e-3.
+    assert difference(out.double(), sums.clamp(-1, 1)) < (2e-6 if dtype == torch.float32 else 2e-5)
 
 
 def test_a_row_s_norm_is_that_of_its_own_values() -> None:
