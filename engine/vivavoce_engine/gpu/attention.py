@@ -124,7 +124,7 @@ def weigh(q, k, v, past, scale, PRECISION: tl.constexpr):
     The keys are the rows of the tensor cores' tiles, because a group has few queries. Where a position is not past, key
     and value are 0. A tile without past positions changes no sum.
     """
-    # As an fma a score is rounded. The compiler might join its product with what follows, in some variants alone.
+    # As an fma a product is rounded. The compiler might join it with the sum that follows, in some variants alone.
     score = tl.dot(k, q, input_precision=PRECISION)
     score = tl.fma(score, tl.full(score.shape, 1.0, tl.float32) * scale, 0.0)
     seen = tl.where(past[:, None], score, NOTHING)
@@ -236,7 +236,7 @@ def attention_kernel(
                 gdc_wait()
             queries = norm_rotate(base, kv_head * G + group, q_weight, q_turned, cos, sin, eps, D, mine)
             new_k = norm_rotate(base, HEADS + one, k_weight, k_turned, cos, sin, eps, D, always)
-            new_scores = tl.fma(tl.sum(queries * new_k, axis=1), scale, 0.0)
+            new_scores = tl.fma(tl.sum(tl.fma(queries, new_k, 0.0), axis=1), scale, 0.0)
             new_score = tl.reshape(tl.broadcast_to(new_scores[None, :], (REPEATS, GROUP)), (QUERIES,))
             queries = tl.broadcast_to(queries.to(dtype)[None, :, :], (REPEATS, GROUP, D))
             q = tl.trans(tl.reshape(queries, (QUERIES, D)))

@@ -34,7 +34,8 @@ def norm_rotate(base_ptr, head, weight, turned, cos, sin, eps, D: tl.constexpr, 
     other = (d + D // 2) % D
     x = tl.load(base_ptr + head[:, None] * D + d[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
     y = tl.load(base_ptr + head[:, None] * D + other[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-    rstd = tl.rsqrt(tl.sum(x * x, axis=1) / D + eps)[:, None]
+    # As an fma a square is rounded, whatever the compiler makes of the sum.
+    rstd = tl.rsqrt(tl.sum(tl.fma(x, x, 0.0), axis=1) / D + eps)[:, None]
     x = ((x * rstd).to(dtype).to(tl.float32) * weight).to(dtype).to(tl.float32)
     y = ((y * rstd).to(dtype).to(tl.float32) * turned).to(dtype).to(tl.float32)
     return (x * cos[None, :] + y * sin[None, :]).to(dtype).to(tl.float32)

@@ -287,20 +287,19 @@ def gemv_tokens(hidden: int) -> int:
 
 
 def gemv_blocks(n: int, k: int, mode: int) -> Blocks:
-    """Returns the tiling of a matrix-vector product, measured in whole frames on an H200
-    (vivavoce_bench/cards/tune.py).
+    """Returns the tiling of a matrix-vector product, by whole frames on an H200 (vivavoce_bench/cards/tune.py).
 
     A program of one warp waits for no other warp when it adds up. A product with few outputs is faster with more warps.
     """
-    wide = triton.next_power_of_2(k)
-    rows, warps = 8, 4
-    if mode != ADD.value and wide <= 1024:
-        rows, warps = 2 if mode == GATED.value else 4, 1
-    elif mode == ADD.value:
+    wide, gated = triton.next_power_of_2(k), mode == GATED.value
+    if mode == ADD.value:
         rows = 8 if wide > 4096 else max(2, min(4, wide // 1024))
         warps = 8 if wide > 4096 else 4 if n <= 1024 else 1
-    values = rows * wide * (2 if mode == GATED.value else 1)
-    return Blocks(1, rows, k, max(warps, values // (32 * VALUES_MAX)), 1)
+    elif wide <= 2048:
+        rows, warps = (2 if gated else 4, 1) if wide <= 1024 else (4, 4 if gated else 2)
+    else:
+        rows, warps = 8, 4
+    return Blocks(1, rows, k, max(warps, rows * wide * (1 + gated) // (32 * VALUES_MAX)), 1)
 
 
 def block_tokens(tokens: int) -> int:
