@@ -347,13 +347,18 @@ def table() -> None:
     codec.fuse_units = False
     RESULTS["two_kernel_units_ms"] = {f"{b}x{t}": time_decode(codec, decoder, b, t) for b, t in PLAIN}
     print("  units in two kernels:", RESULTS["two_kernel_units_ms"], flush=True)
-    pieces = {}
+
+
+def pieces() -> None:
+    """Times calls in pieces of other numbers of frames."""
+    decoder = random_decoder(RELEASED_CODEC, GPU)
+    found = {}
     for at_once in (64, 128, 256, 512):
         codec = GpuCodec(decoder, 128, 8, BF16, frames_at_once=at_once, launch=launcher())
-        pieces[at_once] = {f"{b}x{t}": time_decode(codec, decoder, b, t) for b, t in ((64, 4), (128, 8))}
+        found[at_once] = {f"{b}x{t}": time_decode(codec, decoder, b, t) for b, t in ((64, 4), (128, 8))}
         del codec
-    RESULTS["frames_at_once_ms"] = pieces
-    print("  frames at once:", pieces, flush=True)
+    RESULTS["frames_at_once_ms"] = found
+    print("  frames at once:", found, flush=True)
 
 
 def plain() -> None:
@@ -417,6 +422,7 @@ def sections(voice: str) -> dict[str, Section]:
         found["check voice"] = lambda: check("voice", load_voice(voice, F32))
     found |= {
         "table": table,
+        "pieces": pieces,
         "profile 64x4": lambda: profile(64, 4),
         "profile 1x1": lambda: profile(1, 1),
         "sweep": sweep,
