@@ -95,7 +95,7 @@ class Corpus:
         pieces = [_pieces(self.phonemes_of(i, 0), self.phonemes_of(i, 1)) for i in range(len(self.texts))]
         ranks = {piece: rank for rank, (piece, _) in enumerate(Counter(p for row in pieces for p in row).most_common())}
         ids = np.array([ranks[piece] for row in pieces for piece in row], np.uint32)
-        table = _text("\1".join(f"{us.decode('latin1')}\2{gb.decode('latin1')}" for us, gb in ranks))
+        table = [[piece[accent] for piece in ranks] for accent in range(len(ACCENTS))]
         buffer = io.BytesIO()
         np.savez(
             buffer,
@@ -104,7 +104,8 @@ class Corpus:
             kinds=self.kinds,
             documents=np.diff(self.documents, prepend=np.int32(0)).astype(np.int32),
             glue=_text(SEPARATOR.join(self.glue)),
-            words=table,
+            words=np.frombuffer(b"".join(word for words in table for word in words), np.uint8),
+            word_lengths=np.array([[len(word) for word in words] for words in table], np.uint8),
             word_counts=np.array([len(row) for row in pieces], np.uint8),
             low=(ids & 255).astype(np.uint8),
             high=(ids >> 8).astype(np.uint16),
@@ -116,12 +117,15 @@ class Corpus:
     def load(path: Path) -> Corpus:
         arrays = np.load(io.BytesIO(lzma.decompress(path.read_bytes())))
         ids = arrays["low"].astype(np.int64) | arrays["high"].astype(np.int64) << 8
-        pairs = [pair.split("\2") for pair in _read(arrays["words"]).split("\1")]
+        symbols = arrays["words"].tobytes()
+        lengths = arrays["word_lengths"].astype(np.int64)
+        ends = np.cumsum(lengths.reshape(-1)).reshape(lengths.shape)
         counts = arrays["word_counts"].astype(np.int64)
         flat, offsets = [], []
         for accent in range(len(ACCENTS)):
-            symbols, starts = _join([pair[accent].encode("latin1") for pair in pairs], ids, counts)
-            flat.append(symbols)
+            bounds = zip((ends[accent] - lengths[accent]).tolist(), ends[accent].tolist(), strict=True)
+            row, starts = _join([symbols[begin:end] for begin, end in bounds], ids, counts)
+            flat.append(row)
             offsets.append(starts)
         return Corpus(
             _read(arrays["texts"]).split(SEPARATOR),
