@@ -45,7 +45,7 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     wait_for(args.codes, 900)
     model = SpeechCodes(CODEC).to(device)
-    model.load_state_dict(torch.load(args.codes, map_location=device)["model"])
+    model.load_encoder(torch.load(args.codes, map_location=device)["model"])
     for shard in args.shards:
         wait_for(shard / "done", 900)
         codes = encode(model.eval(), Speech.load([shard], device)).cpu().numpy()

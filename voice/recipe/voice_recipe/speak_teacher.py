@@ -19,7 +19,8 @@ from voice_recipe.config import SAMPLES_PER_FRAME, SPEAKERS
 from voice_recipe.make_corpus import build
 from voice_recipe.sentences import held_out
 from voice_recipe.speak import write_wav
-from voice_recipe.synthesize import SPEED_RANGE, Shard, Synthesizer
+from voice_recipe.synthesize import SPEED_RANGE, Shard, Synthesizer, Unit
+from voice_recipe.trim import SILENT_FRAMES
 
 BATCH = 5
 
@@ -37,11 +38,12 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     for start in range(0, len(texts), BATCH):
         rows = list(range(start, min(start + BATCH, len(texts))))
-        shard, speakers = Shard(), torch.tensor([row % len(SPEAKERS) for row in rows])
-        voice.speak(corpus, rows, speakers, torch.full((len(rows),), sum(SPEED_RANGE) / 2), shard)
+        shard, speed = Shard(), sum(SPEED_RANGE) / 2
+        voice.speak(corpus, [Unit([row], row % len(SPEAKERS), speed, [0.0]) for row in rows], shard)
         audio, frames = shard.audio[0].reshape(-1, SAMPLES_PER_FRAME), shard.frames[0]
         for row, samples in zip(rows, np.split(audio, np.cumsum(frames)[:-1]), strict=True):
-            write_wav(args.out / f"{row:03d}.wav", torch.from_numpy(samples.reshape(-1) / np.float32(32767)))
+            spoken = samples[SILENT_FRAMES:].reshape(-1) / np.float32(32767)
+            write_wav(args.out / f"{row:03d}.wav", torch.from_numpy(spoken))
         print(f"{rows[-1] + 1} of {len(texts)}", flush=True)
 
 
