@@ -64,7 +64,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Unit:
+class Job:
     """Records that are spoken as one utterance, by one speaker at one rate."""
 
     records: list[int]
@@ -73,18 +73,18 @@ class Unit:
     pauses_s: list[float]  # before each record
 
 
-def draw(corpus: Corpus, records: list[int], rng: np.random.Generator) -> Unit:
+def draw(corpus: Corpus, records: list[int], rng: np.random.Generator) -> Job:
     """Choose speaker, rate and pauses of an utterance."""
     speaker, speed = int(rng.integers(len(SPEAKERS))), float(rng.uniform(*SPEED_RANGE))
-    return Unit(records, speaker, speed, units.pauses(corpus, records, rng))
+    return Job(records, speaker, speed, units.pauses(corpus, records, rng))
 
 
-def pools(corpus: Corpus, chosen: list[list[int]], rng: np.random.Generator, size: int) -> Iterator[list[Unit]]:
+def pools(corpus: Corpus, chosen: list[list[int]], rng: np.random.Generator, size: int) -> Iterator[list[Job]]:
     """Utterances in groups of at least `size` records, which are spoken together."""
-    pool: list[Unit] = []
+    pool: list[Job] = []
     for records in chosen:
         pool.append(draw(corpus, records, rng))
-        if sum(len(unit.records) for unit in pool) >= size:
+        if sum(len(job.records) for job in pool) >= size:
             yield pool
             pool = []
     if pool:
@@ -124,23 +124,23 @@ class Synthesizer:
         style = self.styles[torch.tensor(speakers, device=self.device), (lengths - 3).clamp(0, 255)]
         return trim(self.model(ids, lengths, style, torch.tensor(speeds, device=self.device)), ids)
 
-    def speak(self, corpus: Corpus, pool: list[Unit], shard: Shard) -> int:
+    def speak(self, corpus: Corpus, pool: list[Job], shard: Shard) -> int:
         """Speak utterances into the shard -> number of frames. Those with a sentence without sound are left out."""
-        jobs = [(unit, record) for unit in pool for record in unit.records]
-        rows = [corpus.phonemes_of(record, ACCENT_OF_SPEAKER[unit.speaker]) for unit, record in jobs]
-        made: list[Sentence | None] = [None] * len(jobs)
+        said = [(job, record) for job in pool for record in job.records]
+        rows = [corpus.phonemes_of(record, ACCENT_OF_SPEAKER[job.speaker]) for job, record in said]
+        made: list[Sentence | None] = [None] * len(said)
         for batch in batches(np.array([len(row) for row in rows]), self.batch_phonemes):
-            speakers, speeds = [jobs[i][0].speaker for i in batch], [jobs[i][0].speed for i in batch]
+            speakers, speeds = [said[i][0].speaker for i in batch], [said[i][0].speed for i in batch]
             for i, sentence in zip(batch, self.sentences([rows[i] for i in batch], speakers, speeds), strict=True):
                 made[i] = sentence
-        ready: list[tuple[Unit, list[Sentence]]] = []
+        ready: list[tuple[Job, list[Sentence]]] = []
         total, at, held = 0, 0, 0
-        for unit in pool:
-            some = made[at : at + len(unit.records)]
-            at += len(unit.records)
+        for job in pool:
+            some = made[at : at + len(job.records)]
+            at += len(job.records)
             spoken = [sentence for sentence in some if sentence is not None]
             if len(spoken) == len(some):
-                ready.append((unit, spoken))
+                ready.append((job, spoken))
                 held += len(spoken)
             if held >= GROUP_SENTENCES:
                 total += store(ready, shard)
@@ -154,9 +154,9 @@ def pause_hops(seconds: float) -> int:
     return max(0, round((seconds - kept_s) * SAMPLE_RATE_HZ / MEL_HOP_SAMPLES))
 
 
-def store(ready: list[tuple[Unit, list[Sentence]]], shard: Shard) -> int:
+def store(ready: list[tuple[Job, list[Sentence]]], shard: Shard) -> int:
     """Join sentences to utterances, compute their mels and add them to the shard -> number of frames."""
-    joined = join([spoken for _, spoken in ready], [[pause_hops(s) for s in unit.pauses_s] for unit, _ in ready])
+    joined = join([spoken for _, spoken in ready], [[pause_hops(s) for s in job.pauses_s] for job, _ in ready])
     total = sum(joined.frames)
     shape = (total, MELS_PER_FRAME)
     if shard.keeps_audio:
@@ -165,9 +165,9 @@ def store(ready: list[tuple[Unit, list[Sentence]]], shard: Shard) -> int:
     shard.mels.append(frame_mels(joined.audio[None]).view(*shape, MEL_BINS).half().cpu().numpy())
     shard.phones.append(joined.phones.byte().view(shape).cpu().numpy())
     shard.log_f0.append(joined.log_f0.half().view(shape).cpu().numpy())
-    shard.records.append(np.array([record for unit, _ in ready for record in unit.records], np.int32))
-    shard.counts.append(np.array([len(unit.records) for unit, _ in ready], np.uint8))
-    shard.speaker.append(np.array([unit.speaker for unit, _ in ready], np.uint8))
+    shard.records.append(np.array([record for job, _ in ready for record in job.records], np.int32))
+    shard.counts.append(np.array([len(job.records) for job, _ in ready], np.uint8))
+    shard.speaker.append(np.array([job.speaker for job, _ in ready], np.uint8))
     shard.frames.append(np.array(joined.frames, np.int32))
     return total
 

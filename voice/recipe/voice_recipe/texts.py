@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from voice_recipe.corpus import KINDS
-from voice_recipe.sentences import Writer, banned, capitalised, comparable, held_out, read_documents, read_sentences, judged_texts
+from voice_recipe.sentences import (
+    Writer,
+    banned,
+    capitalised,
+    comparable,
+    held_out,
+    read_documents,
+    read_sentences,
+    judged_texts,
+)
 from voice_recipe.typography import careless, curly, in_capitals, with_capital_i, with_digits_apart
 
 MAX_CHARS, MAX_DOCUMENT_CHARS = 190, 900
@@ -109,9 +118,7 @@ def passages(writer: Writer) -> Iterator[Unit]:
         glue = ["", *(r.choice(DOCUMENT_GLUE[3:] if breaks else " ") for _ in chosen[1:])]
         named = KINDS.index("dialogue" if section in ("doc_dialogue", "doc_support") else "plain")
         texts = [writer.filled(line) for line in chosen]
-        yield tuple(
-            Draft(capitalised(text), named, "", before) for before, text in zip(glue, texts, strict=True)
-        )
+        yield tuple(Draft(capitalised(text), named, "", before) for before, text in zip(glue, texts, strict=True))
 
 
 def dressed(unit: Unit, writer: Writer) -> Unit:
