@@ -23,8 +23,6 @@ from voice_recipe.config import MEL_BINS, MELS_PER_FRAME, PHONEME_SYMBOLS, Codec
 PHONE_WIDTH, ACOUSTIC_WIDTH, FRAME_WIDTH, DECODER_WIDTH = 48, 256, 512, 512
 FEATURES = MEL_BINS + 2  # mels, pitch, voicing
 MEL_MEAN, MEL_STD = -5.0, 2.0
-TRAINING_ONLY = ("decoder", "phone_head")
-"""Beginnings of the parameters' names that encoding does not need."""
 LOG_F0_MEAN, LOG_F0_STD = 5.0, 0.4
 
 
@@ -192,13 +190,6 @@ class SpeechCodes(nn.Module):
         x = self.semantic.output_proj(semantic) + self.acoustic.output_proj(acoustic)
         out: Tensor = self.decoder_out(self.decoder(self.decoder_in(x)))
         return out.view(x.shape[0], -1, FEATURES)
-
-    def load_encoder(self, state: dict[str, Tensor]) -> None:
-        """Load a stored state without its training-only parts. Raises RuntimeError if anything else is missing."""
-        found = self.load_state_dict(state, strict=False)
-        missing = [name for name in found.missing_keys if not name.startswith(TRAINING_ONLY)]
-        if missing or found.unexpected_keys:
-            raise RuntimeError(f"the stored codes lack {missing} and have {found.unexpected_keys} too many")
 
     @torch.no_grad()
     def encode(self, phones: Tensor, inputs: Tensor) -> Tensor:

@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voice_recipe.audio_features import Speech, cosine_rate, random_windows, wait_for
+from voice_recipe.codes_file import small_form
 from voice_recipe.config import CODEC, MEL_BINS
-from voice_recipe.speech_codes import TRAINING_ONLY, PhoneProbe, Quantized, SpeechCodes, features
+from voice_recipe.speech_codes import PhoneProbe, Quantized, SpeechCodes, features
 
 CONTINUOUS_SHARE = 0.25  # share of the time that trains without the quantiser
 LAST_REVIVAL = 0.8
@@ -125,14 +126,6 @@ class CodesTrainer:
         return result
 
 
-def small(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state in bfloat16, which holds the rounded weights exactly, but for the quantisers."""
-    return {
-        name: value if name.startswith(("semantic.", "acoustic.")) else value.bfloat16()
-        for name, value in state.items()
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shards", type=Path, nargs="+", required=True)
@@ -156,13 +149,12 @@ def main() -> None:
             text = " ".join(f"{name} {float(value):.3f}" for name, value in losses.items())
             print(f"{time.time() - started:.0f} s, step {number}: {text}", flush=True)
         number += 1
-    for module in (trainer.model, trainer.probe):  # rounded before anything is encoded, so that files stay exact
+    for module in (trainer.model, trainer.probe):  # so that the stored form is exact
         module.bfloat16().float()
     report = trainer.report()
     print(f"codes: {number} steps, " + ", ".join(f"{name} {value:.3f}" for name, value in report.items()), flush=True)
-    model = {name: value for name, value in trainer.model.state_dict().items() if not name.startswith(TRAINING_ONLY)}
-    stored = {"model": small(model), "probe": small(trainer.probe.state_dict()), "report": report}
-    torch.save(stored, args.out)
+    stored = {"model": trainer.model.state_dict(), "probe": trainer.probe.state_dict(), "report": report}
+    torch.save(small_form(stored), args.out)
 
 
 if __name__ == "__main__":
