@@ -29,7 +29,8 @@ from voice_recipe.audio_features import frame_mels
 from voice_recipe.config import PHONEME_SYMBOLS, SAMPLES_PER_FRAME, SPEAKERS
 from voice_recipe.make_corpus import SYMBOL_IDS, phoneme_ids
 from voice_recipe.sentences import held_out, spoken_form
-from voice_recipe.synthesize import LENGTH_MARK_ID, STRESS_IDS, Synthesizer, cut_to_frames
+from voice_recipe.synthesize import Synthesizer
+from voice_recipe.trim import LENGTH_MARK_ID, STRESS_IDS, join, trim
 
 SILENT_IDS = frozenset({0, *range(1, 7), *range(9, 17)})
 """Symbols of the teacher that stand for silence: blanks and signs."""
@@ -145,9 +146,12 @@ def teacher_speech(teacher: Path, sentences: int) -> tuple[Tensor, Tensor]:
         ids = torch.tensor([[0, *symbols, 0]])
         length = torch.tensor([ids.shape[1]])
         style = voice.styles[torch.tensor([number % len(SPEAKERS)]), (length - 3).clamp(0, 255)]
-        audio, phones, _, _ = cut_to_frames(voice.model(ids, length, style, torch.tensor([SPEED])), ids)
-        inputs.append(around(frame_mels(audio.flatten(1))[0]).half())
-        sounds.append(torch.tensor([0 if int(i) in SILENT_IDS else int(i) for i in phones.flatten()]))
+        sentence = trim(voice.model(ids, length, style, torch.tensor([SPEED])), ids)[0]
+        if sentence is None:
+            continue
+        spoken = join([[sentence]], [[0]])
+        inputs.append(around(frame_mels(spoken.audio[None])[0]).half())
+        sounds.append(torch.tensor([0 if int(i) in SILENT_IDS else int(i) for i in spoken.phones]))
     return torch.cat(inputs), torch.cat(sounds)
 
 
