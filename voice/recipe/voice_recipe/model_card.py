@@ -1,6 +1,8 @@
 """Writes the table of a voice's model card from the runs of `vivavoce eval quality` that judged it.
 
-python -m voice_recipe.model_card --quality DIR --card MODEL_CARD.md      (DIR: whole_text, streaming_text, teacher .json)
+    python -m voice_recipe.model_card --quality DIR --card MODEL_CARD.md
+
+DIR holds whole_text.json, streaming_text.json and teacher.json.
 """
 
 from __future__ import annotations
@@ -31,9 +33,7 @@ def lines_of(run: dict[str, Any], spoken_by_model: bool) -> dict[str, str]:
     """Cells of a run, by the name of their line."""
     figures, rows, voices = run["figures"], run["rows"], run["voices"]
     categories = figures["by_category"]
-    silences = [
-        1000 * median(row[f"{side}_silence_s"] for row in rows if row["duration_s"]) for side in ("leading", "trailing")
-    ]
+    silences = [1000 * median(row[f"{side}_silence_s"] for row in rows) for side in ("leading", "trailing")]
     lowest, (nearest, one, other) = cosines(run)
     stopped = sum(row["stopped"] for row in rows)
     kinds = " / ".join(LONG_NAMES.get(name, name) for name in categories)
