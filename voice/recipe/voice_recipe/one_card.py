@@ -1,7 +1,7 @@
 """The chain on one GPU, one stage after the other, in as many commands as it takes.
 
-    python -m voice_recipe.one_card --teacher DIR --corpus corpus.xz --work DIR --minutes 9.3 \\
-        --speech-minutes 6 --codes-minutes 1.4 --talker-minutes 17 --give OUT
+    python -m voice_recipe.one_card --teacher DIR --corpus corpus.xz --work DIR --minutes 8.8 \\
+        --speech-minutes 5.6 --codes-minutes 1.4 --talker-minutes 16 --give OUT
 
 The same command again goes on where the one before it ended: finished stages are skipped, the talker and the decoder
 continue their schedules. The folder --work stays between the commands. What a command made is packed into --give.
@@ -34,7 +34,7 @@ GIVEN = (
     "talker.pt", "talker.json", "decoder.pt", "decoder.json", "codes.pt", "tokenizer/vocab.json",
     "tokenizer/merges.txt", "talker.log", "decoder.log", "codes.log", "speech.log", "decoder.critics",
 )  # fmt: skip
-"""What a command packs if it made or changed it, the most important first."""
+"""Files that a command packs if it made or changed them, the most important first."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,11 @@ class OneCard:
         return ["--shards", *shards, *files, "--end-time", f"{self.end_of('decoder'):.1f}"]
 
     def left_s(self, stage: str) -> float:
-        """What the commands before have left of a training's budget."""
+        """Rest of a training's budget after the commands before."""
         return 60 * float(getattr(self.budget, stage)) - self.spent_s().get(stage, 0.0)
 
     def end_of(self, stage: str) -> float:
-        """When a training ends: with its budget or with the command."""
+        """Time at which a training ends: with its budget or with the command."""
         return min(self.chain.end_time, time.time() + self.left_s(stage))
 
     def prepare(self) -> None:
@@ -193,9 +193,9 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--minutes", type=float, required=True, help="time of this command")
-    parser.add_argument("--speech-minutes", type=float, default=6.0)
+    parser.add_argument("--speech-minutes", type=float, default=5.6)
     parser.add_argument("--codes-minutes", type=float, default=1.4)
-    parser.add_argument("--talker-minutes", type=float, default=17.0, help="over all commands; 0: none")
+    parser.add_argument("--talker-minutes", type=float, default=16.0, help="over all commands; 0: none")
     parser.add_argument("--decoder-minutes", type=float, default=0.0, help="over all commands; 0: none")
     parser.add_argument(
         "--start", type=Path, help="folder with what there is of talker.pt, decoder.pt, codes.pt, tokenizer"
