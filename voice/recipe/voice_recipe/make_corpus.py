@@ -25,8 +25,8 @@ from voice_recipe.sentences import comparable
 from voice_recipe.texts import Draft, Unit, collect, forbidden_texts
 
 GUESSES_SHOWN = 60
-SECONDS_PER_PHONEME, SECONDS_PER_TEXT = 0.0555, 0.45
-"""Length of the teacher's speech, fitted to a run: pace, and the silence around every text."""
+SECONDS_PER_PHONEME, SECONDS_PER_TEXT = 0.053, 0.26
+"""Length of the teacher's speech, fitted to its 100 held-out sentences: pace, and the silence around a text."""
 
 
 def read(draft: Draft) -> Record | None:

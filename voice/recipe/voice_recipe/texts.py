@@ -22,9 +22,9 @@ from voice_recipe.typography import careless, curly, in_capitals, with_capital_i
 
 MAX_CHARS, MAX_DOCUMENT_CHARS = 190, 900
 CURLY_SHARE = 0.35
-SENTENCES = {"wordnet": 17_000, "austen": 6_000, "template": 1_500}
+SENTENCES = {"wordnet": 11_000, "austen": 4_000, "template": 1_500}
 """Number of collected sentences that stand alone, by source."""
-PLAIN = {"sentence": 9_000, "number_sentence": 4_000, "word_sentence": 15_000}
+PLAIN = {"sentence": 7_000, "number_sentence": 3_500, "word_sentence": 11_000}
 WRITTEN = {
     "number": 1800, "date": 2000, "time": 1600, "money": 2000, "ordinal": 900, "fraction": 900, "units": 2200,
     "year": 1200, "version": 700, "code": 1400, "roman": 1100, "acronym": 2400, "initials": 900,
