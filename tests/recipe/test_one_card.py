@@ -1,10 +1,8 @@
 """The chain on one card: stages in order over several commands, pieces of files."""
 
-import json
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,6 +20,7 @@ class Stages:
     def __init__(self, work: Path, seconds: float) -> None:
         self.work, self.seconds, self.started = work, seconds, list[str]()
         self.arguments = dict[str, list[str]]()
+        self.now = 1000.0
 
     def launch(self, stage: str, module: str, arguments: list[str], card: int) -> str:
         assert card == 0
@@ -41,9 +40,7 @@ class Stages:
             for shard in self.work.glob("data/*"):
                 (shard / "codes.npy").touch()
         if stage in ("talker", "decoder"):
-            result = self.work / f"{stage}.json"
-            before = json.loads(result.read_text())["seconds"] if result.exists() else 0.0
-            result.write_text(json.dumps({"seconds": before + self.seconds}))
+            self.now += self.seconds
             (self.work / f"{stage}.pt").touch()
         return stage
 
@@ -55,13 +52,17 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return made
 
 
-def command(monkeypatch: pytest.MonkeyPatch, stages: Stages, minutes: float, **options: Any) -> None:
+def command(
+    monkeypatch: pytest.MonkeyPatch, stages: Stages, minutes: float, start: Path | None = None, finishes: bool = False
+) -> None:
     work = stages.work
+    monkeypatch.setattr("voice_recipe.one_card.time.time", lambda: stages.now)
     stages.started.clear()
     monkeypatch.setattr(Chain, "launch", lambda chain, *arguments: stages.launch(*arguments))
     monkeypatch.setattr(Chain, "finish", lambda chain, stage, *processes: None)
-    chain = Chain(work / "teacher", work / "corpus.xz", work, 1, time.time() + 60 * minutes, **options)
-    OneCard(chain, Budget(speech=2, codes=1, talker=10, decoder=5), {"talker": ["--rows", "8"]}).run()
+    chain = Chain(work / "teacher", work / "corpus.xz", work, 1, stages.now + 60 * minutes, start=start)
+    budget = Budget(speech=2, codes=1, talker=10, decoder=5)
+    OneCard(chain, budget, {"talker": ["--rows", "8"]}, finishes=finishes).run()
 
 
 def test_each_command_goes_on_where_the_last_one_ended(
@@ -76,13 +77,31 @@ def test_each_command_goes_on_where_the_last_one_ended(
     assert given[-2:] == ["--rows", "8"]
     shards = [str(tmp_path / "data" / f"shard0_{n}") for n in range(2)]
     assert given[given.index("--shards") + 1 : given.index("--corpus")] == shards
-    command(monkeypatch, stages, 9)
+    assert given[given.index("--end-time") + 1] == f"{1000 + 540:.1f}", "the command's end"
+    command(monkeypatch, stages, 20)
     assert stages.started == ["talker", "decoder"]
+    given = stages.arguments["talker"]
+    assert given[given.index("--end-time") + 1] == f"{1300 + 300:.1f}", "the budget's end"
     given = stages.arguments["decoder"]
     assert given[given.index("--shards") + 1 : given.index("--codes")] == shards[:1], "it needs audio"
+    assert "--start" not in given
     assert exported == [tmp_path / "checkpoint"]
     command(monkeypatch, stages, 9)
     assert stages.started == []
+
+
+def test_the_last_command_ends_the_talker_s_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exported: list[Path]
+) -> None:
+    stages = Stages(tmp_path, seconds=200)
+    command(monkeypatch, stages, 3.5)
+    assert stages.started[-1] == "talker"
+    command(monkeypatch, stages, 8, finishes=True)
+    assert stages.started == ["talker", "decoder"]
+    assert "--total-seconds" not in stages.arguments["talker"]
+    command(monkeypatch, stages, 20)
+    given = stages.arguments["decoder"]
+    assert given[given.index("--start") + 1] == str(tmp_path / "decoder.pt"), "it goes on from its own weights"
 
 
 def test_a_training_does_not_begin_at_the_end_of_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import lzma
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ KINDS = (
     "roman", "acronym", "capitals", "initials", "abbreviation", "address", "quotes", "dashes", "brackets",
     "signs", "emoji", "repeated", "countdown", "list",
 )  # fmt: skip
-"""What a record is an example of. A record's kind is its index here."""
+"""Kinds of text. A record's kind is its index here."""
 SEPARATOR = "\0"
 WORD_END = 16
 """The teacher's symbol for a blank."""
@@ -85,7 +86,7 @@ class Corpus:
         """Records of every document, in the document's order. Records that stand alone are in none."""
         changes = np.flatnonzero(np.diff(self.documents)) + 1
         edges = [0, *changes.tolist(), len(self.documents)]
-        return [range(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a and self.documents[a] != ALONE]
+        return [range(a, b) for a, b in pairwise(edges) if b > a and self.documents[a] != ALONE]
 
     def save(self, path: Path) -> None:
         """Write an uncompressed npz inside xz: half the size of a compressed npz.

@@ -1,5 +1,8 @@
 """Fillers of templates: written numbers, dates, sums, codes and signs, drawn at random."""
 
+# Signs that look like others stand here on purpose.
+# ruff: noqa: RUF001
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -30,7 +33,14 @@ ROMAN = (
     "II", "III", "IV", "VI", "VII", "VIII", "IX", "XI", "XII", "XIII", "XIV", "XV", "XVI", "XVII", "XVIII", "XIX",
     "XX", "XXI",
 )  # fmt: skip
-EMOJI = tuple("😀😂😊😍😎😢😡👍👏🙏🎉🔥💯✨❤🚀🐶🐱🍕☕🌞🌧⚽🎵📚✅❌⭐🤔🙈🥳😅💪👀🌍🎂🍎🚗✈") + (
+NAME_PARTS = (
+    "north", "blue", "river", "green", "happy", "cloud", "stone", "fast", "home", "data", "star", "book", "music",
+    "garden", "travel", "news", "photo", "school", "bike", "coffee", "market", "health", "world", "code", "light",
+    "paper", "bridge", "silver", "city", "ocean", "maple",
+)  # fmt: skip
+"""Words of which addresses are made."""
+EMOJI = (
+    *"😀😂😊😍😎😢😡👍👏🙏🎉🔥💯✨❤🚀🐶🐱🍕☕🌞🌧⚽🎵📚✅❌⭐🤔🙈🥳😅💪👀🌍🎂🍎🚗✈",
     "👍🏽", "👨‍👩‍👧", "❤️", "🇬🇧", "🇺🇸", "☺️", "🤷‍♀️", "✌️",
 )  # fmt: skip
 EMOTICONS = (":)", ":-)", ";)", ":D", ":(", "<3", ":-(", ":P", "^^", "xD", ";-)")
@@ -55,7 +65,8 @@ def large(r: Random) -> str:
     """A number of four to nine digits, with commas, or a decimal number with its magnitude."""
     if r.random() < 0.3:
         return f"{r.randint(1, 90)}.{r.randint(1, 9)} {r.choice(['million', 'billion', 'thousand'])}"
-    return f"{r.randint(10 ** (digits := r.randint(3, 8)), 10 ** (digits + 1) - 1):,}"
+    least = int("1" + "0" * r.randint(3, 8))
+    return f"{r.randint(least, 10 * least - 1):,}"
 
 
 def year(r: Random) -> str:
@@ -147,8 +158,8 @@ def phone(r: Random) -> str:
     return r.choice(
         [
             f"{office}-{line:04d}", f"{area}-{office}-{line:04d}", f"({area}) {office}-{line:04d}",
-            f"+1 {area} {office} {line:04d}", f"+44 20 {r.randint(1000, 9999)} {line:04d}", f"1-800-{office}-{line:04d}",
-            f"{area}.{office}.{line:04d}",
+            f"+1 {area} {office} {line:04d}", f"+44 20 {r.randint(1000, 9999)} {line:04d}",
+            f"1-800-{office}-{line:04d}", f"{area}.{office}.{line:04d}",
         ]
     )  # fmt: skip
 
@@ -168,8 +179,8 @@ def code(r: Random) -> str:
     n = r.randint(1, 99)
     return r.choice(
         [
-            f"{letters(r, 1)}{n}", f"{n}{letters(r, 1)}", f"{letters(r, 1)}-{n}", f"{r.randint(100, 999)}{letters(r, 1)}",
-            f"{letters(r, 2)}{r.randint(100, 999)}", f"{letters(r, 3)}-{n}",
+            f"{letters(r, 1)}{n}", f"{n}{letters(r, 1)}", f"{letters(r, 1)}-{n}",
+            f"{r.randint(100, 999)}{letters(r, 1)}", f"{letters(r, 2)}{r.randint(100, 999)}", f"{letters(r, 3)}-{n}",
         ]
     )  # fmt: skip
 
@@ -191,10 +202,7 @@ def degrees(r: Random) -> str:
 
 
 def word_part(r: Random) -> str:
-    return r.choice(
-        "north blue river green happy cloud stone fast home data star book music garden travel news photo school bike "
-        "coffee market health world code light paper bridge silver city ocean maple".split()
-    )
+    return r.choice(NAME_PARTS)
 
 
 def domain(r: Random) -> str:
@@ -218,7 +226,7 @@ def file_name(r: Random) -> str:
 
 def emoji(r: Random) -> str:
     picked = r.choice(EMOJI)
-    return r.choice([picked, picked, picked * r.randint(2, 3), r.choice(EMOJI) + r.choice(EMOJI), r.choice(EMOTICONS)])
+    return r.choice([picked, picked, picked * r.randint(2, 3), r.choice(EMOJI) + r.choice(EMOJI)])
 
 
 FILLERS: dict[str, Callable[[Random], str]] = {
@@ -247,6 +255,7 @@ FILLERS: dict[str, Callable[[Random], str]] = {
     "tag": lambda r: "#" + "".join(word_part(r).capitalize() for _ in range(r.randint(1, 2))),
     "handle": lambda r: "@" + word_part(r) + r.choice(["", "_" + word_part(r), str(r.randint(1, 99))]),
     "emoji": emoji,
+    "emoticon": lambda r: r.choice(EMOTICONS),
     "roman": lambda r: r.choice(ROMAN),
     "initial": lambda r: r.choice("BCDEFGHJKLMNPRSTW") + ".",
     "letters": lambda r: "".join(r.choice("BCDFGHJKLMNPQRSTVWXZ") for _ in range(r.randint(2, 4))),

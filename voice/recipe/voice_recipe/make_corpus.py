@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import argparse
 import random
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from voice_recipe.corpus import ACCENTS, ALONE, KINDS, Corpus, Record
 from voice_recipe.phonemes import dictionary_words, proper_nouns, shared_phonemizer
@@ -21,8 +24,9 @@ from voice_recipe.reading import as_spoken
 from voice_recipe.sentences import comparable
 from voice_recipe.texts import Draft, Unit, collect, forbidden_texts
 
-SECONDS_PER_PHONEME, SECONDS_PER_TEXT = 0.0555, 0.45
-"""Length of the teacher's speech, fitted to a run: pace, and the silence around every text."""
+GUESSES_SHOWN = 60
+SECONDS_PER_PHONEME, SECONDS_PER_TEXT = 0.053, 0.26
+"""Length of the teacher's speech, fitted to its 100 held-out sentences: pace, and the silence around a text."""
 
 
 def read(draft: Draft) -> Record | None:
@@ -46,14 +50,17 @@ def with_pauses(written: str, spoken: str) -> str:
     return " ".join(line if line[-1:] in ",;:.!?" else line + "," for line in lines).rstrip(",")
 
 
-def read_unit(unit: Unit) -> list[Record] | None:
-    """All records of a unit, or None if one of them fails."""
+def read_unit(unit: Unit) -> tuple[list[Record] | None, Counter[str]]:
+    """All records of a unit, or None if one of them fails; and the words whose phonemes are a guess."""
+    unknown = shared_phonemizer().unknown[0]
+    unknown.clear()
     records = [read(draft) for draft in unit]
-    return None if None in records else [record for record in records if record is not None]
+    said = None if None in records else [record for record in records if record is not None]
+    return said, Counter(unknown)
 
 
-def build(units: list[Unit], jobs: int = 1) -> Corpus:
-    """Corpus of all units that can be spoken and whose spoken form is not held out."""
+def build(units: list[Unit], jobs: int = 1) -> tuple[Corpus, Counter[str]]:
+    """Corpus of all units that can be spoken and whose spoken form is not held out, and the guessed words in them."""
     forbidden = forbidden_texts()
     if jobs == 1:
         made = list(map(read_unit, units))
@@ -61,19 +68,22 @@ def build(units: list[Unit], jobs: int = 1) -> Corpus:
         with ProcessPoolExecutor(jobs) as pool:
             made = list(pool.map(read_unit, units, chunksize=200))
     records: list[Record] = []
+    unknown: Counter[str] = Counter()
     documents = 0
-    for unit in made:
+    for unit, guessed in made:
         if unit is None or any(comparable(record.spoken) in forbidden for record in unit):
             continue
+        unknown += guessed
         number = ALONE if len(unit) == 1 else documents
         documents += len(unit) > 1
-        records += [Record(r.text, r.spoken, r.kind, r.phonemes, number, r.glue) for r in unit]
-    return Corpus.of(records)
+        records += [replace(record, document=number) for record in unit]
+    return Corpus.of(records), unknown
 
 
-def seconds_of(corpus: Corpus) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def seconds_of(corpus: Corpus) -> npt.NDArray[np.float64]:
     """Estimated seconds of speech of every record."""
-    return np.diff(corpus.offsets[0]) * SECONDS_PER_PHONEME + SECONDS_PER_TEXT
+    seconds: npt.NDArray[np.float64] = np.diff(corpus.offsets[0]) * SECONDS_PER_PHONEME + SECONDS_PER_TEXT
+    return seconds
 
 
 def report(corpus: Corpus, sample: int) -> str:
@@ -98,7 +108,7 @@ def report(corpus: Corpus, sample: int) -> str:
     return "\n".join(lines)
 
 
-def _longest(seconds: np.ndarray[tuple[int], np.dtype[np.float64]], runs: list[range]) -> float:
+def _longest(seconds: npt.NDArray[np.float64], runs: list[range]) -> float:
     return max((float(seconds[run.start : run.stop].sum()) for run in runs), default=0.0)
 
 
@@ -112,9 +122,12 @@ def main() -> None:
     args = parser.parse_args()
     if args.out is not None:
         units = collect(dictionary_words(), proper_nouns())[: args.limit]
-        corpus = build(units, args.jobs)
+        corpus, unknown = build(units, args.jobs)
         corpus.save(args.out)
         print(f"{len(corpus.texts)} of {sum(map(len, units))} texts, {args.out.stat().st_size / 2**20:.2f} MiB")
+        print(
+            f"{len(unknown)} words are in no dictionary, {unknown.total()} times: {unknown.most_common(GUESSES_SHOWN)}"
+        )
     if args.show is not None:
         print(report(Corpus.load(args.show), args.sample))
 

@@ -1,7 +1,7 @@
 """The chain on one GPU, one stage after the other, in as many commands as it takes.
 
-    python -m voice_recipe.one_card --teacher DIR --corpus corpus.xz --work DIR --minutes 9.3 \\
-        --speech-minutes 6 --codes-minutes 1.4 --talker-minutes 17 --give OUT
+    python -m voice_recipe.one_card --teacher DIR --corpus corpus.xz --work DIR --minutes 8.8 \\
+        --speech-minutes 5.6 --codes-minutes 1.4 --talker-minutes 16 --give OUT
 
 The same command again goes on where the one before it ended: finished stages are skipped, the talker and the decoder
 continue their schedules. The folder --work stays between the commands. What a command made is packed into --give.
@@ -10,15 +10,17 @@ continue their schedules. The folder --work stays between the commands. What a c
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from voice_recipe.export import export
 from voice_recipe.parcels import pack
-from voice_recipe.run import Chain, GateError, code_gate, result_of
+from voice_recipe.run import Chain, GateError, code_gate
 
 SHARD_MINUTES = 1.0
 CODES_SHARDS = 4
@@ -27,11 +29,12 @@ GIVING_S = 20.0
 """Time at the end of a command to pack what it made."""
 LEAST_TRAINING_S = 30.0
 """With less time than this left, a training waits for the next command."""
+SPENT = "spent.json"
 GIVEN = (
     "talker.pt", "talker.json", "decoder.pt", "decoder.json", "codes.pt", "tokenizer/vocab.json",
-    "tokenizer/merges.txt", "talker.log", "decoder.log", "codes.log", "speech.log",
+    "tokenizer/merges.txt", "talker.log", "decoder.log", "codes.log", "speech.log", "decoder.critics",
 )  # fmt: skip
-"""What a command packs if it made or changed it, the most important first."""
+"""Files that a command packs if it made or changed them, the most important first."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,15 @@ class Budget:
 class OneCard:
     """The stages of a chain on card 0."""
 
-    def __init__(self, chain: Chain, budget: Budget, options: dict[str, list[str]], gated: bool = True) -> None:
-        """`options` are more options of a stage's module, by stage. Without gates, poor codes do not stop the run."""
-        self.chain, self.budget, self.options, self.gated = chain, budget, options, gated
+    def __init__(
+        self, chain: Chain, budget: Budget, options: dict[str, list[str]], gated: bool = True, finishes: bool = False
+    ) -> None:
+        """`options` are more options of a stage's module, by stage. Without gates, poor codes do not stop the run.
+
+        A command that `finishes` ends the talker's schedule, whatever is left of its budget.
+        """
+        self.chain, self.budget, self.options = chain, budget, options
+        self.gated, self.finishes = gated, finishes
 
     @property
     def shards(self) -> list[Path]:
@@ -81,15 +90,33 @@ class OneCard:
         return self.chain.launch("compiling", "train_talker", [*self.talker_files([]), "--compile-only", *options], 0)
 
     def talker_files(self, shards: list[Path]) -> list[str]:
-        texts = ["--corpus", str(self.chain.corpus), "--tokenizer", str(self.chain.work / "tokenizer")]
-        return ["--shards", *map(str, shards), *texts, *self.training_files("talker", self.budget.talker)]
+        """Arguments of the talker. Its state lets it go on; the last command ends its schedule."""
+        work, start = self.chain.work, self.chain.start
+        texts = ["--corpus", str(self.chain.corpus), "--tokenizer", str(work / "tokenizer")]
+        files = ["--out", str(work / "talker.pt"), "--state", str(work / "talker_state.pt")]
+        if start is not None:
+            files += ["--start", str(start / "talker.pt")]
+        if not self.finishes:
+            files += ["--total-seconds", f"{60 * self.budget.talker:.1f}"]
+        return ["--shards", *map(str, shards), *texts, *files, "--end-time", f"{self.end_of('talker'):.1f}"]
 
-    def training_files(self, stage: str, minutes: float) -> list[str]:
-        work = self.chain.work
-        files = ["--out", str(work / f"{stage}.pt"), "--state", str(work / f"{stage}_state.pt")]
-        if self.chain.start is not None:
-            files += ["--start", str(self.chain.start / f"{stage}.pt")]
-        return [*files, "--end-time", f"{self.chain.end_time:.1f}", "--total-seconds", f"{60 * minutes:.1f}"]
+    def decoder_files(self) -> list[str]:
+        """Arguments of the decoder. It goes on from its own weights and critics, with a schedule for each command."""
+        work, start = self.chain.work, self.chain.start
+        shards = [str(shard) for shard in self.shards if (shard / "audio.npy").exists()]
+        files = ["--codes", str(work / "codes.pt"), "--out", str(work / "decoder.pt")]
+        begun = work / "decoder.pt"
+        if begun.exists() or start is not None:
+            files += ["--start", str(begun if begun.exists() or start is None else start / "decoder.pt")]
+        return ["--shards", *shards, *files, "--end-time", f"{self.end_of('decoder'):.1f}"]
+
+    def left_s(self, stage: str) -> float:
+        """Rest of a training's budget after the commands before."""
+        return 60 * float(getattr(self.budget, stage)) - self.spent_s().get(stage, 0.0)
+
+    def end_of(self, stage: str) -> float:
+        """Time at which a training ends: with its budget or with the command."""
+        return min(self.chain.end_time, time.time() + self.left_s(stage))
 
     def prepare(self) -> None:
         """Everything before the trainings."""
@@ -123,31 +150,31 @@ class OneCard:
         if missing:
             self.stage("encode", "encode_shards", ["--shards", *missing, "--codes", str(codes)])
 
-    def spent_s(self, stage: str) -> float:
-        """Training of a stage in the commands before, from its result."""
-        out = self.chain.work / f"{stage}.pt"
-        return result_of(out).get("seconds", 0.0) if out.with_suffix(".json").exists() else 0.0
+    def spent_s(self) -> dict[str, float]:
+        """Seconds of the trainings in all commands."""
+        file = self.chain.work / SPENT
+        found: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
+        return found
 
-    def train(self, stage: str, minutes: float, arguments: list[str]) -> bool:
+    def train(self, stage: str, arguments: Callable[[], list[str]]) -> bool:
         """Train until the command's end or the stage's budget -> true if the budget is used up."""
-        left_s = 60 * minutes - self.spent_s(stage)
-        if left_s < 1:
+        if self.left_s(stage) < LEAST_TRAINING_S:
             return True
         if self.chain.end_time - time.time() < LEAST_TRAINING_S:
             return False
-        self.stage(stage, f"train_{stage}", arguments)
-        return 60 * minutes - self.spent_s(stage) < 1
+        started = time.time()
+        self.stage(stage, f"train_{stage}", arguments())
+        spent = self.spent_s()
+        spent[stage] = spent.get(stage, 0.0) + time.time() - started
+        (self.chain.work / SPENT).write_text(json.dumps(spent))
+        return self.finishes or self.left_s(stage) < LEAST_TRAINING_S
 
     def run(self) -> None:
         work = self.chain.work
         self.prepare()
-        done = self.train("talker", self.budget.talker, self.talker_files(self.shards))
-        if done and self.budget.decoder:
-            with_audio = [str(shard) for shard in self.shards if (shard / "audio.npy").exists()]
-            given = ["--shards", *with_audio, "--codes", str(work / "codes.pt")]
-            done = self.train(
-                "decoder", self.budget.decoder, [*given, *self.training_files("decoder", self.budget.decoder)]
-            )
+        done = self.train("talker", lambda: self.talker_files(self.shards)) and self.train(
+            "decoder", self.decoder_files
+        )
         if (work / "talker.pt").exists() and (work / "decoder.pt").exists():
             export(work, work / "checkpoint")
         self.chain.note("all stages are done" if done else "not done: the same command again goes on")
@@ -166,13 +193,14 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--minutes", type=float, required=True, help="time of this command")
-    parser.add_argument("--speech-minutes", type=float, default=6.0)
+    parser.add_argument("--speech-minutes", type=float, default=5.6)
     parser.add_argument("--codes-minutes", type=float, default=1.4)
-    parser.add_argument("--talker-minutes", type=float, default=17.0, help="over all commands; 0: none")
+    parser.add_argument("--talker-minutes", type=float, default=16.0, help="over all commands; 0: none")
     parser.add_argument("--decoder-minutes", type=float, default=0.0, help="over all commands; 0: none")
     parser.add_argument(
         "--start", type=Path, help="folder with what there is of talker.pt, decoder.pt, codes.pt, tokenizer"
     )
+    parser.add_argument("--finish", action="store_true", help="end the talker's schedule with this command")
     parser.add_argument("--give", type=Path, help="folder for what this command made, in pieces (parcels)")
     parser.add_argument("--no-gates", action="store_true", help="go on with poor codes, for a trial of the chain")
     for stage in ("speech", "codes", "talker", "decoder"):
@@ -185,7 +213,7 @@ def main() -> None:
     budget = Budget(args.speech_minutes, args.codes_minutes, args.talker_minutes, args.decoder_minutes)
     options = {stage: getattr(args, f"{stage}_options").split() for stage in ("speech", "codes", "talker", "decoder")}
     try:
-        OneCard(chain, budget, options, not args.no_gates).run()
+        OneCard(chain, budget, options, not args.no_gates, args.finish).run()
     except GateError as error:
         raise SystemExit(f"stopped: {error}") from error
     finally:

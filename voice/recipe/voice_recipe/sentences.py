@@ -4,6 +4,9 @@ Sources of text/en_sentences.tsv.xz: WordNet 3.0 examples (WordNet licence), nov
 templates of this project. text/en_documents.txt.xz has passages of the same novels, text/names.tsv its own sources.
 """
 
+# Quotes and dashes that look like others stand here on purpose.
+# ruff: noqa: RUF001
+
 from __future__ import annotations
 
 import csv
@@ -14,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from voice_recipe.fillers import FILLERS
 from vivavoce_voice import held_out_sentences
+
+from voice_recipe.fillers import FILLERS
 
 TEXT_DIR = Path(__file__).resolve().parent.parent / "text"
 TEMPLATES = ("templates.txt", "written.txt")
@@ -99,7 +103,7 @@ class Writer:
 
     def filled(self, template: str) -> str:
         text = SLOT.sub(lambda m: self.slot(m[1]), template)
-        return re.sub(r"\b(a) (?=[aeio])|(?<![\w.])(A) (?=[aeio])", lambda m: f"{m[1] or m[2]}n ", text)
+        return re.sub(r"\b(a) (?=[aeio])|(?:^|(?<=[.!?] ))(A) (?=[aeio])", lambda m: f"{m[1] or m[2]}n ", text)
 
     def write(self, section: str) -> str:
         text = self.filled(self.random.choice(self.sections[section]))

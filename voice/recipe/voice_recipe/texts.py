@@ -14,17 +14,17 @@ from voice_recipe.sentences import (
     capitalised,
     comparable,
     held_out,
+    judged_texts,
     read_documents,
     read_sentences,
-    judged_texts,
 )
 from voice_recipe.typography import careless, curly, in_capitals, with_capital_i, with_digits_apart
 
 MAX_CHARS, MAX_DOCUMENT_CHARS = 190, 900
 CURLY_SHARE = 0.35
-SENTENCES = {"wordnet": 17_000, "austen": 6_000, "template": 1_500}
-"""How many of the collected sentences stand alone."""
-PLAIN = {"sentence": 9_000, "number_sentence": 4_000, "word_sentence": 15_000}
+SENTENCES = {"wordnet": 11_000, "austen": 4_000, "template": 1_500}
+"""Number of collected sentences that stand alone, by source."""
+PLAIN = {"sentence": 7_000, "number_sentence": 3_500, "word_sentence": 11_000}
 WRITTEN = {
     "number": 1800, "date": 2000, "time": 1600, "money": 2000, "ordinal": 900, "fraction": 900, "units": 2200,
     "year": 1200, "version": 700, "code": 1400, "roman": 1100, "acronym": 2400, "initials": 900,
@@ -32,11 +32,11 @@ WRITTEN = {
     "emoji": 1000, "repeated": 1300, "countdown": 700, "list": 1400, "name_sentence": 7000, "question": 3000,
     "exclamation": 1800, "capitals": 900,
 }  # fmt: skip
-"""How many texts each section of written.txt gives."""
+"""Number of texts from each section of written.txt."""
 PHONES, CAPITALS, CARELESS = 900, 1600, 2500
 FREQUENT_WORDS, RARE_WORDS, WORD_REPEATS = 5000, 2500, 2
 DOCUMENTS = 3200
-"""How many documents the sections doc_… give."""
+"""Number of documents from the sections doc_…."""
 DOCUMENT_GLUE = (" ", " ", " ", " ", "\n", "\n\n")
 
 
@@ -148,7 +148,7 @@ def collect(dictionary: list[str], places: list[str], seed: int = 7) -> list[Uni
     writer = Writer(dictionary, places, seed)
     collected = read_sentences()
     writer.random.shuffle(collected)
-    used = Counter(w for _, text in collected for w in re.findall(r"[a-z]+(?:'[a-z]+)?", text))
+    used = Counter(w for _, text in collected for w in re.findall(r"(?<![\w'])[a-z]+(?:'[a-z]+)?(?!\w)", text))
     frequent = [word for word, _ in used.most_common(FREQUENT_WORDS + 100) if len(word) > 1]
     units: list[Unit] = []
     for source, count in SENTENCES.items():

@@ -99,7 +99,7 @@ def trim(speech: TeacherSpeech, ids: Tensor) -> list[Sentence | None]:
 
 
 def join(utterances: list[list[Sentence]], pauses: list[list[int]]) -> Utterances:
-    """Join the sentences of every utterance, with a pause of so many hops before each, and fill up to whole frames.
+    """Join the sentences of every utterance, with a pause in hops before each, and fill up to whole frames.
 
     Every utterance begins with SILENT_FRAMES.
     """

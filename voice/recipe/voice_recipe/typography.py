@@ -1,5 +1,8 @@
 """Other ways to write a sentence that are spoken alike: curly quotes, capitals, no punctuation."""
 
+# Quotes and dashes that look like others stand here on purpose.
+# ruff: noqa: RUF001
+
 from __future__ import annotations
 
 import re

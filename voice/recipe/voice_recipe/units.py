@@ -1,4 +1,4 @@
-"""What the teacher speaks as one utterance: single records, documents, parts of documents, runs of single records."""
+"""Utterances of the teacher: single records, documents, parts of documents, runs of single records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CUT_SHARE = 0.4
 RUN_SHARE, LONGEST_RUN = 0.12, 6
 """Share of the single records that become runs, and the most records of a run."""
 MOST_PHONEMES = 900
-"""Of an utterance: about 60 s."""
+"""Most phonemes of an utterance: about 60 s."""
 PAUSE_S, PARAGRAPH_PAUSE_S = (0.15, 0.5), (0.3, 0.7)
 """Range of the silence between two records of an utterance; the longer one where the text has a line break."""
 SENTENCE_ENDS = (".", "!", "?")
@@ -59,7 +59,7 @@ def _bounded(unit: list[int], lengths: IntArray) -> list[list[int]]:
 
 
 def separator(corpus: Corpus, record: int) -> str:
-    """What stands before a record that is not the first of its utterance."""
+    """Text before a record that is not the first of its utterance."""
     return corpus.glue[record] or " "
 
 
