@@ -3,10 +3,12 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from voice_recipe import train_decoder
 from voice_recipe.config import CODEC
 from voice_recipe.discriminators import Discriminators
@@ -21,15 +23,13 @@ def shard(tmp_path: Path) -> Path:
     """A shard of noise with its codes, and a codes.pt beside it."""
     random, folder = np.random.default_rng(0), tmp_path / "shard0_0"
     folder.mkdir()
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "audio": random.integers(-3000, 3000, (FRAMES, 1920)).astype(np.int16),
         "mels": random.normal(-5, 2, (FRAMES, 8, 80)).astype(np.float16),
         "phones": random.integers(0, 178, (FRAMES, 8)).astype(np.uint8),
         "log_f0": np.full((FRAMES, 8), 5, np.float16),
         "codes": random.integers(0, CODEC.codebook_size, (FRAMES, CODEC.codebooks)).astype(np.int16),
     }
-    for name in ("utterance", "speaker", "frames"):
-        arrays[name] = np.array([FRAMES], np.int32)
     for name, array in arrays.items():
         np.save(folder / f"{name}.npy", array)
     torch.manual_seed(0)

@@ -306,6 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--critics-from", type=float, default=0.3, help="share of the time without critics")
     parser.add_argument("--start", type=Path, help="decoder.pt of an earlier run, or a checkpoint, if it exists")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compile-only", action="store_true", help="compile, time a step and its parts, and end")
     parser.add_argument("--eager", action="store_true", help="do not compile or capture graphs")
     args = parser.parse_args(arguments)
     torch.manual_seed(args.seed)
@@ -313,6 +314,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     trainer = DecoderTrainer(settings, args.eager)
     if not args.eager:
         trainer.prepare()
+    if args.compile_only:
+        return
     for shard in args.shards:
         wait_for(shard / "codes.npy", 900)
     stored = torch.load(args.codes, map_location=trainer.device)
