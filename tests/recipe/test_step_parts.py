@@ -5,6 +5,7 @@ The graphs are stand-ins that repeat a part's work, because a CUDA graph needs a
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -160,3 +161,12 @@ def test_all_weights_learn(trainer: DecoderTrainer) -> None:
     gradients = {name: weight.grad for name, weight in trainer.decoder.named_parameters()}
     assert [name for name, found in gradients.items() if found is None or not float(found.abs().max()) > 0] == []
     assert min(trainer.spectral.tolist()) > 0
+
+
+def test_the_weight_of_the_mels_falls_to_its_end(trainer: DecoderTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "settings", replace(SETTINGS, harmonic_weight=0, level_weight=0, mel_end=0.25))
+    sizes = []
+    for progress in (0.0, 1.0):
+        trainer.step(0.0, False, progress)
+        sizes.append(float(trainer.gradients[0].norm()))
+    assert sizes[1] == pytest.approx(0.25 * sizes[0], rel=1e-3)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import copy
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -59,6 +59,7 @@ class Settings:
     critic_batch: int = 16  # samples of a batch that pass the critics
     rate: float = 8e-4
     mel_weight: float = 100.0
+    mel_end: float = 1.0  # share of it at the end of the run; it falls in a line
     matching_weight: float = 1.0
     harmonic_weight: float = 0.0
     level_weight: float = 0.0
@@ -96,6 +97,7 @@ class DecoderTrainer:
         self.decode: Callable[..., Tensor] = self.decoder if eager else torch.compile(self.decoder, dynamic=False)
         self.codes = torch.zeros(settings.batch, CONTEXT_FRAMES, CODEC.codebooks, dtype=torch.long, device=self.device)
         self.audio, self.fake = (torch.zeros(settings.batch, JUDGED_SAMPLES, device=self.device) for _ in range(2))
+        self.mel_share = torch.ones((), device=self.device)
         self.decoded = self.fake  # with its autograd graph, between first and last part
         self.gradients = torch.zeros(1 + len(self.critics), *self.fake.shape, device=self.device)  # of fake
         self.spectral = torch.zeros(len(SPECTRAL), device=self.device)
@@ -132,7 +134,8 @@ class DecoderTrainer:
             loss(self.audio, fake) if weight else fake.new_zeros(())
             for loss, weight in zip((mel_loss, harmonic_loss, level_loss), weights, strict=True)
         ]
-        total = torch.stack([weight * loss for weight, loss in zip(weights, losses, strict=True)]).sum()
+        mel, *others = (weight * loss for weight, loss in zip(weights, losses, strict=True))
+        total = torch.stack([self.mel_share * mel, *others]).sum()
         self.gradients[0].copy_(torch.autograd.grad(total, fake)[0])
         self.spectral.copy_(torch.stack(losses).detach())
 
@@ -158,7 +161,8 @@ class DecoderTrainer:
         norm = descend(self.optimizer, self.decoded, DECODER_NORM, self.gradients.sum(0))
         self.statistics.copy_(torch.cat([self.spectral, self.judged.sum(0), norm.float()[None]]))
 
-    def step(self, rate_factor: float, adversarial: bool) -> None:
+    def step(self, rate_factor: float, adversarial: bool, progress: float = 0.0) -> None:
+        """Make one step on the buffers: codes [B, 24, 8] and the audio of their last 12 frames."""
         if adversarial:
             rate_factor *= ADVERSARIAL_RATE_SHARE
         else:
@@ -166,6 +170,7 @@ class DecoderTrainer:
             self.judged.zero_()
         self.rate.fill_(self.settings.rate * rate_factor)
         self.critic_rate.fill_(self.settings.rate * CRITIC_RATE_SHARE * rate_factor / ADVERSARIAL_RATE_SHARE)
+        self.mel_share.fill_(1 - (1 - self.settings.mel_end) * progress)
         self.parts.run(len(self.parts.beside) if adversarial else 1)
 
     # Preparation ----------------------------------------------------------------------------------------------------
@@ -270,7 +275,7 @@ def train(trainer: DecoderTrainer, probe: PhoneProbe, speech: Speech, codes: Ten
         index = random_windows(len(codes), CONTEXT_FRAMES, len(trainer.codes), trainer.device)
         trainer.codes.copy_(codes[index])
         trainer.audio.copy_(speech.waveform(index[:, WARMUP_FRAMES - DECODED_FRAMES :]))
-        trainer.step(cosine_rate(progress), progress > args.critics_from)
+        trainer.step(cosine_rate(progress), progress > args.critics_from, progress)
         recent.lerp_(trainer.statistics, 0.02)
         if clock.steps % AVERAGE_EVERY_STEPS == 0:
             trainer.average.update()
@@ -289,7 +294,7 @@ def train(trainer: DecoderTrainer, probe: PhoneProbe, speech: Speech, codes: Ten
     print(f"decoder: {clock.steps} steps, mel {float(recent[0]):.4f}, heard {heard:.3f}", flush=True)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shards", type=Path, nargs="+", required=True)
     parser.add_argument("--codes", type=Path, required=True)
@@ -301,13 +306,16 @@ def main() -> None:
     parser.add_argument("--critics-from", type=float, default=0.3, help="share of the time without critics")
     parser.add_argument("--start", type=Path, help="decoder.pt of an earlier run, or a checkpoint, if it exists")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compile-only", action="store_true", help="compile, time a step and its parts, and end")
     parser.add_argument("--eager", action="store_true", help="do not compile or capture graphs")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     torch.manual_seed(args.seed)
     settings = Settings(**{setting.name: getattr(args, setting.name) for setting in fields(Settings)})
     trainer = DecoderTrainer(settings, args.eager)
     if not args.eager:
         trainer.prepare()
+    if args.compile_only:
+        return
     for shard in args.shards:
         wait_for(shard / "codes.npy", 900)
     stored = torch.load(args.codes, map_location=trainer.device)
