@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -309,6 +310,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--compile-only", action="store_true", help="compile, time a step and its parts, and end")
     parser.add_argument("--eager", action="store_true", help="do not compile or capture graphs")
     args = parser.parse_args(arguments)
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a queue for every critic's stream
     torch.manual_seed(args.seed)
     settings = Settings(**{setting.name: getattr(args, setting.name) for setting in fields(Settings)})
     trainer = DecoderTrainer(settings, args.eager)
