@@ -78,7 +78,7 @@ def test_a_click_behind_the_speech_is_cut_and_a_plosive_is_not() -> None:
         (sentence,) = trim(teacher, ids)
         assert sentence is not None
         end_ms = len(sentence.phones) * 10
-        assert end_ms == pytest.approx(15 + 1000 + (gap_ms + 20 if kept else 0) + 80, abs=15)
+        assert end_ms == pytest.approx(15 + 1000 + (gap_ms + 20 if kept else 0) + 60, abs=15)
 
 
 def test_a_silent_sentence_is_left_out() -> None:
@@ -99,9 +99,9 @@ def test_sentences_are_joined_to_whole_frames_behind_a_silent_one() -> None:
 
 
 def test_pauses_count_the_silence_that_is_kept_around_sentences() -> None:
-    assert pause_hops(0.095) == 0
+    assert pause_hops(0.075) == 0
     assert pause_hops(0.0) == 0
-    assert pause_hops(0.295) == 20
+    assert pause_hops(0.275) == 20
 
 
 def test_batches_hold_every_sentence_once_within_their_size() -> None:

@@ -16,8 +16,10 @@ PIECE_BYTES, MOST_PIECES = 15 * 2**20, 4
 
 
 def pack(folder: Path, files: dict[str, Path]) -> list[str]:
-    """Pack files under their names, in order, as far as they fit -> names of those that do not."""
+    """Pack files under their names, in order, as far as they fit -> names of those that do not. Old pieces go."""
     folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("parcel.*"):
+        old.unlink()
     room, left_out = PIECE_BYTES * MOST_PIECES - 2 * tarfile.RECORDSIZE, []
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:

@@ -16,7 +16,7 @@ SOUND_SHARE, SOUND_FLOOR = 0.005, 3e-4  # RMS of 5 ms that counts as sound: -46 
 # A click of some voices 150 to 280 ms behind a word is no speech: speech lasts 40 ms within 150 ms.
 SPEECH_WINDOW, SPEECH_WITHIN = 30, 8  # in levels
 LEAD_SAMPLES = SAMPLE_RATE_HZ * 15 // 1000  # silence kept before the first sound
-TAIL_SAMPLES = SAMPLE_RATE_HZ * 80 // 1000  # and after the last one
+TAIL_SAMPLES = SAMPLE_RATE_HZ * 60 // 1000  # and after the last one
 FADE_SAMPLES = 480
 TARGET_RMS, PEAK_LIMIT = 0.08, 0.89
 STRESS_IDS, LENGTH_MARK_ID = (156, 157), 158

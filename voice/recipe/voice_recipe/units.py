@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from voice_recipe.corpus import ALONE, KINDS, Corpus
+from voice_recipe.corpus import ALONE, Corpus
 
 IntArray = npt.NDArray[np.int64]
 CUT_SHARE = 0.4
@@ -17,7 +17,6 @@ MOST_PHONEMES = 900
 PAUSE_S, PARAGRAPH_PAUSE_S = (0.15, 0.5), (0.3, 0.7)
 """Range of the silence between two records of an utterance; the longer one where the text has a line break."""
 SENTENCE_ENDS = (".", "!", "?")
-SHORT_KINDS = tuple(KINDS.index(kind) for kind in ("word", "name"))
 
 
 def plan(corpus: Corpus, rng: np.random.Generator) -> list[list[int]]:
