@@ -14,8 +14,14 @@ from voice_recipe.config import CODEC
 from voice_recipe.discriminators import Discriminators
 from voice_recipe.speech_codes import PhoneProbe, SpeechCodes
 
-pytestmark = pytest.mark.usefixtures("short_steps")
+pytestmark = pytest.mark.usefixtures("short_steps", "short_listening")
 FRAMES = 120
+
+
+@pytest.fixture
+def short_listening(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_decoder, "LOG_WINDOWS", 1)
+    monkeypatch.setattr(train_decoder, "FINAL_WINDOWS", 2)
 
 
 @pytest.fixture
@@ -43,7 +49,7 @@ def shard(tmp_path: Path) -> Path:
 def trained(shard: Path, name: str, *options: str) -> Path:
     out, work = shard.parent / f"{name}.pt", shard.parent
     arguments = ["--shards", str(shard), "--codes", str(work / "codes.pt"), "--out", str(out), "--eager"]
-    arguments += ["--end-time", str(time.time() + 6), "--batch", "1", "--critic-batch", "1", "--inner", "48", *options]
+    arguments += ["--end-time", str(time.time() + 1), "--batch", "1", "--critic-batch", "1", "--inner", "48", *options]
     train_decoder.main(arguments)
     return out
 

