@@ -20,8 +20,8 @@ TAIL_SAMPLES = SAMPLE_RATE_HZ * 60 // 1000  # and after the last one
 FADE_SAMPLES = 480
 TARGET_RMS, PEAK_LIMIT = 0.08, 0.89
 STRESS_IDS, LENGTH_MARK_ID = (156, 157), 158
-DURATIONS_LATE_S = 0.065
-"""The teacher's durations lag behind its sound: sibilants sound 60 to 75 ms before their symbols, in four voices."""
+DURATIONS_LATE_S = 0.045
+"""The teacher's durations lag behind its sound: sibilants sound 35 to 55 ms before their symbols, in six voices."""
 SILENT_FRAMES = 1
 """Silent frames before every utterance. Streaming text may need one to wait for its second token (prompts.py)."""
 
