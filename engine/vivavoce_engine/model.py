@@ -55,6 +55,7 @@ def model_info(name: str, checkpoint: Checkpoint, text: TextFrontend | AnswerFro
         embedding_size=0 if checkpoint.task in ("voice_design", "chat") else checkpoint.talker.transformer.hidden_size,
         clones=checkpoint.encoder is not None,
         max_utterance_chars=checkpoint.max_utterance_chars,
+        max_context_chars=checkpoint.max_context_chars,
         text=checkpoint.text,
         speaker_infos=checkpoint.speakers,
         word_times=checkpoint.alignment is not None,

@@ -127,8 +127,8 @@ class UtteranceOptions:
     `client` identifies the sender. Clients get rows in turn, regardless of the number of requests each has queued.
     `context` is the speech just before this utterance, with the same voice. Its listener hears it now, so a request
     with a context gets the next row and is never refused because the queue is long. The engine ignores the context
-    if it would take more than half of the positions, and for models with `max_utterance_chars`, for which two texts
-    in one utterance are too long. An utterance whose text arrives later takes no context.
+    if it would take more than half of the positions, and for models with `max_utterance_chars` if the two texts are
+    longer than their `max_context_chars`. An utterance whose text arrives later takes no context.
     `follows` says that the listener hears the speech just before this utterance now. The request then gets the next
     row and is never refused, as with a context, but begins an acoustic context of its own.
     `word_times` asks for the times of the words, which ModelInfo.word_times can give. The samples stay the same.
@@ -243,7 +243,8 @@ class ModelInfo:
 
     `embedding_size` is the size of a VoiceReference's embedding, or 0 if the checkpoint takes no reference. `clones`
     is true if it takes reference audio. `max_utterance_chars` is the longest text that it speaks reliably as one
-    utterance, or None if no limit is known. `text` is the text that it reads. `speaker_infos` describes the speakers
+    utterance, or None if no limit is known. `max_context_chars` is the longest text of an utterance with that of its
+    context, for a model with that limit; None if it takes no context. `text` is the text that it reads. `speaker_infos` describes the speakers
     about which something is known, by name. `word_times` is true if it can tell when words are spoken, from attention
     that is wrong by `alignment_offset_s` in the mean.
     """
@@ -260,6 +261,7 @@ class ModelInfo:
     embedding_size: int = 0
     clones: bool = False
     max_utterance_chars: int | None = None
+    max_context_chars: int | None = None
     text: ReadableText = ReadableText()
     speaker_infos: Mapping[str, SpeakerInfo] = field(default_factory=dict)
     word_times: bool = False

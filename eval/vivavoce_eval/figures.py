@@ -19,7 +19,7 @@ DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Means over a run's sentences. `word_error_rate` and `by_category` are in percent of words."""
+    """Means over a run's sentences; the silences are medians. `word_error_rate` and `by_category` are in percent of words."""
 
     sentences: int
     word_error_rate: float
@@ -31,6 +31,7 @@ class Figures:
     stops: float
     s_per_character: float
     leading_silence_s: float
+    trailing_silence_s: float
     voiced: float
 
 
@@ -53,6 +54,7 @@ def figures_of(rows: Sequence[Row]) -> Figures:
         stops=mean(row.stopped for row in rows),
         s_per_character=spoken_s / sum(len(row.text) for row in rows),
         leading_silence_s=median(row.leading_silence_s for row in rows),
+        trailing_silence_s=median(row.trailing_silence_s for row in rows),
         voiced=mean(row.voiced for row in rows),
     )
 

@@ -11,8 +11,13 @@ from vivavoce_eval.judges import Embedding, Opinion, Pitch, dnsmos, pitch
 from vivavoce_eval.sentences import Sentence
 from vivavoce_eval.waves import FRAME_SAMPLES, Samples, for_judges
 
-FRAME_LIMIT = 300
-"""Frames after which speech is cut off: 24 s. The longest sentence needs a third of that."""
+FRAME_LIMIT, FRAMES_PER_CHARACTER = 300, 2
+"""Frames after which speech is cut off: 24 s, or 160 ms a character. Speech needs a third of that."""
+
+
+def frame_limit(text: str) -> int:
+    """Frames after which the speech of a text is cut off."""
+    return max(FRAME_LIMIT, FRAMES_PER_CHARACTER * len(text))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +31,7 @@ class Spoken:
     @property
     def stopped(self) -> bool:
         """True if the speech ended by itself, before the limit."""
-        return len(self.samples) < FRAME_LIMIT * FRAME_SAMPLES
+        return len(self.samples) < frame_limit(self.sentence.text) * FRAME_SAMPLES
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class QualityReport:
         table.append(("stops by itself %", *(f"{100 * figures.stops:.1f}" for figures in columns)))
         table.append(("ms a character", *(f"{1000 * figures.s_per_character:.1f}" for figures in columns)))
         table.append(("leading silence s", *(f"{figures.leading_silence_s:.2f}" for figures in columns)))
+        table.append(("trailing silence s", *(f"{figures.trailing_silence_s:.2f}" for figures in columns)))
         table.append(("voiced share", *(f"{figures.voiced:.2f}" for figures in columns)))
         return table
 

@@ -7,7 +7,7 @@ from vivavoce_client import Client
 from vivavoce_client.protocol import SpeechOptions
 
 from vivavoce_eval.errors import Unusable
-from vivavoce_eval.hearing import FRAME_LIMIT, Spoken
+from vivavoce_eval.hearing import Spoken, frame_limit
 from vivavoce_eval.sentences import Sentence
 from vivavoce_eval.waves import from_pcm, read_wav
 
@@ -32,7 +32,7 @@ def through_server(
         asked: SpeechOptions = {
             **options,
             "seed": sentence.number,
-            "max_new_tokens": FRAME_LIMIT,
+            "max_new_tokens": frame_limit(sentence.text),
             "leading_silence": "keep",
         }
         yield Spoken(sentence, speaker, from_pcm(client.speak(sentence.text, speaker, **asked)))

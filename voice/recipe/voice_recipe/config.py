@@ -24,6 +24,8 @@ SPEAKERS: dict[str, str] = {
     "emma": "bf_emma",
     "george": "bm_george",
 }
+# Accent of every speaker, in the order of SPEAKERS: an index in corpus.ACCENTS.
+ACCENT_OF_SPEAKER = tuple(int(voice.startswith("b")) for voice in SPEAKERS.values())
 
 # Text ids: first those of the byte-level BPE, then directly the 33 special tokens.
 TEXT_BPE_SIZE = 1119

@@ -81,14 +81,18 @@ class Discriminators(nn.Module):
     def __len__(self) -> int:
         return len(FFT_SIZES) + len(PERIODS)
 
+    def critic(self, number: int) -> nn.Module:
+        """Network of one critic, for its weights."""
+        critics: list[nn.Module] = [*self.spectral, *self.periodic]
+        return critics[number]
+
     def judge(self, number: int, audio: Tensor) -> Judgement:
         """audio [B, S] -> score and feature maps of one critic."""
-        judgement: Judgement
         if number < len(FFT_SIZES):
-            judgement = self.spectral[number](compressed_spectrogram(audio, FFT_SIZES[number]))
+            view = compressed_spectrogram(audio, FFT_SIZES[number])
         else:
-            number -= len(FFT_SIZES)
-            judgement = self.periodic[number](folded(audio, PERIODS[number]))
+            view = folded(audio, PERIODS[number - len(FFT_SIZES)])
+        judgement: Judgement = self.critic(number)(view)
         return judgement
 
 
@@ -103,7 +107,6 @@ def generator_losses(real_maps: list[Tensor], fake: Judgement) -> tuple[Tensor, 
     adversarial = (1 - score.float()).pow(2).mean()
     matching = torch.zeros_like(adversarial)
     for real, found in zip(real_maps, fake_maps, strict=True):
-        target = real.float()
-        size = target.abs().mean().clamp(min=1e-3) * len(real_maps)
-        matching = matching + (found.float() - target).abs().mean() / size
+        size = real.abs().mean(dtype=torch.float32).clamp(min=1e-3) * len(real_maps)
+        matching = matching + (found - real).abs().mean(dtype=torch.float32) / size
     return adversarial, matching

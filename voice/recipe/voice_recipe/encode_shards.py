@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from voice_recipe.audio_features import Speech, wait_for
-from voice_recipe.config import CODEC
+from voice_recipe.codes_file import load_encoder
 from voice_recipe.speech_codes import SpeechCodes, features
 
 PIECE_FRAMES, MARGIN_FRAMES = 512, 16
@@ -44,11 +44,10 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     wait_for(args.codes, 900)
-    model = SpeechCodes(CODEC).to(device)
-    model.load_state_dict(torch.load(args.codes, map_location=device)["model"])
+    model = load_encoder(args.codes, device)
     for shard in args.shards:
         wait_for(shard / "done", 900)
-        codes = encode(model.eval(), Speech.load([shard], device)).cpu().numpy()
+        codes = encode(model, Speech.load([shard], device)).cpu().numpy()
         np.save(shard / "codes.tmp.npy", codes)
         os.replace(shard / "codes.tmp.npy", shard / "codes.npy")
         print(f"{shard.name}: {len(codes)} frames encoded", flush=True)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from voice_recipe import config as c
+from voice_recipe.decoder_files import sizes_of
 from voice_recipe.mimi_encoder import ENCODER, MimiEncoder
 from voice_recipe.text_tokenizer import TextTokenizer
 
@@ -122,9 +123,9 @@ def main_config(tokenizer: TextTokenizer) -> dict[str, Any]:
     return config
 
 
-def codec_config() -> dict[str, Any]:
+def codec_config(sizes: c.CodecSizes) -> dict[str, Any]:
     """speech_tokenizer/config.json."""
-    config, d, e = read_json("speech_tokenizer/config.json"), c.CODEC, ENCODER
+    config, d, e = read_json("speech_tokenizer/config.json"), sizes, ENCODER
     config["encoder_valid_num_quantizers"] = d.codebooks
     config["decoder_config"].update(
         latent_dim=d.latent_dim,
@@ -208,7 +209,8 @@ def export(run: Path, out: Path) -> None:
     write_json(out / "tokenizer_config.json", added)
     write_json(out / "config.json", main_config(tokenizer))
     write_json(out / "generation_config.json", GENERATION)
-    write_json(codec_dir / "config.json", codec_config())
+    decoder = torch.load(run / "decoder.pt", map_location="cpu")
+    write_json(codec_dir / "config.json", codec_config(sizes_of(decoder)))
     talker = torch.load(run / "talker.pt", map_location="cpu")
     save_file(
         {f"talker.{name}": value.to(DTYPE).contiguous() for name, value in talker.items()},
@@ -220,21 +222,25 @@ def export(run: Path, out: Path) -> None:
     encoder = MimiEncoder(ENCODER).state_dict()  # untrained if the run has not trained one
     if encoder_file.exists():
         encoder = torch.load(encoder_file, map_location="cpu")
-    save_file(codec_state(torch.load(run / "decoder.pt", map_location="cpu"), encoder), codec_dir / "model.safetensors")
+    save_file(codec_state(decoder, encoder), codec_dir / "model.safetensors")
     size = sum(f.stat().st_size for f in out.rglob("*") if f.is_file())
     print(f"{out}: {size / 1e6:.2f} MB")
 
 
 def replace_decoder(decoder: dict[str, Tensor], checkpoint: Path) -> None:
-    """Replaces the decoder of a finished checkpoint by another one for the same codes. Nothing else changes."""
-    file = checkpoint / "speech_tokenizer" / "model.safetensors"
-    stored = load_file(file)
-    encoder = {name.removeprefix("encoder."): value for name, value in stored.items() if name.startswith("encoder.")}
-    state = codec_state(decoder, encoder)
+    """Replaces the decoder of a finished checkpoint by another one for the same codes.
+
+    The audio encoder becomes a new, untrained one in the sizes of this recipe. Nothing else changes.
+    """
+    folder = checkpoint / "speech_tokenizer"
+    stored = load_file(folder / "model.safetensors")
+    torch.manual_seed(0)
+    state = codec_state(decoder, MimiEncoder(ENCODER).state_dict())
     books = [name for name in state if name.endswith(("embedding_sum", "cluster_usage"))]
     if not all(torch.equal(state[name], stored[name]) for name in books):
         raise ValueError(f"the decoder speaks other codes than {checkpoint}")
-    save_file(state, file)
+    save_file(state, folder / "model.safetensors")
+    write_json(folder / "config.json", codec_config(sizes_of(decoder)))
 
 
 def move_apart(speaker: str, other: str, share: float, checkpoint: Path) -> None:

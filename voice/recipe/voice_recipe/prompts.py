@@ -2,6 +2,12 @@
 
 A document begins with role (3 positions), language head (3 or 4), speaker, tts_bos. Then come either the whole text and
 after it the frames (mode A, "non-streaming"), or one text token beside every frame (mode B, "streaming").
+
+A part that goes on from the part before it has the layout of one document: both texts as one, the frames of the part
+before, its own frames. So documents of several sentences teach going on, too.
+
+Every document has a silent frame before its speech. Only a document in mode B whose first token leaves the first sound
+open ("waits") is spoken with it: the frame gives time for the second token. All others begin with the frame after it.
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ import torch
 from torch import Tensor
 
 from voice_recipe import config as c
+from voice_recipe.trim import SILENT_FRAMES
 
 NO_DOCUMENT = 2**30
 IntArray = npt.NDArray[np.int64]
@@ -26,9 +33,10 @@ class Documents:
     text: Tensor  # [all tokens of all variants] int32
     text_start: Tensor  # [V, U]
     text_length: Tensor  # [V, U]
+    waits: Tensor  # [V, U] bool
     codes: Tensor  # [N, 8] int16
-    code_start: Tensor  # [U]
-    frames: Tensor  # [U]
+    code_start: Tensor  # [U], the silent frame
+    frames: Tensor  # [U], with the silent frame
     speaker: Tensor  # [U]
 
 
@@ -71,10 +79,15 @@ class TextIds:
     tts_eos: int
 
 
+def spoken_frames(frames: IntArray, streaming: npt.NDArray[np.bool_], waits: npt.NDArray[np.bool_]) -> IntArray:
+    """Frames of each document in its mode: with the silent one if it waits."""
+    return np.asarray(frames - np.where(streaming & waits, 0, SILENT_FRAMES))
+
+
 def document_length(
     text: IntArray, frames: IntArray, streaming: npt.NDArray[np.bool_], english: npt.NDArray[np.bool_]
 ) -> IntArray:
-    """Number of positions of each document."""
+    """Number of positions of each document, from its spoken frames (`spoken_frames`)."""
     return np.asarray(3 + np.where(english, 4, 3) + 2 + np.where(streaming, 1, text + 2) + frames)
 
 
@@ -87,7 +100,8 @@ def expand(docs: Documents, pack: Packing, ids: TextIds, positions: int) -> Expa
     streaming, english = pack.streaming[held], pack.english[held]
     within = at - pack.start[held]
     text_start, text_length = docs.text_start[variant, doc], docs.text_length[variant, doc]
-    frames, head = docs.frames[doc], 3 + english.long()
+    skipped = torch.where(streaming & docs.waits[variant, doc], 0, SILENT_FRAMES)
+    frames, head = docs.frames[doc] - skipped, 3 + english.long()
     body = within - (head + 5)  # index after role, head, speaker and tts_bos
     frame = body - torch.where(streaming, 1, text_length + 2)  # -1 is the codec_bos position
     inside = (slot >= 0) & (frame < frames)
@@ -107,7 +121,7 @@ def expand(docs: Documents, pack: Packing, ids: TextIds, positions: int) -> Expa
     codec_id = torch.where(within == 4, c.CODEC_THINK_BOS, codec_id)
     codec_id = torch.where(english & (within == 5), c.CODEC_ENGLISH, codec_id)
     codec_id = torch.where(body == -3, c.CODEC_THINK_EOS, codec_id)
-    row = docs.code_start[doc] + frame
+    row = docs.code_start[doc] + skipped + frame
     predicts = inside & (frame >= -1) & (body >= 0)
     return Expanded(
         text_id=text_id,

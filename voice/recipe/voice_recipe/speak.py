@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from voice_recipe import config as c
-from voice_recipe.codec_decoder import CodecDecoder
+from voice_recipe.decoder_files import loaded_decoder, stored_decoder
 from voice_recipe.sentences import held_out
 from voice_recipe.talker import Talker
 from voice_recipe.talker_data import text_ids
@@ -58,10 +58,9 @@ def sample(logits: Tensor, temperature: float, top_k: int, generator: torch.Gene
 
 class Voice:
     def __init__(self, checkpoint: Path) -> None:
-        self.talker, self.decoder = Talker(c.TALKER).eval(), CodecDecoder(c.CODEC).eval()
+        self.talker, self.decoder = Talker(c.TALKER).eval(), loaded_decoder(stored_decoder(checkpoint)).eval()
         state = load_file(checkpoint / "model.safetensors")
         self.talker.load_state_dict({name.removeprefix("talker."): value.float() for name, value in state.items()})
-        self.decoder.load_state_dict(decoder_state(checkpoint))
         self.tokenizer = TextTokenizer(checkpoint)
         self.ids = text_ids(self.tokenizer)
 
@@ -134,22 +133,6 @@ class Voice:
         """codes [1, F, 8] -> samples [1920 F]."""
         samples: Tensor = self.decoder(codes)
         return samples[0].clamp(-1, 1)
-
-
-def decoder_state(checkpoint: Path) -> dict[str, Tensor]:
-    """speech_tokenizer/model.safetensors -> the state of CodecDecoder."""
-    stored = load_file(checkpoint / "speech_tokenizer" / "model.safetensors")
-    state = {
-        name.removeprefix("decoder."): value.float()
-        for name, value in stored.items()
-        if name.startswith("decoder.") and ".quantizer." not in name
-    }
-    for side, books in (("rvq_first", 1), ("rvq_rest", c.CODEC.codebooks - 1)):
-        base = f"decoder.quantizer.{side}"
-        sums = [stored[f"{base}.vq.layers.{i}._codebook.embedding_sum"].float() for i in range(books)]
-        state[f"{side}.codebooks"] = torch.stack(sums)  # the usage is 1 everywhere
-        state[f"{side}.output_proj.weight"] = stored[f"{base}.output_proj.weight"].float()
-    return state
 
 
 def write_wav(path: Path, samples: Tensor) -> None:

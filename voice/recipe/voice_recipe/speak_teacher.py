@@ -16,12 +16,24 @@ import numpy as np
 import torch
 
 from voice_recipe.config import SAMPLES_PER_FRAME, SPEAKERS
-from voice_recipe.make_corpus import build
+from voice_recipe.corpus import KINDS, Corpus
+from voice_recipe.make_corpus import read
 from voice_recipe.sentences import held_out
 from voice_recipe.speak import write_wav
-from voice_recipe.synthesize import SPEED_RANGE, Shard, Synthesizer
+from voice_recipe.synthesize import SPEED_RANGE, Job, Shard, Synthesizer
+from voice_recipe.texts import Draft
+from voice_recipe.trim import SILENT_FRAMES
 
 BATCH = 5
+
+
+def held_out_corpus() -> Corpus:
+    """The held-out sentences with their phonemes. Raises SystemExit if one has none."""
+    texts = [text for _, text in held_out()]
+    records = {text: read(Draft(text, KINDS.index("plain"))) for text in texts}
+    if None in records.values():
+        raise SystemExit(f"no phonemes for {[text for text, record in records.items() if record is None]}")
+    return Corpus.of(record for record in records.values() if record is not None)
 
 
 def main() -> None:
@@ -30,19 +42,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     torch.manual_seed(0)
-    texts = [text for _, text in held_out()]
-    corpus, voice = build(texts), Synthesizer(args.teacher, "cpu")
-    if corpus.texts != texts:
-        raise SystemExit(f"no phonemes for {set(texts) - set(corpus.texts)}")
+    corpus = held_out_corpus()
+    voice = Synthesizer(args.teacher, "cpu")
     args.out.mkdir(parents=True, exist_ok=True)
-    for start in range(0, len(texts), BATCH):
-        rows = list(range(start, min(start + BATCH, len(texts))))
-        shard, speakers = Shard(), torch.tensor([row % len(SPEAKERS) for row in rows])
-        voice.speak(corpus, rows, speakers, torch.full((len(rows),), sum(SPEED_RANGE) / 2), shard)
+    for start in range(0, len(corpus.texts), BATCH):
+        rows = list(range(start, min(start + BATCH, len(corpus.texts))))
+        shard, speed = Shard(), sum(SPEED_RANGE) / 2
+        voice.speak(corpus, [Job([row], row % len(SPEAKERS), speed, [0.0]) for row in rows], shard)
         audio, frames = shard.audio[0].reshape(-1, SAMPLES_PER_FRAME), shard.frames[0]
         for row, samples in zip(rows, np.split(audio, np.cumsum(frames)[:-1]), strict=True):
-            write_wav(args.out / f"{row:03d}.wav", torch.from_numpy(samples.reshape(-1) / np.float32(32767)))
-        print(f"{rows[-1] + 1} of {len(texts)}", flush=True)
+            spoken = samples[SILENT_FRAMES:].reshape(-1) / np.float32(32767)
+            write_wav(args.out / f"{row:03d}.wav", torch.from_numpy(spoken))
+        print(f"{rows[-1] + 1} of {len(corpus.texts)}", flush=True)
 
 
 if __name__ == "__main__":

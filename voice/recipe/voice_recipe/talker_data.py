@@ -1,24 +1,51 @@
-"""Documents for the talker: sentences and runs of sentences, their codes, and the packing into rows."""
+"""Documents for the talker: utterances of the shards with their texts and codes, and the packing into rows."""
 
 from __future__ import annotations
 
-import threading
+import multiprocessing
+import multiprocessing.queues
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from queue import Queue
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from voice_recipe.config import SPEAKERS, SPECIAL_IM_START, SPECIAL_TTS_BOS, SPECIAL_TTS_EOS, SPECIAL_TTS_PAD
-from voice_recipe.prompts import NO_DOCUMENT, Documents, IntArray, Packing, TextIds, document_length
+from voice_recipe.config import (
+    SPECIAL_IM_START,
+    SPECIAL_TTS_BOS,
+    SPECIAL_TTS_EOS,
+    SPECIAL_TTS_PAD,
+    TEXT_VOCAB_SIZE,
+)
+from voice_recipe.corpus import Corpus
+from voice_recipe.prompts import (
+    NO_DOCUMENT,
+    Documents,
+    IntArray,
+    Packing,
+    TextIds,
+    document_length,
+    spoken_frames,
+)
 from voice_recipe.text_tokenizer import DROPOUT, TextTokenizer
+from voice_recipe.trim import STRESS_IDS
+from voice_recipe.units import text_of
 
-VARIANTS = 3  # tokenisations of a text: the true one and two with BPE dropout
-STREAMING_SHARE, ENGLISH_SHARE, TRUE_TOKENS_SHARE = 0.5, 0.7, 0.7
-JOINED_SHARE, MAX_DOCUMENT_FRAMES = 0.12, 330
+# Texts of a document: as written and as the server says it, each with its true tokens and with those of BPE dropout.
+VARIANTS = ((False, None), (True, None), (False, DROPOUT), (True, DROPOUT))
+SPOKEN_SHARE, TRUE_TOKENS_SHARE = 0.5, 0.75
+STREAMING_SHARE, ENGLISH_SHARE = 0.5, 0.7
+SHORT_FRAMES, SHORT_REPEATS, SHORT_STREAMING_SHARE = 20, 3, 0.65
+"""Documents of up to 1.6 s come three times an epoch, and more often as streaming text, which is harder for them."""
+LAST_SIGN_ID = 16
+"""Phoneme ids up to this one are signs and the blank."""
+SURE_SHARE, KNOWN_TEXTS = 0.95, 20
+"""A first token leaves the sound open if fewer of its texts begin with one sound, or if it begins fewer texts."""
+OPEN_ROWS = 32
+ROW_DOCUMENTS = 40
+"""Most documents of a row."""
 
 
 def text_ids(tokenizer: TextTokenizer) -> TextIds:
@@ -32,159 +59,170 @@ def text_ids(tokenizer: TextTokenizer) -> TextIds:
     )
 
 
-def ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """Concatenation of start..start+length of every entry."""
-    ends = np.cumsum(lengths)
-    return np.arange(int(ends[-1])) - np.repeat(ends - lengths, lengths) + np.repeat(starts, lengths)
-
-
-def joined_documents(speaker: IntArray, frames: IntArray, rng: np.random.Generator) -> list[list[int]]:
-    """Join runs of two or three utterances of one speaker, so that the talker sees longer texts."""
-    runs = []
-    for s in range(len(SPEAKERS)):
-        order = rng.permutation(np.flatnonzero(speaker == s)).tolist()
-        for at in range(0, int(len(order) * JOINED_SHARE) // 2 * 2, 2):
-            run = order[at : at + (3 if rng.random() < 0.3 else 2)]
-            if frames[run].sum() <= MAX_DOCUMENT_FRAMES:
-                runs.append(run)
-    return runs
-
-
 @dataclass(frozen=True)
 class Tokens:
-    """Tokenisations of every sentence. The last variant is that of " text", for sentences after another one."""
+    """Tokens of every utterance in all VARIANTS."""
 
     flat: IntArray
-    starts: list[IntArray]
-    lengths: list[IntArray]
+    starts: IntArray  # [V, U]
+    lengths: IntArray  # [V, U]
 
     @staticmethod
-    def of(texts: list[str], tokenizer_dir: Path) -> Tokens:
+    def of(corpus: Corpus, utterances: list[list[int]], tokenizer_dir: Path) -> Tokens:
         tokens, starts, lengths, base = [], [], [], 0
-        for variant in range(VARIANTS + 1):
-            plain = variant in (0, VARIANTS)
-            shown = [f" {text}" for text in texts] if variant == VARIANTS else texts
-            ids, offsets = TextTokenizer(tokenizer_dir, None if plain else DROPOUT).encode(shown)
+        texts = {spoken: [text_of(corpus, records, spoken) for records in utterances] for spoken in (False, True)}
+        for spoken, dropout in VARIANTS:
+            ids, offsets = TextTokenizer(tokenizer_dir, dropout).encode(texts[spoken])
             tokens.append(ids.astype(np.int64))
             starts.append(offsets[:-1] + base)
             lengths.append(np.diff(offsets))
             base += len(ids)
-        return Tokens(np.concatenate(tokens), starts, lengths)
+        return Tokens(np.concatenate(tokens), np.stack(starts), np.stack(lengths))
+
+    @property
+    def first(self) -> IntArray:
+        """[V, U]"""
+        return np.asarray(self.flat[self.starts])
 
 
-def load_documents(shards: list[Path], tokens: Tokens, device: str) -> Documents:
+def first_sound(corpus: Corpus, record: int) -> int:
+    """The first phoneme of a record, in the first accent."""
+    row = corpus.phonemes_of(record)
+    sounds = row[(row > LAST_SIGN_ID) & ~np.isin(row, STRESS_IDS)]
+    return int(sounds[0]) if len(sounds) else 0
+
+
+def open_tokens(first_tokens: IntArray, sounds: IntArray) -> npt.NDArray[np.bool_]:
+    """first_tokens [V, U], sounds [U] -> [vocabulary]: true where a first token does not tell the first sound."""
+    counts = np.zeros((TEXT_VOCAB_SIZE, int(sounds.max()) + 1), np.int64)
+    for variant in first_tokens[:2]:  # the true tokens
+        np.add.at(counts, (variant, sounds), 1)
+    total = counts.sum(1)
+    return np.asarray((total < KNOWN_TEXTS) | (counts.max(1) < SURE_SHARE * total))
+
+
+def load_documents(shards: list[Path], corpus: Corpus, tokenizer_dir: Path, device: str) -> Documents:
     """Load the codes of all shards with their texts."""
 
-    def join(name: str) -> IntArray:
+    def joined(name: str) -> IntArray:
         parts: list[IntArray] = [np.load(shard / f"{name}.npy") for shard in shards]
-        joined: IntArray = np.concatenate(parts).astype(np.int64)
-        return joined
+        return np.concatenate(parts).astype(np.int64)
 
     codes = np.concatenate([np.load(shard / "codes.npy") for shard in shards])
-    utterance, speaker, frames = join("utterance"), join("speaker"), join("frames")
-    code_start = np.cumsum(frames) - frames
-    flat, starts = tokens.flat, [s[utterance] for s in tokens.starts]
-    lengths = [n[utterance] for n in tokens.lengths]
-    runs = joined_documents(speaker, frames, np.random.default_rng(3))
-    members = np.array([u for run in runs for u in run], np.int64)
-    sizes = np.array([len(run) for run in runs], np.int64)
-    if len(runs):
-        first = np.zeros(len(members), bool)
-        first[np.cumsum(sizes) - sizes] = True
-        run_start = np.where(first, starts[0][members], starts[VARIANTS][members])
-        run_length = np.where(first, lengths[0][members], lengths[VARIANTS][members])
-        run_of = np.repeat(np.arange(len(runs)), sizes)
-        joined_length = np.bincount(run_of, run_length, len(runs)).astype(np.int64)
-        joined_start = len(flat) + np.cumsum(joined_length) - joined_length
-        flat = np.concatenate([flat, flat[ranges(run_start, run_length)]])
-        joined_frames = np.bincount(run_of, frames[members], len(runs)).astype(np.int64)
-        joined_codes = codes[ranges(code_start[members], frames[members])]
-        code_start = np.concatenate([code_start, len(codes) + np.cumsum(joined_frames) - joined_frames])
-        codes = np.concatenate([codes, joined_codes])
-        frames = np.concatenate([frames, joined_frames])
-        speaker = np.concatenate([speaker, speaker[members[first]]])
-        starts = [np.concatenate([s, joined_start]) for s in starts[:VARIANTS]]
-        lengths = [np.concatenate([n, joined_length]) for n in lengths[:VARIANTS]]
+    counts, speaker, frames = joined("counts"), joined("speaker"), joined("frames")
+    utterances = [part.tolist() for part in np.split(joined("records"), np.cumsum(counts)[:-1])]
+    tokens = Tokens.of(corpus, utterances, tokenizer_dir)
+    sounds = np.array([first_sound(corpus, records[0]) for records in utterances])
+    waits = open_tokens(tokens.first, sounds)[tokens.first]
 
     def put(array: npt.NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
     return Documents(
-        put(flat.astype(np.int32)),
-        put(np.stack(starts[:VARIANTS])),
-        put(np.stack(lengths[:VARIANTS])),
+        put(tokens.flat.astype(np.int32)),
+        put(tokens.starts),
+        put(tokens.lengths),
+        put(waits),
         put(codes),
-        put(code_start),
+        put(np.cumsum(frames) - frames),
         put(frames),
         put(speaker),
     )
 
 
+Arrays = tuple[npt.NDArray[np.generic], ...]
+
+
+@dataclass(frozen=True)
 class Packer:
-    """Packs documents into batches of rows, endlessly, on a thread of its own."""
+    """Packs documents into batches of rows."""
 
-    def __init__(self, docs: Documents, chosen: IntArray, rows: int, row_length: int, seed: int) -> None:
-        self.text_length, self.frames = docs.text_length.cpu().numpy(), docs.frames.cpu().numpy()
-        self.chosen, self.rows, self.row_length = chosen, rows, row_length
-        self.capacity = rows * 16
-        self.rng = np.random.default_rng(seed)
-        self.queue: Queue[Packing] = Queue(maxsize=64)
+    text_length: IntArray  # [V, U]
+    frames: IntArray  # [U]
+    waits: npt.NDArray[np.bool_]  # [V, U]
+    chosen: IntArray
+    rows: int
+    row_length: int
 
-    def start(self) -> None:
-        threading.Thread(target=self._run, daemon=True).start()
+    @staticmethod
+    def of(docs: Documents, chosen: IntArray, rows: int, row_length: int) -> Packer:
+        arrays = (docs.text_length.cpu().numpy(), docs.frames.cpu().numpy(), docs.waits.cpu().numpy())
+        return Packer(*arrays, chosen, rows, row_length)
 
-    def _run(self) -> None:
+    def epoch(self, rng: np.random.Generator) -> Iterator[Packing]:
+        """Pack all chosen documents once, in random order, with random modes and tokens."""
+        for arrays in self._epoch(rng):
+            yield Packing(*map(torch.from_numpy, arrays))
+
+    def endless(self, seed: int) -> Iterator[Packing]:
+        """Pack epochs in a process of its own, because the training's thread has no time for it."""
+        context = multiprocessing.get_context("spawn")
+        queue: multiprocessing.queues.Queue[Arrays] = context.Queue(maxsize=64)
+        context.Process(target=_pack, args=(self, seed, queue), daemon=True).start()
         while True:
-            for packing in self.epoch():
-                self.queue.put(packing)
+            yield Packing(*map(torch.from_numpy, queue.get()))
 
-    def epoch(self) -> Iterator[Packing]:
-        """Pack all chosen documents once, in random order, with random modes and tokenisations."""
-        order = self.rng.permutation(self.chosen)
+    def _epoch(self, rng: np.random.Generator) -> Iterator[Arrays]:
+        short = self.frames[self.chosen] <= SHORT_FRAMES
+        order = rng.permutation(np.repeat(self.chosen, np.where(short, SHORT_REPEATS, 1)))
         count = len(order)
-        variant = np.where(self.rng.random(count) < TRUE_TOKENS_SHARE, 0, self.rng.integers(1, VARIANTS, count))
-        english = self.rng.random(count) < ENGLISH_SHARE
+        variant = (rng.random(count) < SPOKEN_SHARE) + 2 * (rng.random(count) >= TRUE_TOKENS_SHARE)
+        english = rng.random(count) < ENGLISH_SHARE
         text, frames = self.text_length[variant, order], self.frames[order]
-        streaming = (self.rng.random(count) < STREAMING_SHARE) & (frames > text)
-        lengths = document_length(text, frames, streaming, english)
-        rows: list[list[int]] = [[]]
-        used, open_rows = [0], [0]
-        for i, length in enumerate(lengths.tolist()):
-            if length > self.row_length:
-                continue
-            row = next((r for r in open_rows if used[r] + length <= self.row_length and len(rows[r]) < 15), None)
-            if row is None:
-                rows.append([])
-                used.append(0)
-                row = len(rows) - 1
-                open_rows.append(row)
-                if len(open_rows) > 24:
-                    open_rows.pop(0)
-            rows[row].append(i)
-            used[row] += length
-        for first in range(0, len(rows) - self.rows + 1, self.rows):
-            yield self._packing(rows[first : first + self.rows], order, variant, streaming, english, lengths)
+        share = np.where(frames <= SHORT_FRAMES, SHORT_STREAMING_SHARE, STREAMING_SHARE)
+        streaming = (rng.random(count) < share) & (frames > text + 1)
+        spoken = spoken_frames(frames, streaming, self.waits[variant, order])
+        lengths = document_length(text, spoken, streaming, english)
+        full: list[list[int]] = []
+        for row in fill_rows(lengths, self.row_length):
+            full.append(row)
+            if len(full) == self.rows:
+                yield self._batch(full, (order, variant, streaming, english), lengths)
+                full = []
 
-    def _packing(
-        self,
-        rows: list[list[int]],
-        order: IntArray,
-        variant: IntArray,
-        streaming: npt.NDArray[np.bool_],
-        english: npt.NDArray[np.bool_],
-        lengths: IntArray,
-    ) -> Packing:
+    def _batch(self, rows: list[list[int]], columns: Arrays, lengths: IntArray) -> Arrays:
         picked = np.array([i for row in rows for i in row])
-        start = np.full(self.capacity, NO_DOCUMENT, np.int64)
+        capacity = self.rows * ROW_DOCUMENTS
+        start = np.full(capacity, NO_DOCUMENT, np.int64)
         place = 0
         for number, row in enumerate(rows):
-            inside = np.cumsum(lengths[row]) - lengths[row]
-            start[place : place + len(row)] = number * self.row_length + inside
+            start[place : place + len(row)] = number * self.row_length + np.cumsum(lengths[row]) - lengths[row]
             place += len(row)
 
-        def fixed(values: npt.NDArray[np.generic]) -> torch.Tensor:
-            out = np.zeros(self.capacity, values.dtype)
+        def fixed(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+            out = np.zeros(capacity, values.dtype)
             out[: len(picked)] = values[picked]
-            return torch.from_numpy(out)
+            return out
 
-        return Packing(torch.from_numpy(start), fixed(order), fixed(variant), fixed(streaming), fixed(english))
+        return (start, *map(fixed, columns))
+
+
+def fill_rows(lengths: IntArray, row_length: int) -> Iterator[list[int]]:
+    """Fill rows with documents in their order -> indices in each row, as it is closed.
+
+    A document goes to the fullest open row that has room for it. Documents longer than a row are left out.
+    """
+    rows: list[tuple[int, list[int]]] = []  # used positions, documents
+    for i, length in enumerate(lengths.tolist()):
+        if length > row_length:
+            continue
+        room = row_length - length
+        best = max((n for n, (used, _) in enumerate(rows) if used <= room), key=lambda n: rows[n][0], default=-1)
+        if best < 0:
+            if len(rows) == OPEN_ROWS:
+                yield rows.pop(max(range(len(rows)), key=lambda n: rows[n][0]))[1]
+            rows.append((length, [i]))
+            continue
+        used, inside = rows[best]
+        inside.append(i)
+        rows[best] = (used + length, inside)
+        if len(inside) == ROW_DOCUMENTS:
+            yield rows.pop(best)[1]
+    yield from (inside for _, inside in rows)
+
+
+def _pack(packer: Packer, seed: int, queue: multiprocessing.queues.Queue[Arrays]) -> None:
+    rng = np.random.default_rng(seed)
+    while True:
+        for arrays in packer._epoch(rng):
+            queue.put(arrays)

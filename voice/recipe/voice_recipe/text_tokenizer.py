@@ -84,7 +84,8 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    texts = Corpus.load(args.corpus).texts
+    corpus = Corpus.load(args.corpus)
+    texts = [*corpus.texts, *(text for text in corpus.spoken if text is not None)]
     train(texts, args.out)
     ids, _ = TextTokenizer(args.out).encode(texts)
     print(f"{TEXT_BPE_SIZE} entries, {sum(map(len, texts)) / len(ids):.2f} characters a token")

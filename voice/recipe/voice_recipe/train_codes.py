@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from voice_recipe.audio_features import Speech, cosine_rate, random_windows, wait_for
+from voice_recipe.codes_file import small_form
 from voice_recipe.config import CODEC, MEL_BINS
 from voice_recipe.speech_codes import PhoneProbe, Quantized, SpeechCodes, features
 
@@ -148,9 +149,12 @@ def main() -> None:
             text = " ".join(f"{name} {float(value):.3f}" for name, value in losses.items())
             print(f"{time.time() - started:.0f} s, step {number}: {text}", flush=True)
         number += 1
+    for module in (trainer.model, trainer.probe):  # so that the stored form is exact
+        module.bfloat16().float()
     report = trainer.report()
     print(f"codes: {number} steps, " + ", ".join(f"{name} {value:.3f}" for name, value in report.items()), flush=True)
-    torch.save({"model": trainer.model.state_dict(), "probe": trainer.probe.state_dict(), "report": report}, args.out)
+    stored = {"model": trainer.model.state_dict(), "probe": trainer.probe.state_dict(), "report": report}
+    torch.save(small_form(stored), args.out)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python -m voice_recipe.train_decoder --shards DIR.. --codes codes.pt --out decoder.pt --end-time T
 
 It compiles and captures its steps on random inputs while the codes are still being made. It trains on spectra first and
-adds the critics later. A whole step (decoder, losses, critics, both optimisers) is one CUDA graph, because a step has
-about two thousand small kernels, and launching them one by one costs more than running them.
+adds the critics later. A step is a few CUDA graphs (step_parts.py). It can go on from the decoder of an earlier run or
+of a checkpoint, from the critics beside it, and with more layers than it had.
 """
 
 # Some of torch's own methods carry no types.
@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import copy
+import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +26,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from voice_recipe.audio_features import Speech, cosine_rate, frame_mels, hann, mel_filters, random_windows, wait_for
+from voice_recipe.audio_features import Speech, cosine_rate, frame_mels, random_windows, wait_for
 from voice_recipe.codec_decoder import CodecDecoder
 from voice_recipe.config import CODEC, MELS_PER_FRAME, SAMPLES_PER_FRAME
+from voice_recipe.decoder_files import grown, read_decoder
+from voice_recipe.decoder_losses import harmonic_loss, level_loss, mel_loss
 from voice_recipe.discriminators import Discriminators, Judgement, critic_loss, generator_losses
 from voice_recipe.speech_codes import MEL_MEAN, MEL_STD, PhoneProbe
+from voice_recipe.step_parts import StepParts
 from voice_recipe.training import Average, Clock, save_state, training_device
 
-MEL_RESOLUTIONS = ((2048, 128), (1024, 80), (512, 48), (256, 24), (128, 12))
 CONTEXT_FRAMES, DECODED_FRAMES, WARMUP_FRAMES = (
     24,
     14,
@@ -40,24 +44,13 @@ CONTEXT_FRAMES, DECODED_FRAMES, WARMUP_FRAMES = (
 JUDGED_SAMPLES = (DECODED_FRAMES - WARMUP_FRAMES) * SAMPLES_PER_FRAME
 CRITIC_RATE_SHARE = 0.4
 ADVERSARIAL_RATE_SHARE = 0.5  # share of the learning rate without critics
+DECODER_NORM, CRITIC_NORM = 5.0, 10.0  # limits of the gradients' norm, the latter of each critic
 AVERAGE_EVERY_STEPS = 8
 SAVE_EVERY_SECONDS, LOG_EVERY_SECONDS = 60.0, 30.0
-STATISTICS = ("mel", "critic", "adversarial", "matching", "norm")
+LOG_WINDOWS, FINAL_WINDOWS = 16, 64  # of 3.8 s, in which the probe listens
+SPECTRAL, JUDGED = ("mel", "harmonic", "level"), ("critic", "adversarial", "matching")
+STATISTICS = (*SPECTRAL, *JUDGED, "norm")
 BFLOAT16_STEP = 2.0**-7  # relative step of the weights of an earlier run, which are stored in bfloat16
-
-
-def mel_distance(real_parts: Tensor, fake_parts: Tensor, filters: Tensor) -> Tensor:
-    """L1 of log10 mels from spectra [B, F, T, 2] (real and imaginary)."""
-    mels = []
-    for parts in (real_parts, fake_parts):
-        magnitude = parts.pow(2).sum(-1).add(1e-10).sqrt().transpose(1, 2)
-        mels.append((magnitude @ filters).clamp(min=1e-5).log10())
-    return (mels[0] - mels[1]).abs().mean()
-
-
-def spectrum(audio: Tensor, fft_size: int) -> Tensor:
-    window = hann(fft_size, str(audio.device)) / (fft_size / 2)
-    return torch.view_as_real(torch.stft(audio, fft_size, fft_size // 4, fft_size, window, return_complex=True))
 
 
 @dataclass(frozen=True)
@@ -68,96 +61,119 @@ class Settings:
     critic_batch: int = 16  # samples of a batch that pass the critics
     rate: float = 8e-4
     mel_weight: float = 100.0
+    mel_end: float = 1.0  # share of it at the end of the run; it falls in a line
     matching_weight: float = 1.0
+    harmonic_weight: float = 0.0
+    level_weight: float = 0.0
+    layers: int = CODEC.num_layers  # of the transformer
+    inner: int = CODEC.intermediate_size  # of its gated MLPs
+
+
+def descend(optimizer: torch.optim.Optimizer, loss: Tensor, limit: float, gradient: Tensor | None = None) -> Tensor:
+    """Update the weights of an optimiser by the gradient of a loss -> its norm before it is clipped."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    for weight, found in zip(weights, torch.autograd.grad(loss, weights, gradient), strict=True):
+        weight.grad = found
+    norm = torch.nn.utils.clip_grad_norm_(weights, limit, foreach=True)
+    optimizer.step()
+    return norm
 
 
 class DecoderTrainer:
-    """Decoder, critics and optimisers. Inputs and statistics are in fixed buffers, so a step can be a CUDA graph."""
+    """Decoder, critics and optimisers. All parts of a step exchange data in fixed buffers."""
 
     def __init__(self, settings: Settings, eager: bool = False) -> None:
         self.device, self.settings = training_device(), settings
-        self.cuda = self.device == "cuda"
-        self.decoder, self.critics = CodecDecoder(CODEC).to(self.device), Discriminators().to(self.device)
+        self.sizes = replace(CODEC, num_layers=settings.layers, intermediate_size=settings.inner)
+        self.decoder, self.critics = CodecDecoder(self.sizes).to(self.device), Discriminators().to(self.device)
         self.rate, self.critic_rate = (torch.tensor(settings.rate, device=self.device) for _ in range(2))
-        options: dict[str, Any] = {"betas": (0.8, 0.95), "weight_decay": 0.01}
-        if self.cuda:
-            options |= {"fused": True, "capturable": True}
-        self.decoder_parameters = list(self.decoder.parameters())
-        self.critic_parameters = list(self.critics.parameters())
-        self.optimizer = torch.optim.AdamW(self.decoder_parameters, self.rate, **options)
-        self.critic_optimizer = torch.optim.AdamW(self.critic_parameters, self.critic_rate, **options)
+        self.optimizer = self._optimizer(self.decoder.parameters(), self.rate)
+        self.critic_optimizers = [
+            self._optimizer(self.critics.critic(number).parameters(), self.critic_rate)
+            for number in range(len(self.critics))
+        ]
         torch._inductor.config.max_pointwise_cat_inputs = (
             2  # otherwise each tap of a convolution recomputes all of its inputs
         )
         # Only the decoder is compiled. Critics and spectra gain little from it inside a graph and take minutes.
         self.decode: Callable[..., Tensor] = self.decoder if eager else torch.compile(self.decoder, dynamic=False)
         self.codes = torch.zeros(settings.batch, CONTEXT_FRAMES, CODEC.codebooks, dtype=torch.long, device=self.device)
-        self.audio = torch.zeros(settings.batch, JUDGED_SAMPLES, device=self.device)
+        self.audio, self.fake = (torch.zeros(settings.batch, JUDGED_SAMPLES, device=self.device) for _ in range(2))
+        self.mel_share = torch.ones((), device=self.device)
+        self.decoded = self.fake  # with its autograd graph, between first and last part
+        self.gradients = torch.zeros(1 + len(self.critics), *self.fake.shape, device=self.device)  # of fake
+        self.spectral = torch.zeros(len(SPECTRAL), device=self.device)
+        self.judged = torch.zeros(len(self.critics), len(JUDGED), device=self.device)
         self.statistics = torch.zeros(len(STATISTICS), device=self.device)
-        self.graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        critics = [partial(self._critic_part, number) for number in range(len(self.critics))]
+        self.parts = StepParts(self._first_part, [self._spectral_part, *critics], self._last_part)
         self.average = Average(self.decoder, 0.99)
 
-    def mel_loss(self, real: Tensor, fake: Tensor) -> Tensor:
-        total = real.new_zeros(())
-        for fft_size, bins in MEL_RESOLUTIONS:
-            filters = mel_filters(fft_size, bins, self.device)
-            total = total + mel_distance(spectrum(real, fft_size), spectrum(fake, fft_size), filters)
-        return total / len(MEL_RESOLUTIONS)
+    def _optimizer(self, weights: Iterable[torch.nn.Parameter], rate: Tensor) -> torch.optim.Optimizer:
+        options: dict[str, Any] = {"betas": (0.8, 0.95), "weight_decay": 0.01}
+        if self.device == "cuda":
+            options |= {"fused": True, "capturable": True}
+        return torch.optim.AdamW(weights, rate, **options)
+
+    def _half(self, cache_enabled: bool = True) -> torch.autocast:
+        """Products in bfloat16 on a GPU. A CPU would be slower with them."""
+        return torch.autocast(self.device, torch.bfloat16, self.device == "cuda", cache_enabled)
+
+    # The parts of a step ---------------------------------------------------------------------------------------------
+
+    def _first_part(self) -> None:
+        """Decode the codes [B, 24, 8] into the audio of their last 12 frames."""
+        with self._half():
+            decoded = self.decode(self.codes, DECODED_FRAMES)
+        self.decoded = decoded.float()[:, WARMUP_FRAMES * SAMPLES_PER_FRAME :].contiguous()
+        self.fake.copy_(self.decoded.detach())
+
+    def _spectral_part(self) -> None:
+        """Gradient of the losses that compare spectra."""
+        fake = self.fake.detach().requires_grad_()
+        weights = (self.settings.mel_weight, self.settings.harmonic_weight, self.settings.level_weight)
+        losses = [
+            loss(self.audio, fake) if weight else fake.new_zeros(())
+            for loss, weight in zip((mel_loss, harmonic_loss, level_loss), weights, strict=True)
+        ]
+        mel, *others = (weight * loss for weight, loss in zip(weights, losses, strict=True))
+        total = torch.stack([self.mel_share * mel, *others]).sum()
+        self.gradients[0].copy_(torch.autograd.grad(total, fake)[0])
+        self.spectral.copy_(torch.stack(losses).detach())
 
     def judge(self, number: int, audio: Tensor) -> Judgement:
-        with torch.autocast(self.device, torch.bfloat16, cache_enabled=False):
+        with self._half(cache_enabled=False):
             return self.critics.judge(number, audio)
 
-    def critic_step(self, real: Tensor, fake: Tensor) -> tuple[Tensor, list[list[Tensor]]]:
-        """Update the critics -> loss, and each critic's features of the real audio."""
-        for p in self.critic_parameters:
-            p.requires_grad_(True)
-        both, count = torch.cat([real, fake]), len(real)
+    def _critic_part(self, number: int) -> None:
+        """Update one critic, then take the gradient of what it thinks of the decoded audio."""
+        count = self.settings.critic_batch
+        real, fake = self.audio[:count], self.fake[:count].detach().requires_grad_()
+        score, maps = self.judge(number, torch.cat([real, fake.detach()]))
+        loss = critic_loss(score[:count], score[count:])
+        descend(self.critic_optimizers[number], loss, CRITIC_NORM)
+        real_maps = [one[:count].detach() for one in maps]
+        adversary, matching = generator_losses(real_maps, self.judge(number, fake))
+        total = adversary + self.settings.matching_weight * matching
+        self.gradients[1 + number, :count].copy_(torch.autograd.grad(total, fake)[0])
+        self.judged[number].copy_(torch.stack([loss, adversary, matching]).detach())
 
-        def task(number: int) -> tuple[Tensor, list[Tensor]]:
-            score, maps = self.judge(number, both)
-            return critic_loss(score[:count], score[count:]), [m[:count].detach() for m in maps]
+    def _last_part(self) -> None:
+        """Update the decoder by the sum of all gradients."""
+        norm = descend(self.optimizer, self.decoded, DECODER_NORM, self.gradients.sum(0))
+        self.statistics.copy_(torch.cat([self.spectral, self.judged.sum(0), norm.float()[None]]))
 
-        found = [task(number) for number in range(len(self.critics))]
-        loss = torch.stack([loss for loss, _ in found]).sum()
-        self.critic_optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.critic_parameters, 10.0, foreach=True)
-        self.critic_optimizer.step()
-        for p in self.critic_parameters:
-            p.requires_grad_(False)
-        return loss.detach(), [maps for _, maps in found]
-
-    def update(self, adversarial: bool) -> None:
+    def step(self, rate_factor: float, adversarial: bool, progress: float = 0.0) -> None:
         """Make one step on the buffers: codes [B, 24, 8] and the audio of their last 12 frames."""
-        with torch.autocast(self.device, torch.bfloat16):
-            decoded = self.decode(self.codes, DECODED_FRAMES)
-        fake = decoded.float()[:, WARMUP_FRAMES * SAMPLES_PER_FRAME :].contiguous()
-        zero = torch.zeros((), device=self.device)
-        mel, critic, adversary, matching = self.mel_loss(self.audio, fake), zero, zero, zero
-        loss = self.settings.mel_weight * mel
-        if adversarial:
-            count = self.settings.critic_batch
-            few = fake[:count]
-            critic, real_maps = self.critic_step(self.audio[:count], few.detach())
-            found = [generator_losses(maps, self.judge(number, few)) for number, maps in enumerate(real_maps)]
-            adversary, matching = (torch.stack(values).sum() for values in zip(*found, strict=True))
-            loss = loss + adversary + self.settings.matching_weight * matching
-        self.optimizer.zero_grad()
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.decoder_parameters, 5.0, foreach=True)
-        self.optimizer.step()
-        self.statistics.copy_(torch.stack([v.detach().float() for v in (mel, critic, adversary, matching, norm)]))
-
-    def step(self, rate_factor: float, adversarial: bool) -> None:
         if adversarial:
             rate_factor *= ADVERSARIAL_RATE_SHARE
+        else:
+            self.gradients[1:].zero_()
+            self.judged.zero_()
         self.rate.fill_(self.settings.rate * rate_factor)
         self.critic_rate.fill_(self.settings.rate * CRITIC_RATE_SHARE * rate_factor / ADVERSARIAL_RATE_SHARE)
-        if adversarial in self.graphs:
-            self.graphs[adversarial].replay()
-        else:
-            self.update(adversarial)
+        self.mel_share.fill_(1 - (1 - self.settings.mel_end) * progress)
+        self.parts.run(len(self.parts.beside) if adversarial else 1)
 
     # Preparation ----------------------------------------------------------------------------------------------------
 
@@ -165,55 +181,45 @@ class DecoderTrainer:
         """Reset weights to `states` and optimisers to their start, in place, because graphs hold the addresses."""
         for module, state in zip((self.decoder, self.critics), states, strict=True):
             module.load_state_dict(state)
-        for optimizer in (self.optimizer, self.critic_optimizer):
+        for optimizer in (self.optimizer, *self.critic_optimizers):
             for held in optimizer.state.values():
                 for value in held.values():
                     value.zero_()
 
     def prepare(self) -> None:
-        """Compile on noise, then capture both kinds of step."""
+        """Compile on noise, then capture the parts of a step."""
         started = time.time()
         states = [copy.deepcopy(m.state_dict()) for m in (self.decoder, self.critics)]
         self.codes.random_(CODEC.codebook_size)
         self.audio.normal_(std=0.1)
-        self._warm_up((False, False, True, True))
+        for adversarial in (False, True):
+            self.step(0.0, adversarial)
+        torch.cuda.synchronize()
         print(f"compiled in {time.time() - started:.0f} s", flush=True)
         self._capture(states, self._trial(states))
         self.reset(states)
         self.average = Average(self.decoder, 0.99)
 
-    def _warm_up(self, kinds: tuple[bool, ...]) -> None:
-        """Run plain steps in a side stream, which a capture requires."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for adversarial in kinds:
-                self.update(adversarial)
-        torch.cuda.current_stream().wait_stream(side)
-
     def _capture(self, states: list[dict[str, Tensor]], expected: list[float]) -> None:
-        """Capture graphs of both steps. Keep them only if they repeat the plain steps."""
-        home = torch.cuda.current_stream()
+        """Capture the parts. Keep them, side by side or in a row, only if they repeat the plain steps."""
         try:
-            self._warm_up((True, True))
-            for adversarial in (False, True):
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
-                    self.update(adversarial)
-                self.graphs[adversarial] = graph
-            found = self._trial(states)
+            self.parts.capture()
         except Exception as error:  # plain steps work even if a capture fails
-            torch.cuda.set_stream(home)
             print(f"no graphs: {error}", flush=True)
-            self.graphs = {}
             return
-        kept = all(abs(a - b) <= 0.1 * abs(b) + 0.01 for a, b in zip(found, expected, strict=True))
-        print(
-            f"graphs {'kept' if kept else 'DROPPED'}, {self._step_ms():.1f} ms: plain {expected} captured {found}",
-            flush=True,
-        )
-        if not kept:
-            self.graphs = {}
+        for streams in (self.parts.streams, []):
+            self.parts.streams = streams
+            found = self._trial(states)
+            kept = all(abs(a - b) <= 0.1 * abs(b) + 0.01 for a, b in zip(found, expected, strict=True))
+            how = f"graphs {'side by side' if streams else 'in a row'} {'kept' if kept else 'DROPPED'}"
+            print(f"{how}: plain {expected} captured {found}", flush=True)
+            if kept:
+                first, last, spectral, *critics, whole = self.parts.milliseconds()
+                alone = " ".join(f"{one:.1f}" for one in critics)
+                print(f"step {whole:.1f} ms; decode {first:.1f}, spectra {spectral:.1f}, update {last:.1f}", flush=True)
+                print(f"critics {alone} ms", flush=True)
+                return
+        self.parts.graphs = []
 
     def _trial(self, states: list[dict[str, Tensor]]) -> list[float]:
         """Losses after three steps of each kind, from the given state."""
@@ -222,20 +228,22 @@ class DecoderTrainer:
         for adversarial in (False, True):
             for _ in range(3):
                 self.step(0.3, adversarial)
-            losses += self.statistics[:4].tolist()
+            losses += self.statistics[:-1].tolist()
         return losses
 
-    def _step_ms(self) -> float:
-        """Time of a step with critics in ms, the best of several, because other stages may share the card."""
-        best = float("inf")
-        for _ in range(3):
-            torch.cuda.synchronize()
-            started = time.time()
-            for _ in range(5):
-                self.step(0.01, True)
-            torch.cuda.synchronize()
-            best = min(best, 200 * (time.time() - started))
-        return best
+    def go_on(self, start: Path) -> None:
+        """Load an earlier decoder, smaller ones too, and the critics beside it if they were kept."""
+        self.decoder.load_state_dict(grown(read_decoder(start), self.sizes))
+        critics = critics_of(start)
+        if critics.exists():
+            self.critics.load_state_dict(torch.load(critics, map_location=self.device))
+        print(f"going on from {start.name}{' and its critics' if critics.exists() else ''}", flush=True)
+
+    def save(self, out: Path, result: dict[str, Any]) -> None:
+        """Write the averaged decoder, its result and the critics."""
+        save_state(self.average, out, {**result, "layers": self.settings.layers})
+        state = {name: value.bfloat16() for name, value in self.critics.state_dict().items()}
+        torch.save(state, critics_of(out))
 
     def load_codebooks(self, state: dict[str, Tensor]) -> None:
         """Load the codebooks of the finished SpeechCodes. If they are new, load its projections too."""
@@ -247,8 +255,13 @@ class DecoderTrainer:
         self.average = Average(self.decoder, 0.99)
 
 
+def critics_of(decoder: Path) -> Path:
+    """File of the critics beside a decoder's."""
+    return decoder.with_suffix(".critics")
+
+
 @torch.no_grad()
-def heard_share(trainer: DecoderTrainer, probe: PhoneProbe, speech: Speech, codes: Tensor, count: int = 16) -> float:
+def heard_share(trainer: DecoderTrainer, probe: PhoneProbe, speech: Speech, codes: Tensor, count: int) -> float:
     """Share of 10 ms whose phoneme the probe recognises in decoded speech (see PhoneProbe)."""
     index = random_windows(len(codes), 48, count, trainer.device)
     audio = trainer.decoder(codes[index].long()).float()
@@ -264,7 +277,7 @@ def train(trainer: DecoderTrainer, probe: PhoneProbe, speech: Speech, codes: Ten
         index = random_windows(len(codes), CONTEXT_FRAMES, len(trainer.codes), trainer.device)
         trainer.codes.copy_(codes[index])
         trainer.audio.copy_(speech.waveform(index[:, WARMUP_FRAMES - DECODED_FRAMES :]))
-        trainer.step(cosine_rate(progress), progress > args.critics_from)
+        trainer.step(cosine_rate(progress), progress > args.critics_from, progress)
         recent.lerp_(trainer.statistics, 0.02)
         if clock.steps % AVERAGE_EVERY_STEPS == 0:
             trainer.average.update()
@@ -272,18 +285,18 @@ def train(trainer: DecoderTrainer, probe: PhoneProbe, speech: Speech, codes: Ten
             logged = clock.elapsed()
             text = " ".join(f"{name} {v:.3f}" for name, v in zip(STATISTICS, recent.tolist(), strict=True))
             print(
-                f"{logged:.0f} s, step {clock.steps}: {text} heard {heard_share(trainer, probe, speech, codes):.3f}",
+                f"{logged:.0f} s, step {clock.steps}: {text} heard {heard_share(trainer, probe, speech, codes, LOG_WINDOWS):.3f}",
                 flush=True,
             )
         if clock.elapsed() - saved > SAVE_EVERY_SECONDS:
             saved = clock.elapsed()
-            save_state(trainer.average, args.out, {"mel": float(recent[0])})
-    heard = heard_share(trainer, probe, speech, codes, 64)
-    save_state(trainer.average, args.out, {"mel": float(recent[0]), "heard": heard, "steps": clock.steps})
+            trainer.save(args.out, {"mel": float(recent[0])})
+    heard = heard_share(trainer, probe, speech, codes, FINAL_WINDOWS)
+    trainer.save(args.out, {"mel": float(recent[0]), "heard": heard, "steps": clock.steps})
     print(f"decoder: {clock.steps} steps, mel {float(recent[0]):.4f}, heard {heard:.3f}", flush=True)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shards", type=Path, nargs="+", required=True)
     parser.add_argument("--codes", type=Path, required=True)
@@ -293,21 +306,24 @@ def main() -> None:
         name, kind = setting.name.replace("_", "-"), type(setting.default)
         parser.add_argument(f"--{name}", type=kind, default=setting.default)
     parser.add_argument("--critics-from", type=float, default=0.3, help="share of the time without critics")
-    parser.add_argument("--start", type=Path, help="weights of an earlier run to continue from, if the file exists")
+    parser.add_argument("--start", type=Path, help="decoder.pt of an earlier run, or a checkpoint, if it exists")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compile-only", action="store_true", help="compile, time a step and its parts, and end")
     parser.add_argument("--eager", action="store_true", help="do not compile or capture graphs")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # a queue for every critic's stream
     torch.manual_seed(args.seed)
     settings = Settings(**{setting.name: getattr(args, setting.name) for setting in fields(Settings)})
     trainer = DecoderTrainer(settings, args.eager)
     if not args.eager:
         trainer.prepare()
+    if args.compile_only:
+        return
     for shard in args.shards:
         wait_for(shard / "codes.npy", 900)
     stored = torch.load(args.codes, map_location=trainer.device)
     if args.start is not None and args.start.exists():
-        trainer.decoder.load_state_dict(torch.load(args.start, map_location=trainer.device))
-        print(f"going on from {args.start.name}", flush=True)
+        trainer.go_on(args.start)
     trainer.load_codebooks(stored["model"])
     probe = PhoneProbe().to(trainer.device)
     probe.load_state_dict(stored["probe"])
