@@ -226,7 +226,8 @@ def file_name(r: Random) -> str:
 
 def emoji(r: Random) -> str:
     picked = r.choice(EMOJI)
-    return r.choice([picked, picked, picked * r.randint(2, 3), r.choice(EMOJI) + r.choice(EMOJI)])
+    said: str = r.choice([picked, picked, picked * r.randint(2, 3), r.choice(EMOJI) + r.choice(EMOJI)])
+    return said
 
 
 FILLERS: dict[str, Callable[[Random], str]] = {
