@@ -32,7 +32,7 @@ Phonemes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Record:
-    """A text that the teacher speaks in one go, at most 198 phonemes.
+    """A text that the teacher speaks in one go, at most 200 phonemes.
 
     `text` is what people write, with all its signs. `spoken` is what the server's normalisation makes of it for this
     voice, in ASCII words. `phonemes` has one row for each accent. Records with the same `document` ≥ 0 follow each
