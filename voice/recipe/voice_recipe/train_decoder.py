@@ -284,10 +284,8 @@ def train(trainer: DecoderTrainer, probe: PhoneProbe, speech: Speech, codes: Ten
         if clock.elapsed() - logged > LOG_EVERY_SECONDS or clock.steps == 100:
             logged = clock.elapsed()
             text = " ".join(f"{name} {v:.3f}" for name, v in zip(STATISTICS, recent.tolist(), strict=True))
-            print(
-                f"{logged:.0f} s, step {clock.steps}: {text} heard {heard_share(trainer, probe, speech, codes, LOG_WINDOWS):.3f}",
-                flush=True,
-            )
+            heard = heard_share(trainer, probe, speech, codes, LOG_WINDOWS)
+            print(f"{logged:.0f} s, step {clock.steps}: {text} heard {heard:.3f}", flush=True)
         if clock.elapsed() - saved > SAVE_EVERY_SECONDS:
             saved = clock.elapsed()
             trainer.save(args.out, {"mel": float(recent[0])})
