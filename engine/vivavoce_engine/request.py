@@ -244,9 +244,9 @@ class ModelInfo:
     `embedding_size` is the size of a VoiceReference's embedding, or 0 if the checkpoint takes no reference. `clones`
     is true if it takes reference audio. `max_utterance_chars` is the longest text that it speaks reliably as one
     utterance, or None if no limit is known. `max_context_chars` is the longest text of an utterance with that of its
-    context, for a model with that limit; None if it takes no context. `text` is the text that it reads. `speaker_infos` describes the speakers
-    about which something is known, by name. `word_times` is true if it can tell when words are spoken, from attention
-    that is wrong by `alignment_offset_s` in the mean.
+    context, for a model with that limit; None if it takes no context. `text` is the text that it reads. `speaker_infos`
+    describes the speakers about which something is known, by name. `word_times` is true if it can tell when words are
+    spoken, from attention that is wrong by `alignment_offset_s` in the mean.
     """
 
     name: str

@@ -19,7 +19,8 @@ DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Means over a run's sentences; the silences are medians. `word_error_rate` and `by_category` are in percent of words."""
+    """Means over a run's sentences; the silences are medians. `word_error_rate` and `by_category` are in percent of
+    words."""
 
     sentences: int
     word_error_rate: float
