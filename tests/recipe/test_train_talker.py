@@ -1,16 +1,17 @@
 """Training of the talker: what is learnt goes on over commands, and begins with a finished voice."""
 
 import argparse
+import itertools
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from vivavoce_voice import CHECKPOINT
-from voice_recipe import talker_data, train_talker
+from voice_recipe import talker_data, train_talker, training
 from voice_recipe.config import TALKER
 from voice_recipe.corpus import Corpus, Record
 from voice_recipe.start_talker import moved
@@ -33,6 +34,8 @@ SMALL = replace(
     predictor_kv_heads=1,
 )
 WORDS = ("Hello.", "One.", "Two three four.")
+TICK_S = 0.05
+"""Seconds that each look at the clock takes."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +44,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train_talker, "ROW_LENGTH", 64)
     # In this process, because the tests' own would be imported anew in another.
     monkeypatch.setattr(talker_data.Packer, "endless", endless)
+    ticks = itertools.count(0.0, TICK_S)
+    monkeypatch.setattr(training, "time", SimpleNamespace(time=lambda: next(ticks)))
 
 
 def endless(packer: talker_data.Packer, seed: int):  # type: ignore[no-untyped-def]  # noqa: ANN201
@@ -76,7 +81,7 @@ def arguments(folder: Path, seconds: float, total: float) -> argparse.Namespace:
         eager=True,
         out=folder / "talker.pt",
         state=folder / "talker_state.pt",
-        end_time=time.time() + seconds,
+        end_time=training.Clock(0.0).started + seconds,
         total_seconds=total,
     )
 

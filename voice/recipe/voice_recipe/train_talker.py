@@ -188,7 +188,7 @@ class TalkerTrainer:
 
 
 def describe(losses: dict[str, Tensor] | dict[str, float]) -> str:
-    return " ".join(f"{name} {float(value):.3f}" for name, value in losses.items())
+    return " ".join(f"{name} {torch.as_tensor(value).item():.3f}" for name, value in losses.items())
 
 
 def batches(packings: Iterator[Packing], docs: Documents, ids: TextIds, positions: int) -> Iterator[Expanded]:
