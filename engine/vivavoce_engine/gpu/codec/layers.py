@@ -122,7 +122,7 @@ class Snake:
 
     @classmethod
     def of(cls, module: SnakeBeta, repeat: int = 1) -> "Snake":
-        return cls(2 * wide(module.frequency).repeat(repeat), wide(module.magnitude).repeat(repeat) / 2)
+        return cls(wide(module.frequency).repeat(repeat).mul(2.0), wide(module.magnitude).repeat(repeat).mul(0.5))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
