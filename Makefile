@@ -168,7 +168,7 @@ PINS_TOOLS = $(PYTHON) -m venv $(VENV)-pins && \
 bench: $(VENV)/.server
 	$(BIN)/vivavoce bench engine
 
-# The sentences that are held out of the training text, and the stages of written text, need no installation for that.
+# The sentences that are held out of the training text, and the stages of written text, lie in the repository.
 RECIPE_PATH := PYTHONPATH="$(abspath voice):$(abspath text)"
 
 # Trains the shipped voice anew, on a machine with NVIDIA cards; voice/recipe/README.md says what it needs.

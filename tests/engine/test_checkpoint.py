@@ -7,7 +7,8 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import huggingface_hub
 import huggingface_hub.constants
@@ -22,7 +23,9 @@ from vivavoce_engine import CheckpointError, EngineConfig, ReadableText, Samplin
 from vivavoce_engine.checkpoint.files import Checkpoint, locate_checkpoint, read_checkpoint
 from vivavoce_engine.checkpoint.networks import RopeConfig, TransformerConfig
 from vivavoce_engine.load import load_engine
+from vivavoce_engine.model import model_info
 from vivavoce_engine.models.loader import load_models
+from vivavoce_engine.text.prompt import TextFrontend
 
 from tests.engine.conftest import Checkpoints
 from tests.support.tiny_checkpoints import TTS_FILES, write_checkpoint
@@ -237,6 +240,11 @@ def test_a_missing_key_is_named_with_its_file(name: str, key: str, tmp_path: Pat
         (GENERATION, "max_utterance_chars", "180", "must be int, not '180'"),
         (GENERATION, "max_utterance_chars", 0, "must be above 0, not 0"),
         (GENERATION, "max_context_chars", 0, "must be above 0, not 0"),
+        (GENERATION, "max_context_chars", -900, "must be above 0, not -900"),
+        (GENERATION, "max_context_chars", "900", "must be int, not '900'"),
+        (GENERATION, "max_context_chars", 900.0, "must be int, not 900.0"),
+        (GENERATION, "max_context_chars", True, "must be int, not True"),
+        (GENERATION, "max_context_chars", 900, "has no effect without max_utterance_chars"),
         (GENERATION, "text", "words", "must be dict, not 'words'"),
         (MAIN, "talker_config.hidden_size", "big", "must be int, not 'big'"),
         (MAIN, "talker_config.rope_theta", "1e6", "must be float, not '1e6'"),
@@ -268,6 +276,17 @@ def test_a_wrong_value_is_named_with_its_file_and_key(
     folder = released_folder(tmp_path)
     edit(folder, name, key, value)
     refused(folder, f"{folder / name}: {key}", wanted)
+
+
+def test_a_checkpoint_tells_the_longest_texts_of_an_utterance(tmp_path: Path) -> None:
+    folder = released_folder(tmp_path)
+    assert (read_checkpoint(folder).max_utterance_chars, read_checkpoint(folder).max_context_chars) == (None, None)
+    edit(folder, GENERATION, "max_utterance_chars", 400)
+    assert (read_checkpoint(folder).max_utterance_chars, read_checkpoint(folder).max_context_chars) == (400, None)
+    edit(folder, GENERATION, "max_context_chars", 900)
+    no_text = cast("TextFrontend", SimpleNamespace(speakers=(), languages=()))
+    info = model_info("voice", read_checkpoint(folder), no_text)
+    assert (info.max_utterance_chars, info.max_context_chars) == (400, 900)
 
 
 @pytest.mark.parametrize(

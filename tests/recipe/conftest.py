@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "voice" / "recipe"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
     """One thread for PyTorch: threads that share busy cores wait for each other longer than they compute."""
     import torch

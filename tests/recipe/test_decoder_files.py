@@ -22,7 +22,6 @@ from voice_recipe.export import codec_config, replace_decoder
 from voice_recipe.mimi_encoder import ENCODER, MimiEncoder
 from voice_recipe.speech_codes import PhoneProbe, SpeechCodes
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 LARGER = replace(CODEC, num_layers=4, intermediate_size=640)
 FOLDER_LIMIT_BYTES = 60_000_000
 CODES = torch.randint(CODEC.codebook_size, (1, 8, CODEC.codebooks), generator=torch.Generator().manual_seed(1))

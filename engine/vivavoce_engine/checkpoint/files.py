@@ -175,7 +175,7 @@ def _read_tts(path: Path, main: JsonFile, generation: JsonFile) -> Checkpoint:
         max_new_tokens=generation.value("max_new_tokens", int),
         encoder=_encoder(main, codec_file, talker) if task == "base" else None,
         max_utterance_chars=_most_chars(generation, "max_utterance_chars"),
-        max_context_chars=_most_chars(generation, "max_context_chars"),
+        max_context_chars=_max_context_chars(generation),
         text=_readable_text(generation),
         speakers={**released_speakers(talker.spk_id), **_speakers(generation, talker)},
         alignment=read_alignment(generation, stack.num_hidden_layers, stack.num_attention_heads),
@@ -188,6 +188,15 @@ def _most_chars(generation: JsonFile, key: str) -> int | None:
     chars = generation.value(key, int)
     if chars < 1:
         raise CheckpointError(f"{generation.where(key)} must be above 0, not {chars}")
+    return chars
+
+
+def _max_context_chars(generation: JsonFile) -> int | None:
+    """Refuses a limit that nothing reads: a model that says any text in one go takes any context."""
+    key = "max_context_chars"
+    chars = _most_chars(generation, key)
+    if chars is not None and not generation.has("max_utterance_chars"):
+        raise CheckpointError(f"{generation.where(key)} has no effect without max_utterance_chars")
     return chars
 
 
