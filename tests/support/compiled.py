@@ -217,7 +217,7 @@ def compile_for(capability: str) -> Compiled:
 
 
 def attention_in_float32(card: Card) -> list[KernelLaunch]:
-    """Launches of attention of the wide released model in float32, with few rows and a long context, which are split."""
+    """Launches of attention of the wide released model in float32, with few rows and a long context."""
     recorder, config = Recorder(card), talker_config("1.7b", layers=1)
     settings = EngineConfig(max_streams=2, max_context=2048)
     record_launches(config, RELEASED_CODEC, settings, torch.float32, recorder)
