@@ -12,7 +12,18 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported
 pytest.importorskip("triton")
 
-from vivavoce_engine.gpu.attention import CHUNK, TILE, Places, Projected, attend, attend_prompt, tile_stages
+from vivavoce_engine.gpu.attention import (
+    CHUNK,
+    STAGES_MAX,
+    STAGES_MIN,
+    Cache,
+    Places,
+    Projected,
+    attend,
+    attend_prompt,
+    held_bytes,
+    tile_stages,
+)
 from vivavoce_engine.gpu.card import H200
 
 from tests.gpu.test_kernels import DEVICE, EPS, HEAD_DIM, HEADS, KV_HEADS, LAUNCH, Attention, normal
@@ -84,8 +95,25 @@ def test_what_a_page_held_before_changes_nothing(stale: float) -> None:
             torch.testing.assert_close(behind, torch.full_like(behind, stale), rtol=0, atol=0, equal_nan=True)
 
 
+def released(dtype: torch.dtype, heads: int = 16, kv_heads: int = 8) -> Cache:
+    """A cache of the released models' heads, without memory."""
+    k, turns = torch.empty(1, 1, CHUNK, kv_heads, 128, dtype=dtype, device="meta"), torch.empty(1, 128, device="meta")
+    return Cache(k, k.clone(), turns, turns, heads)
+
+
 def test_stages_are_few_where_the_card_cannot_hold_all_programs() -> None:
-    """An H200 holds four programs of three tiles on each multiprocessor."""
-    tile_bytes = 2 * TILE * 128 * 2
-    assert [tile_stages(H200, programs, tile_bytes) for programs in (8, 4 * 132, 4 * 132 + 1)] == [7, 7, 3]
-    assert tile_stages(replace(H200, shared_bytes=99 << 10), 133, tile_bytes) == 3
+    """An H200 holds four programs of three tiles on each multiprocessor, or three with the queries of 16 heads."""
+    cache, small = released(torch.bfloat16), replace(H200, shared_bytes=99 << 10)
+    assert [tile_stages(H200, programs, cache) for programs in (8, 4 * 132, 4 * 132 + 1)] == [7, 7, 3]
+    assert [tile_stages(small, programs, cache) for programs in (132, 133)] == [7, 3]
+    wide = released(torch.bfloat16, heads=32, kv_heads=2)
+    assert [tile_stages(H200, programs, wide) for programs in (3 * 132, 3 * 132 + 1)] == [7, 3]
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "wanted"), [(16, 8, 102_412), (32, 2, 106_508)])
+def test_float32_has_few_stages_where_shared_memory_is_small(heads: int, kv_heads: int, wanted: int) -> None:
+    """Triton 3.7 gives seven stages `wanted` bytes: three tiles of 32 KB alone would fit 99 KB."""
+    cache, small = released(torch.float32, heads, kv_heads), replace(H200, shared_bytes=99 << 10)
+    assert held_bytes(STAGES_MAX, cache) == wanted
+    assert tile_stages(H200, 1, cache) == STAGES_MAX
+    assert tile_stages(small, 1, cache) == STAGES_MIN

@@ -20,9 +20,12 @@ from typing import Any, TypedDict
 
 import torch
 import triton
+from vivavoce_bench.cards.random_codec import RELEASED_CODEC
+from vivavoce_bench.cards.shapes import talker_config
+from vivavoce_engine import EngineConfig
 from vivavoce_engine.gpu.card import H200, Card, has_dependent_launch, has_descriptors
 from vivavoce_engine.gpu.codec.tiles import Tiles
-from vivavoce_engine.gpu.launches import KernelLaunch
+from vivavoce_engine.gpu.launches import KernelLaunch, Recorder, record_launches
 from vivavoce_engine.gpu.linear import GATED, Blocks
 from vivavoce_engine.gpu.lowering import lower, shared_bytes, too_large
 
@@ -90,7 +93,7 @@ class Tiled(TypedDict):
     shared: int
     """Bytes of shared memory that the compiler gives it."""
     tiles: int | None
-    """Bytes of its tiles by the formula that stages are chosen with; None for attention, which has none."""
+    """Bytes of its tiles by the formula that stages are chosen with; None for attention, whose formula is a limit."""
 
 
 class Machine(TypedDict):
@@ -109,6 +112,8 @@ class Compiled(TypedDict):
     """By launch; one of each tiling."""
     largest: int
     """Bytes of the largest tiles of all launches, by the formula."""
+    float32: int
+    """Most bytes of shared memory that the compiler gives attention in float32."""
     dependent: int
     """Number of launches that begin early."""
     refused: int | None
@@ -207,7 +212,16 @@ def compile_for(capability: str) -> Compiled:
     dependent = sum(launch.dependent for launch in launches)
     count = refused(card, launches) if capability in REFUSING else None
     largest = max(tiles_bytes(launch, card) or 0 for launch in launches)
-    return Compiled(tiled=tiled, largest=largest, dependent=dependent, refused=count, machine=machine)
+    wide = max(shared(launch, alike) for launch in tiled_launches(attention_in_float32(card)))
+    return Compiled(tiled=tiled, largest=largest, float32=wide, dependent=dependent, refused=count, machine=machine)
+
+
+def attention_in_float32(card: Card) -> list[KernelLaunch]:
+    """Launches of attention of the wide released model in float32, with few rows and a long context."""
+    recorder, config = Recorder(card), talker_config("1.7b", layers=1)
+    settings = EngineConfig(max_streams=2, max_context=2048)
+    record_launches(config, RELEASED_CODEC, settings, torch.float32, recorder)
+    return sorted((launch for launch in recorder.launches if launch.name == "attention_kernel"), key=str)
 
 
 def refused(card: Card, launches: list[KernelLaunch]) -> int:

@@ -356,11 +356,17 @@ WRITE_WARPS, WARPS = 4, 1
 STAGES_MAX, STAGES_MIN = 7, 3
 
 
-def tile_stages(card: Card, programs: int, tile_bytes: int) -> int:
-    """Returns the pipeline stages of `programs` programs with tiles of `tile_bytes`: the more the better, as long as
-    the card holds all programs at once. Two stages have a tile, one has the number of its page."""
-    held_bytes = STAGES_MAX // 2 * tile_bytes + RESERVE_BYTES
-    fitting = card.shared_bytes // held_bytes * card.multiprocessors
+def held_bytes(stages: int, cache: Cache) -> int:
+    """Returns the most shared memory that a program with `stages` pipeline stages has. Of every two stages one has a
+    tile and the number of its page. The group's queries pass through shared memory as float32, beside the tiles."""
+    tile_bytes = 2 * TILE * cache.head_dim * cache.k.element_size()
+    queries = max(QUERIES_MIN.value, triton.next_power_of_2(cache.heads // cache.kv_heads))
+    return stages // 2 * (tile_bytes + torch.int32.itemsize) + queries * cache.head_dim * torch.float32.itemsize
+
+
+def tile_stages(card: Card, programs: int, cache: Cache) -> int:
+    """Returns the pipeline stages of `programs` programs: the more the better, while the card holds all at once."""
+    fitting = card.shared_bytes // (held_bytes(STAGES_MAX, cache) + RESERVE_BYTES) * card.multiprocessors
     return STAGES_MAX if programs <= fitting else STAGES_MIN
 
 
@@ -450,7 +456,6 @@ def _attention(
         scored = {"SCORED_HEAD": scores.head}
     assert given.qkv.shape == (len(places.rows), (cache.heads + 2 * cache.kv_heads) * cache.head_dim)
     assert given.out.shape == (len(places.rows), cache.heads * cache.head_dim)
-    tile_bytes = 2 * TILE * cache.head_dim * cache.k.element_size()
     launch(
         attention_kernel,
         (cache.kv_heads, len(given.qkv), splits),
@@ -476,7 +481,7 @@ def _attention(
         D=cache.head_dim,
         CHUNK=CHUNK,
         TILE=TILE,
-        STAGES=tile_stages(launch.card, cache.kv_heads * len(given.qkv) * splits, tile_bytes),
+        STAGES=tile_stages(launch.card, cache.kv_heads * len(given.qkv) * splits, cache),
         SPLITS=splits,
         BY_ROW=places.by_row,
         WRITE=write,
