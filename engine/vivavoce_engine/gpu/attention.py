@@ -360,7 +360,7 @@ def held_bytes(stages: int, cache: Cache) -> int:
     """Returns the most shared memory that a program with `stages` pipeline stages has. Of every two stages one has a
     tile and the number of its page. The group's queries pass through shared memory as float32, beside the tiles."""
     tile_bytes = 2 * TILE * cache.head_dim * cache.k.element_size()
-    queries = max(QUERIES_MIN.value, triton.next_power_of_2(cache.heads // cache.kv_heads))
+    queries = max(int(QUERIES_MIN.value), int(triton.next_power_of_2(cache.heads // cache.kv_heads)))
     return stages // 2 * (tile_bytes + torch.int32.itemsize) + queries * cache.head_dim * torch.float32.itemsize
 
 
