@@ -175,7 +175,8 @@ def test_another_user_speaks_and_stores_voices(podman: Podman, cpu_image: str) -
 
 def test_it_ends_when_its_speech_has_ended_and_its_voices_outlive_it(podman: Podman, cpu_image: str) -> None:
     with started(podman, cpu_image, "kept") as (container, url):
-        body = LONG | {"voice": store_voice(url)}
+        # Long enough that it is still being spoken when the signal has arrived.
+        body = LONG | {"input": " ".join([str(LONG["input"])] * 8), "voice": store_voice(url)}
         before = listen(url, body)
         with listeners(url, 1, body) as (listener,):
             container.send("TERM")
