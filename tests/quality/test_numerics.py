@@ -5,12 +5,13 @@ neither ear nor transcript shows.
 from collections.abc import Iterator
 
 import pytest
-import torch
 from vivavoce_engine.checkpoint.files import Checkpoint, read_checkpoint
 from vivavoce_eval.numerics import GREEDY, Reference, Study, VariantFigures, compared
 from vivavoce_eval.sentences import pick, read_sentences
 from vivavoce_eval.variants import VARIANTS
 from vivavoce_voice import CHECKPOINT
+
+from tests.support.torch_threads import one_torch_thread
 
 pytestmark = pytest.mark.quality
 SENTENCES = pick(read_sentences(), 6)
@@ -22,10 +23,8 @@ PREDICTOR_LOGITS_OFF = 1.05
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
     """Sums of one order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with one_torch_thread():
+        yield
 
 
 @pytest.fixture(scope="module")

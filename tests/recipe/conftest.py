@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.torch_threads import one_torch_thread
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "voice" / "recipe"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
     """One thread for PyTorch: threads that share busy cores wait for each other longer than they compute."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with one_torch_thread():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -138,7 +138,7 @@ class _Front:
 
     @property
     def load(self) -> tuple[int, float]:
-        """What decides who gets the next request."""
+        """Open requests, and when the last work is done. The process with the least gets the next request."""
         return self.open_requests, self._free_s
 
     def done_s(self, at_s: float, takes_ms: float) -> float:

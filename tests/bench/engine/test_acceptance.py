@@ -33,6 +33,7 @@ from vivavoce_engine.models.layers import FrameView
 from vivavoce_engine.request import SamplingParams
 
 from tests.support.tiny_checkpoints import write_checkpoint
+from tests.support.torch_threads import one_torch_thread
 
 FREE = SamplingParams(temperature=1.0, top_k=0)
 TEXTS = ("One and two.", "Three.", "And four, or five.", "Six.", "Seven and eight.", "Nine.")
@@ -42,10 +43,8 @@ FRAMES = 12
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
     """Tiny matrices are slower on several threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+    with one_torch_thread():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -134,7 +134,7 @@ def test_a_request_waits_until_the_front_has_handed_out_what_came_before_it() ->
 
 
 def test_each_front_hands_out_its_own_listeners_audio() -> None:
-    """As with one front, but the second listener's piece does not wait for the first one's, which has another front."""
+    """A piece waits for those of its own front alone: the second listener's does not wait for the first one's."""
     step_times = replace(times(constant(10)), front_ms=FrontTimes(request=2.0, report=1.0, piece=3.0))
     simulation = Simulation(step_times, EngineConfig(), fronts=2)
     first, second = simulation.run([Arrival(0.0, 2), Arrival(0.001, 1)])
